@@ -1,0 +1,107 @@
+"""The `deelog` record header: 24 bytes that let our own readers fold a topic without decoding a value.
+
+Layout, big-endian: `version u8, kind u8, flags u16, segment u32, epoch u32, sequence u64, node u32`. Epoch and
+sequence stand side by side, so that bytes 8..20 compare as a position does.
+
+Weighed: one header per field (five headers cost 1.5 µs per record more than none, one costs 0.7 µs), and the same
+fields in the value only (a reader then pays 2-3 µs per record for JSON before it can drop a repeat).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum, IntFlag
+from typing import Final, NamedTuple
+
+from deelog_schemas.errors import RecordError
+
+HEADER_NAME: Final = "deelog"
+CONTROL_HEADER_NAME: Final = "deelog.control"
+VERSION: Final = 1
+SIZE: Final = 24
+POSITION_BYTES: Final = slice(8, 20)
+"""Where `(epoch, sequence)` stands in the header, comparable as raw bytes."""
+
+_FORMAT: Final = struct.Struct(">BBHIIQI")
+assert _FORMAT.size == SIZE
+
+
+class Kind(IntEnum):
+    """What a record is. A reader that meets another number stops."""
+
+    CHANGE = 1
+    TOMBSTONE = 2
+    READ = 3
+    CLAIM = 16
+    ACTIVE = 17
+    RELEASE = 18
+    RESET_BEGIN = 19
+    RESET_END = 20
+    # On the positions topic only:
+    POSITION_RENEWAL = 22
+    POSITION = 32
+    RESET_STATE = 33
+    CLAIM_STATE = 34
+    RELEASE_STATE = 35
+
+
+CONTROL_KINDS: Final = frozenset({Kind.CLAIM, Kind.ACTIVE, Kind.RELEASE, Kind.RESET_BEGIN, Kind.RESET_END})
+"""Kinds of the change topic that carry no entry."""
+
+ENTRY_KINDS: Final = frozenset({Kind.CHANGE, Kind.TOMBSTONE, Kind.READ})
+
+
+class Flags(IntFlag):
+    """Bits of the header's `flags`; any other bit set means an unknown version."""
+
+    NONE = 0
+    FIRST = 0x1  # first of a transaction's run of this segment
+    LAST = 0x2  # last of it
+    KEY_ONLY_BEFORE = 0x4
+
+
+_KNOWN_FLAGS: Final = int(Flags.FIRST | Flags.LAST | Flags.KEY_ONLY_BEFORE)
+_KINDS: Final = {int(k): k for k in Kind}
+
+
+class Header(NamedTuple):
+    """One decoded `deelog` header. `node` is the CRC-32 of the member text: for people, never for decisions."""
+
+    kind: Kind
+    flags: int
+    segment: int
+    epoch: int
+    sequence: int
+    node: int
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """`(epoch, sequence)`."""
+        return self.epoch, self.sequence
+
+
+def node_number(member: str) -> int:
+    """CRC-32 of a member text `<node.id>@<incarnation>`."""
+    return zlib.crc32(member.encode())
+
+
+def pack(kind: int, flags: int, segment: int, epoch: int, sequence: int, node: int) -> bytes:
+    """The 24 bytes. Raises `struct.error` where a number does not fit its field."""
+    return _FORMAT.pack(VERSION, kind, flags, segment, epoch, sequence, node)
+
+
+def unpack(raw: bytes) -> Header:
+    """Decodes a header; raises `RecordError` on another length, version, kind or flag, naming it."""
+    if len(raw) != SIZE:
+        raise RecordError(f"header `{HEADER_NAME}` has {len(raw)} bytes, not {SIZE}")
+    version, kind, flags, segment, epoch, sequence, node = _FORMAT.unpack(raw)
+    if version != VERSION or flags & ~_KNOWN_FLAGS:
+        raise RecordError(
+            f"header `{HEADER_NAME}` of version {version}, flags {flags:#x}, kind {kind}: this reader knows version "
+            f"{VERSION} only; upgrade it before you read on"
+        )
+    known = _KINDS.get(kind)
+    if known is None:
+        raise RecordError(f"record kind {kind} of header version {version} is unknown; upgrade the reader")
+    return Header(known, flags, segment, epoch, sequence, node)

@@ -1,0 +1,61 @@
+"""From a key's bytes to its segment and its partition, and the keys that control records stand under."""
+
+from __future__ import annotations
+
+import binascii
+from typing import Final
+
+SLOTS: Final = 16384
+RESERVED_PREFIX: Final = b"\0deelog/"
+"""Entry keys that begin so are refused at the write: control records stand there."""
+
+
+def slot_of(key: bytes) -> int:
+    """Redis Cluster's hash slot: CRC16 (XMODEM) of the key, or of its `{hash tag}`, modulo 16384."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return binascii.crc_hqx(key, 0) % SLOTS
+
+
+def segment_of(key: bytes, segments: int) -> int:
+    """The segment of a key: the same in every interceptor."""
+    return slot_of(key) * segments // SLOTS
+
+
+def partition_of(segment: int, partitions: int, segments: int) -> int:
+    """The Kafka partition of a segment; fixed when the topic is created."""
+    return segment * partitions // segments
+
+
+def segments_of(partition: int, partitions: int, segments: int) -> range:
+    """The segments that map to a partition."""
+    first = -(-partition * segments // partitions)
+    return range(first, -(-(partition + 1) * segments // partitions))
+
+
+def control_key(kind: str, segment: int, member: str, number: int) -> bytes:
+    """The reserved entry key of one control record. `number` makes it unique within the member's life."""
+    return RESERVED_PREFIX + f"{kind}/{segment}/{member}/{number}".encode()
+
+
+def claim_key(segment: int, member: str) -> bytes:
+    """Positions topic: one claim per claimant, so that a late lower one wipes out none (claim-key-per-member)."""
+    return f"claim/{segment}/{member}".encode()
+
+
+def position_key(segment: int) -> bytes:
+    """Positions topic: the written position of a segment."""
+    return f"position/{segment}".encode()
+
+
+def reset_key(segment: int) -> bytes:
+    """Positions topic: the open or owed reset of a segment."""
+    return f"reset/{segment}".encode()
+
+
+def release_key(segment: int) -> bytes:
+    """Positions topic: the last release of a segment."""
+    return f"release/{segment}".encode()

@@ -1,0 +1,113 @@
+"""What stands on the positions topic and in control records: typed, and as canonical JSON.
+
+The positions topic keeps what must outlive the compaction of the change topic. Its keys are UTF-8 text (`keys.py`),
+its values canonical JSON, and each record carries the `deelog` header. A null value removes its key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from deelog_schemas import canonical
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import Kind
+
+Position = tuple[int, int]
+
+
+class ClaimState(NamedTuple):
+    """`claim/<segment>/<member>`: somebody claims a segment, or has fenced nobody yet. The map of segments is part."""
+
+    epoch: int
+    member: str
+    segments: int
+    partitions: int
+
+
+class PositionState(NamedTuple):
+    """`position/<segment>`: the written position, and where a reader may begin.
+
+    `read_from`: every record of the segment below this offset is in every in-sync owner's history. `base_offset`:
+    the offset of the begin of the last completed reset. `leader_epoch` and `topic_id` are as last read from Kafka.
+    """
+
+    epoch: int
+    sequence: int
+    read_from: int
+    base_offset: int
+    leader_epoch: int
+    topic_id: str
+    member: str
+
+    @property
+    def position(self) -> Position:
+        """`(epoch, sequence)`."""
+        return self.epoch, self.sequence
+
+
+class ResetState(NamedTuple):
+    """`reset/<segment>`: a reset that is open. `begin_offset` is -1 until it was read back."""
+
+    reset_id: str
+    epoch: int
+    sequence: int
+    reason: str
+    begin_offset: int
+    member: str
+
+
+class ReleaseState(NamedTuple):
+    """`release/<segment>`: the last position at a clean handover or stop; `known` is false before DECIDE."""
+
+    epoch: int
+    sequence: int
+    member: str
+    known: bool
+
+
+State = ClaimState | PositionState | ResetState | ReleaseState
+
+_BY_PREFIX: Final[dict[str, tuple[Kind, type[Any]]]] = {
+    "claim": (Kind.CLAIM_STATE, ClaimState),
+    "position": (Kind.POSITION, PositionState),
+    "reset": (Kind.RESET_STATE, ResetState),
+    "release": (Kind.RELEASE_STATE, ReleaseState),
+}
+
+
+def encode_state(state: State) -> bytes:
+    """Canonical JSON of a state."""
+    return canonical.dumps(state._asdict())
+
+
+class StateRecord(NamedTuple):
+    """A decoded record of the positions topic. `state` is None where the key is removed."""
+
+    what: str
+    """`claim`, `position`, `reset` or `release`."""
+    segment: int
+    member: str
+    """Of a claim's key; else empty."""
+    state: State | None
+
+
+def decode_state(key: bytes, value: bytes | None, kind: Kind) -> StateRecord:
+    """Decodes key and value; raises `RecordError` where they are not ours or do not fit the header's kind."""
+    try:
+        what, segment, *rest = key.decode().split("/", 2)
+        expected, shape = _BY_PREFIX[what]
+        number = int(segment)
+        if len(rest) != (what == "claim") or not (
+            kind is expected or (what, kind) == ("position", Kind.POSITION_RENEWAL)
+        ):
+            raise ValueError(f"kind {kind.name}")
+    except (ValueError, KeyError) as error:
+        raise RecordError(f"key {key!r} is not one of a positions topic ({error})") from error
+    state: State | None = None
+    if value is not None:
+        found = canonical.loads(value, f"the value of {key!r}")
+        try:
+            state = shape(**found)
+        except TypeError as error:
+            raise RecordError(f"the value of {key!r} has other fields than {shape.__name__}: {error}") from error
+    return StateRecord(what, number, rest[0] if rest else "", state)

@@ -1,0 +1,80 @@
+"""From Kafka's bytes to a record of ours, or to an error that names where it stands.
+
+`decode` takes what any client gives (topic, partition, offset, key, value, headers), so that the connector, the
+Spark job and a plain consumer share one notion of a foreign record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from deelog_schemas import canonical
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import CONTROL_HEADER_NAME, CONTROL_KINDS, HEADER_NAME, Header, Kind, unpack
+
+ON_POSITIONS = frozenset({Kind.POSITION, Kind.POSITION_RENEWAL, Kind.RESET_STATE, Kind.CLAIM_STATE, Kind.RELEASE_STATE})
+ON_CHANGES = frozenset(Kind) - ON_POSITIONS
+
+
+class Record(NamedTuple):
+    """A record of a change or positions topic.
+
+    `key` and `value` are Kafka's bytes, still in their converter's format. `control` is the header `deelog.control`,
+    empty but for control records; its fields by kind:
+
+    - claim: `epoch, member, segments, partitions`; active: `epoch, member`; release: `epoch, member, known`
+    - reset begin: `epoch, member, id, reason`; reset end: `epoch, member, id, count, digest`
+
+    `epoch` there is the claim's; the position stands in the `deelog` header.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    header: Header
+    key: bytes
+    value: bytes | None
+    control: dict[str, Any]
+
+
+def decode(
+    topic: str,
+    partition: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]] | None,
+    allowed: frozenset[Kind] = ON_CHANGES,
+) -> Record:
+    """Decodes one record; raises `RecordError` with topic, partition and offset where it is not ours.
+
+    `allowed` are the kinds that this topic may hold.
+    """
+    try:
+        raw, control_raw = _find(headers)
+        header = unpack(raw)
+        if header.kind not in allowed:
+            raise RecordError(f"record kind {header.kind.name} does not belong on this topic")
+        if key is None:
+            raise RecordError("the record has no key")
+        control: dict[str, Any] = {}
+        if header.kind in CONTROL_KINDS:
+            if control_raw is None:
+                raise RecordError(f"a {header.kind.name} record without header `{CONTROL_HEADER_NAME}`")
+            control = canonical.loads(control_raw, f"header `{CONTROL_HEADER_NAME}`")
+    except RecordError as error:
+        raise error.at(topic, partition, offset) from error
+    return Record(topic, partition, offset, header, key, value, control)
+
+
+def _find(headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[bytes, bytes | None]:
+    raw = control = None
+    for name, content in headers or ():
+        if name == HEADER_NAME:
+            raw = content
+        elif name == CONTROL_HEADER_NAME:
+            control = content
+    if raw is None:
+        raise RecordError(f"the record has no header `{HEADER_NAME}`: it was not written by deelog")
+    return raw, control
