@@ -1,0 +1,41 @@
+"""Fixtures that every test may use; tests that take one of Kafka's or Spark's carry the marker of that name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import Broker, running_broker
+
+_MARKERS = {"kafka": "kafka", "own_kafka": "kafka", "spark": "spark"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs Kafka or Spark by the fixtures that it takes."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in _MARKERS:
+                item.add_marker(_MARKERS[fixture])
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One real Kafka for the whole run. Leave it running: take `own_kafka` to stop, kill or pause it."""
+    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[Broker]:
+    """A real Kafka of this test's own, to stop, kill, pause and restart."""
+    with running_broker(tmp_path / "kafka") as broker:
+        yield broker
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A topic prefix that no other test uses."""
+    return f"t{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,159 @@
+"""Where tests take their Kafka from, as one object that can be stopped, paused and restarted.
+
+DEELOG_TEST_BOOTSTRAP names a broker of your own; else a container where a Docker engine answers; else the embedded
+broker. All three are Apache Kafka; DEELOG_TEST_KAFKA=embedded|docker forces one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import pytest
+
+from deelog_connector.kafka.embedded import HOST, EmbeddedKafka, free_port, wait_until_it_serves
+
+IMAGE = "apache/kafka:4.3.1"
+_ENGINE_SECONDS = 2
+_START_SECONDS = 90.0
+
+
+class Broker(Protocol):
+    """What a test may do with its Kafka. Start, stop and restart keep address and data."""
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for `bootstrap.servers`."""
+
+    def start(self) -> None:
+        """Start it again after `stop()` or `kill()`; returns once it serves."""
+
+    def stop(self) -> None:
+        """End it in order."""
+
+    def kill(self) -> None:
+        """`kill -9`."""
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    def restart(self) -> None:
+        """`stop()`, `start()`."""
+
+
+class ForeignBroker:
+    """The broker of DEELOG_TEST_BOOTSTRAP, which is not ours to stop."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def _skip(self) -> NoReturn:
+        pytest.skip("the broker of DEELOG_TEST_BOOTSTRAP is not stopped or paused by tests")
+
+    def start(self) -> None:
+        self._skip()
+
+    def stop(self) -> None:
+        self._skip()
+
+    def kill(self) -> None:
+        self._skip()
+
+    def pause(self) -> None:
+        self._skip()
+
+    def resume(self) -> None:
+        self._skip()
+
+    def restart(self) -> None:
+        self._skip()
+
+
+class ContainerBroker:
+    """Apache's image in a container, with the same settings as the embedded broker, on a fixed port of this host."""
+
+    def __init__(self) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        self._port = free_port()
+        settings = EmbeddedKafka(Path("/tmp/kraft")).settings(self._port, 9093)
+        settings["listeners"] = f"PLAINTEXT://:{self._port},CONTROLLER://:9093"
+        self._container = DockerContainer(IMAGE).with_bind_ports(self._port, self._port)
+        for name, value in settings.items():
+            self._container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
+        self._container.start()
+        wait_until_it_serves(self.bootstrap, _START_SECONDS)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self._port}"
+
+    @property
+    def _docker(self) -> Any:
+        return self._container.get_wrapped_container()
+
+    def start(self) -> None:
+        self._docker.start()
+        wait_until_it_serves(self.bootstrap, _START_SECONDS)
+
+    def stop(self) -> None:
+        self._docker.stop(timeout=30)
+
+    def kill(self) -> None:
+        self._docker.kill()
+
+    def pause(self) -> None:
+        self._docker.pause()
+
+    def resume(self) -> None:
+        self._docker.unpause()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        """The container and its data go."""
+        self._container.stop()
+
+
+def _engine_answers() -> bool:
+    """Whether a Docker engine answers within two seconds."""
+    if not os.environ.get("DOCKER_HOST") and not Path("/var/run/docker.sock").exists():
+        return False
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=_ENGINE_SECONDS)
+    except DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except DockerException:
+        return False
+    finally:
+        client.close()
+
+
+@contextmanager
+def running_broker(data_dir: Path) -> Iterator[Broker]:
+    """A broker for as long as the block lasts; `data_dir` is where an embedded one keeps its files."""
+    bootstrap, forced = os.environ.get("DEELOG_TEST_BOOTSTRAP"), os.environ.get("DEELOG_TEST_KAFKA")
+    if bootstrap:
+        yield ForeignBroker(bootstrap)
+    elif forced == "docker" or (forced is None and _engine_answers()):
+        broker = ContainerBroker()
+        try:
+            yield broker
+        finally:
+            broker.remove()
+    else:
+        with EmbeddedKafka(data_dir) as embedded:
+            yield embedded
