@@ -149,6 +149,12 @@ class EmbeddedKafka:
         """SIGCONT, after `pause()`."""
         self._signal(signal.SIGCONT)
 
+    def wait(self) -> int:
+        """Block until the broker ends by itself or by somebody's signal; its exit code. RuntimeError if not started."""
+        if self._process is None:
+            raise RuntimeError("the broker does not run: start() it first")
+        return self._process.wait()
+
     def restart(self) -> None:
         """`stop()` and `start()`, same port, same data."""
         self.stop()
@@ -228,8 +234,10 @@ class EmbeddedKafka:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             lock.close()
+            other = running(self.data_dir)
+            address = f"at {other.bootstrap} " if other else ""
             raise AlreadyRunning(
-                f"a broker runs on {self.data_dir} already: stop it (`deelog kafka stop`) or name another "
+                f"a broker runs {address}on {self.data_dir} already: stop it (`deelog kafka stop`) or name another "
                 "folder (`--data-dir`)"
             ) from error
         return lock
