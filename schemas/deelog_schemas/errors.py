@@ -7,11 +7,52 @@ DeelogError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 
 class DeelogError(Exception):
     """The base of all of ours. `exit_code` is what a command ends with."""
 
     exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """What is wrong with one configuration field.
+
+    `value` is fit for printing: masked where the field holds a secret, a reference instead of what it resolves
+    to, None where showing it would help nobody. `problem` says what is allowed.
+    """
+
+    field: str
+    problem: str
+    value: str | None = None
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        shown = "" if self.value is None else f" = {self.value}"
+        hint = "" if self.nearest is None else f"; did you mean {self.nearest}?"
+        return f"{self.field}{shown}: {self.problem}{hint}"
+
+
+class ConfigError(DeelogError):
+    """Everything that is wrong with a configuration, at once: one line per field error. Fix the file, start again."""
+
+    exit_code = 2
+
+    def __init__(self, errors: Sequence[FieldError], source: str | None = None) -> None:
+        self.errors = list(errors)
+        self.source = source
+        where = "configuration" if source is None else source
+        if len(self.errors) == 1:
+            text = f"{where}: {self.errors[0]}"
+        else:
+            text = "\n  ".join([f"{where}: {len(self.errors)} errors", *map(str, self.errors)])
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[FieldError], str | None]]:
+        return type(self), (self.errors, self.source)
 
 
 class RecordError(DeelogError):

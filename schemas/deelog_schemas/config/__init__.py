@@ -1,0 +1,37 @@
+"""The configuration of everything that is deelog: one flat map, one file, read by every component.
+
+It lives among the schemas because the connector, the interceptors and the Spark job all read the same file, and the
+Spark job may not import the connector. It needs the standard library alone (and `javaproperties` for a
+`.properties` file), because it travels to Spark as a zip of pure Python.
+
+    config = load("node1.properties")
+    config["max.batch.size"]        # 8192, typed
+    config.overrides("producer")    # settings for librdkafka, references resolved
+    config.topics.changes           # the names of the topics
+"""
+
+from __future__ import annotations
+
+from deelog_schemas.config.config import Config, load, parse
+from deelog_schemas.config.field import Field, Importance, Role, Type
+from deelog_schemas.config.fields import FIELDS, GROUPS, split_address
+from deelog_schemas.config.secrets import MASK, Masked, Secret
+from deelog_schemas.errors import ConfigError, FieldError
+
+__all__ = [
+    "FIELDS",
+    "GROUPS",
+    "MASK",
+    "Config",
+    "ConfigError",
+    "Field",
+    "FieldError",
+    "Importance",
+    "Masked",
+    "Role",
+    "Secret",
+    "Type",
+    "load",
+    "parse",
+    "split_address",
+]

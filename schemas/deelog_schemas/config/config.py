@@ -1,0 +1,278 @@
+"""From a flat map of text to typed values, or to everything that is wrong with it.
+
+Three designs were weighed. A class with one attribute per field reads well and says every name twice. A model of
+pydantic's brings its own dependency into every Spark executor and prints inputs in its errors, secrets among
+them. This one, a mapping over the declarations, has each name once and decides itself what is shown.
+
+References are resolved whenever a value is asked for and never kept, so neither a `Config` that is printed nor one
+that is pickled to an executor holds what they point at.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from deelog_schemas.config import checks, sources
+from deelog_schemas.config.field import INT_MAX, REQUIRED, Field, Importance, Refused, Role, Type
+from deelog_schemas.config.fields import FIELDS, PLANNED, split_address
+from deelog_schemas.config.overrides import ALLOWED, CLIENTS, refusal
+from deelog_schemas.config.secrets import MASK, Masked, is_secret, references, shown
+from deelog_schemas.errors import ConfigError, FieldError
+from deelog_schemas.topics import Topics
+
+MAX_KEYS: Final = 1000
+MAX_VALUE_LENGTH: Final = 65_536
+
+
+def load(path: str | Path, role: Role | str = Role.NODE) -> Config:
+    """The configuration in a `.properties` or `.json` file.
+
+    `role` says which program asks, and so which fields are required: `node`, `diff` (the Spark job) or `client`.
+    Raises `ConfigError` with everything that is wrong, naming the file.
+    """
+    raw = sources.read_config(Path(path))
+    try:
+        return parse(raw, role)
+    except ConfigError as error:
+        raise ConfigError(error.errors, str(path)) from None
+
+
+def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
+    """The configuration in a flat map; numbers and booleans may be JSON's own or text. Raises `ConfigError`."""
+    role = Role(role)
+    if len(mapping) > MAX_KEYS:
+        raise ConfigError([FieldError("configuration", f"has more than {MAX_KEYS} keys")])
+    errors: list[FieldError] = []
+    raw: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name, given in mapping.items():
+        field = _field(name)
+        if field is None:
+            errors.append(_unknown(name))
+            continue
+        try:
+            raw[name] = text = _text(given)
+            if _has_reference(text):
+                continue  # what it points at is checked when it is resolved
+            values[name] = field.parse(text)
+        except Refused as error:
+            visible = None if given is None else shown(name, str(given))
+            errors.append(FieldError(name, str(error), visible))
+    for field in FIELDS.values():
+        if field.name not in raw:
+            if field.required_by(role):
+                errors.append(FieldError(field.name, f"is required; {field.takes}"))
+            else:
+                values[field.name] = None if field.default is REQUIRED else field.default
+    broken = {error.field for error in errors}
+    errors += [e for e in checks.across(values, raw) if e.field not in broken]
+    if errors:
+        raise ConfigError(errors)
+    return Config(raw, values, role)
+
+
+class Config(Mapping[str, Any]):
+    """Typed values by field name, defaults and the given overrides included. Immutable; prints secrets masked.
+
+    `config["max.batch.size"]` is an int, a list a tuple of str, a list of regular expressions a tuple of patterns,
+    a field without a value None, a secret a `Secret`. A value with a reference is resolved at each access, which
+    may raise `ConfigError`: call `resolved()` once at start to see everything that is wrong with references.
+    """
+
+    __slots__ = ("_raw", "_role", "_values")
+
+    def __init__(self, raw: Mapping[str, str], values: Mapping[str, Any], role: Role) -> None:
+        """For `parse`, which has checked them. `values` lacks the names whose text holds a reference."""
+        self._raw = dict(raw)
+        self._values = dict(values)
+        self._role = role
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def raw(self) -> Masked:
+        """What was given, as text, references unresolved. A copy; secrets are in it and print masked."""
+        return Masked(self._raw)
+
+    @property
+    def topics(self) -> Topics:
+        """The names of the cache's topics, groups and transactional ids. Raises `ConfigError` without a cache.name."""
+        cache = self["cache.name"]
+        if cache is None:
+            raise ConfigError([FieldError("cache.name", "is required here")])
+        # Derived names are left to Topics, so that there is one place that makes them.
+        overrides = {name: self[name] if name in self._raw else None for name in ("diff.topic", "signal.kafka.topic")}
+        return Topics(
+            self["topic.prefix"],
+            cache,
+            self["topic.delimiter"],
+            overrides["diff.topic"],
+            overrides["signal.kafka.topic"],
+        )
+
+    def captures(self, cache: str) -> bool:
+        """Whether the cache of that name is captured, by `cache.include.list` and `cache.exclude.list`."""
+        include, exclude = self["cache.include.list"], self["cache.exclude.list"]
+        if include:
+            return any(pattern.fullmatch(cache) for pattern in include)
+        return not any(pattern.fullmatch(cache) for pattern in exclude)
+
+    def secret(self, name: str) -> str | None:
+        """The value of any field as text, references resolved, to be handed on and neither kept nor printed."""
+        self._known(name)
+        if name not in self._raw:
+            value = self._values[name]
+            return None if value is None else str(value)
+        try:
+            return sources.resolve(self._raw[name])
+        except Refused as error:
+            raise ConfigError([FieldError(name, str(error))]) from None
+
+    def overrides(self, client: str) -> Masked:
+        """The settings given for `producer`, `consumer` or `admin`, prefix removed, resolved: str by str."""
+        if client not in CLIENTS:
+            raise ValueError(f"{client!r} is none of {', '.join(CLIENTS)}")
+        prefix = f"{client}.override."
+        settings = {n.removeprefix(prefix): self.secret(n) for n in self._raw if n.startswith(prefix)}
+        return Masked(settings, frozenset(n.removeprefix(prefix) for n in self._hidden()))
+
+    def resolved(self) -> Masked:
+        """Every value, references resolved and secrets as plain text. Raises `ConfigError` with all that fail."""
+        errors: list[FieldError] = []
+        values: dict[str, Any] = {}
+        for name in self:
+            try:
+                values[name] = self.secret(name) if is_secret(name) else self[name]
+            except ConfigError as error:
+                errors += error.errors
+        errors += [
+            FieldError(e.field, e.problem, None if e.field in self._hidden() else e.value)
+            for e in checks.across(values, self._raw)
+        ]
+        if errors:
+            raise ConfigError(errors)
+        return Masked(values, self._hidden())
+
+    def masked(self) -> dict[str, str]:
+        """What was given, for a log or an answer: secrets as `********`, references as written."""
+        return {name: MASK if is_secret(name) else text for name, text in self._raw.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        field = self._known(name)
+        if name in self._values:
+            value = self._values[name]
+            return self._derived(name) if value is None and field.derived is not None else value
+        text = self.secret(name)
+        assert text is not None  # a name that has no value is in _values
+        try:
+            return field.parse(text)
+        except Refused as error:
+            problem = f"resolves to something that is not allowed: {_without_value(error, field)}"
+            raise ConfigError([FieldError(name, problem, shown(name, self._raw[name]))]) from None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from FIELDS
+        yield from (name for name in self._raw if name not in FIELDS)
+
+    def __len__(self) -> int:
+        return len(FIELDS) + sum(name not in FIELDS for name in self._raw)
+
+    def __repr__(self) -> str:
+        return f"Config({self._role.value}, {self.masked()!r})"
+
+    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, str], dict[str, Any], Role]]:
+        return type(self), (self._raw, self._values, self._role)
+
+    def _known(self, name: str) -> Field:
+        field = FIELDS.get(name) or (_field(name) if name in self._raw else None)
+        if field is None:
+            raise KeyError(str(_unknown(name)) if _field(name) is None else name)
+        return field
+
+    def _hidden(self) -> frozenset[str]:
+        """Names whose resolved value must not be printed."""
+        return frozenset(n for n, text in self._raw.items() if is_secret(n) or _has_reference(text))
+
+    def _derived(self, name: str) -> Any:
+        if name == "cache.advertised.host":
+            return split_address(self["cache.listen"])[0]
+        if name == "signal.kafka.topic":
+            return f"{self['topic.prefix']}-signal"
+        return None if self["cache.name"] is None else self.topics.diff
+
+
+def _field(name: str) -> Field | None:
+    """The declaration behind a name: a field's, or one made for an override that is allowed or refused by name."""
+    if name in FIELDS:
+        return FIELDS[name]
+    for client in CLIENTS:
+        prefix = f"{client}.override."
+        if name.startswith(prefix) and refusal(client, name.removeprefix(prefix)) is None:
+            return Field(
+                name=name,
+                type=Type.PASSWORD if is_secret(name) else Type.STRING,
+                group="kafka",
+                default=None,
+                importance=Importance.LOW,
+                doc=f"Handed to the {client} as it is.",
+            )
+    return None
+
+
+def _unknown(name: Any) -> FieldError:
+    """The error of a name that is no field. The value is not shown: it may be that of a secret, misspelt."""
+    if not isinstance(name, str):
+        return FieldError("configuration", "names of fields must be text")
+    if name in PLANNED:
+        return FieldError(name, "is known but not implemented in this version; remove it")
+    known = [*FIELDS, *(f"{c}.override.{s}" for c in CLIENTS for s in sorted(ALLOWED[c]))]
+    for client in CLIENTS:
+        prefix = f"{client}.override."
+        if name.startswith(prefix):
+            problem = refusal(client, name.removeprefix(prefix))
+            if problem is not None and not problem.startswith("is not among"):
+                return FieldError(name, problem)
+            break
+    nearest = difflib.get_close_matches(name[:200], known, n=1, cutoff=0.6)
+    return FieldError(name[:200], "is no field of deelog", None, nearest[0] if nearest else None)
+
+
+def _text(given: Any) -> str:
+    """A value of the map as Connect takes it: scalars become text, a JSON list a comma separated one."""
+    match given:
+        case bool():
+            text = "true" if given else "false"
+        case str():
+            text = given
+        case int() | float():
+            text = str(given) if abs(given) <= INT_MAX**3 else ""
+        case list() | tuple() if all(isinstance(entry, str) for entry in given):
+            text = ",".join(entry.replace(",", "\\,") for entry in given)
+        case None:
+            raise Refused("must not be null; leave the field out")
+        case _:
+            raise Refused("must be text, a number, true, false or a list of texts")
+    if len(text) > MAX_VALUE_LENGTH:
+        raise Refused(f"must not be longer than {MAX_VALUE_LENGTH} characters")
+    return text
+
+
+def _has_reference(text: str) -> bool:
+    """Whether `text` refers to something. Raises `Refused` for a provider that nobody knows, or no key."""
+    found = references(text)
+    for match in found:
+        if match.group(1) not in sources.PROVIDERS:
+            raise Refused("refers to a provider that is none of ${env:X}, ${file:path:key}, ${dir:path:key}")
+        if not match.group(2) or (match.group(1) != "env" and not all(match.group(2).rpartition(":")[::2])):
+            raise Refused("has an incomplete reference; write ${env:X}, ${file:path:key} or ${dir:path:key}")
+    return bool(found)
+
+
+def _without_value(error: Refused, field: Field) -> str:
+    """Of a resolved value nothing may be shown, and the message of a bad regular expression quotes it."""
+    return f"must be {field.takes}" if field.type is Type.REGEX_LIST else str(error)

@@ -1,0 +1,199 @@
+"""One configuration field: what it is called, what it may hold, and what a person should know of it.
+
+A field is declared once (`fields.py`); parsing, errors, `deelog config`, the documentation page and, later, the
+REST validate answer are made from the declaration. Types and importance are Kafka's own, and so are their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from deelog_schemas.config.secrets import Secret, is_secret
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+class Type(Enum):
+    """The value is Connect's name of the type, as `PUT …/config/validate` reports it."""
+
+    STRING = "STRING"
+    INT = "INT"
+    LONG = "LONG"
+    BOOLEAN = "BOOLEAN"
+    LIST = "LIST"
+    REGEX_LIST = "LIST of regular expressions"
+    ENUM = "STRING, one of"
+    CLASS = "CLASS"
+    PASSWORD = "PASSWORD"
+
+
+class Importance(Enum):
+    HIGH = "HIGH"
+    MEDIUM = "MEDIUM"
+    LOW = "LOW"
+
+
+class Role(Enum):
+    """Which program reads the file. All share one set of fields; some are required by some only."""
+
+    NODE = "node"  # a cache with its connector: a grid node, or a program with an interceptor
+    DIFF = "diff"  # the Spark job
+    CLIENT = "client"  # whoever only talks to the topics: a signal, a reader of diffs
+
+
+class _NoDefault(Enum):
+    REQUIRED = "required"
+
+
+REQUIRED: Final = _NoDefault.REQUIRED
+EVERY_ROLE: Final = frozenset(Role)
+
+
+class Refused(Exception):
+    """A text that a field does not take; the message says what it takes. Becomes a `FieldError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A declaration.
+
+    `default` is the typed value, None where leaving the field out means something (`derived` says what, as text
+    for people, and `Config` computes it). `REQUIRED` together with `roles`: those that cannot do without; for
+    the others it is None. `low`, `high`: inclusive. `allowed`: values of an enum or class, or of each entry of
+    a list; `planned`: values this version knows of and does not have yet. `check` gives a problem or None.
+    """
+
+    name: str
+    type: Type
+    group: str
+    doc: str
+    default: Any = REQUIRED
+    importance: Importance = Importance.MEDIUM
+    roles: frozenset[Role] = EVERY_ROLE
+    derived: str | None = None
+    low: int | None = None
+    high: int | None = None
+    allowed: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    check: Callable[[Any], str | None] | None = field(default=None, compare=False)
+
+    @property
+    def secret(self) -> bool:
+        return self.type is Type.PASSWORD or is_secret(self.name)
+
+    def required_by(self, role: Role) -> bool:
+        return self.default is REQUIRED and role in self.roles
+
+    @property
+    def takes(self) -> str:
+        """What is allowed, for people: the same words in errors and in the documentation."""
+        match self.type:
+            case Type.INT | Type.LONG:
+                return self._range()
+            case Type.BOOLEAN:
+                return "true or false"
+            case Type.ENUM | Type.CLASS:
+                return _one_of(self.allowed)
+            case Type.LIST if self.allowed:
+                return f"a comma separated list of {', '.join(self.allowed)}"
+            case Type.LIST:
+                return "a comma separated list"
+            case Type.REGEX_LIST:
+                return r"a comma separated list of regular expressions (a comma inside one is written \,)"
+            case Type.STRING if self.pattern is not None:
+                return f"text that matches {self.pattern.pattern}"
+            case _:
+                return "text"
+
+    def parse(self, text: str) -> Any:
+        """The typed value: str, int, bool, tuple of str, tuple of patterns, or `Secret`. Raises `Refused`."""
+        if self.type is Type.PASSWORD:
+            return Secret(text)  # untrimmed, as Kafka does: a blank may be part of a password
+        text = text.strip()
+        value = self._typed(text)
+        problem = self.check(value) if self.check is not None else None
+        if problem is not None:
+            raise Refused(problem)
+        return value
+
+    def _typed(self, text: str) -> Any:
+        match self.type:
+            case Type.INT | Type.LONG:
+                return self._number(text)
+            case Type.BOOLEAN:
+                if text.lower() not in ("true", "false"):
+                    raise Refused(f"must be {self.takes}")
+                return text.lower() == "true"
+            case Type.LIST:
+                entries = tuple(split_list(text))
+                for entry in entries:
+                    self._known(entry)
+                return entries
+            case Type.REGEX_LIST:
+                return tuple(_compiled(entry) for entry in split_list(text))
+            case Type.ENUM | Type.CLASS:
+                self._known(text)
+                return text
+            case _:
+                if not text:
+                    raise Refused("must not be empty")
+                if self.pattern is not None and not self.pattern.fullmatch(text):
+                    raise Refused(f"must be {self.takes}")
+                return text
+
+    def _number(self, text: str) -> int:
+        # int() alone would take 1_000 and digits of other scripts; the length bound keeps it from working hard.
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+            raise Refused(f"must be {self.takes}")
+        number = int(text)
+        low, high = self._bounds()
+        if not low <= number <= high:
+            raise Refused(f"must be {self.takes}")
+        return number
+
+    def _known(self, text: str) -> None:
+        if text in self.planned:
+            raise Refused(f"is known but not implemented in this version; now {_one_of(self.allowed)}")
+        if self.allowed and text not in self.allowed:
+            raise Refused(f"must be {self.takes}")
+
+    def _bounds(self) -> tuple[int, int]:
+        largest = INT_MAX if self.type is Type.INT else LONG_MAX
+        return (
+            -largest - 1 if self.low is None else self.low,
+            largest if self.high is None else self.high,
+        )
+
+    def _range(self) -> str:
+        low, high = self._bounds()
+        if high in (INT_MAX, LONG_MAX):
+            return f"a whole number of at least {low}"
+        return f"a whole number from {low} to {high}"
+
+
+def split_list(text: str) -> list[str]:
+    r"""The entries of a comma separated list, trimmed, empty ones left out. `\,` is a comma inside an entry."""
+    parts = re.split(r"(?<!\\),", text)
+    return [part.strip().replace("\\,", ",") for part in parts if part.strip()]
+
+
+def words(text: str) -> frozenset[str]:
+    """The names in a text that is laid out for reading."""
+    return frozenset(text.split())
+
+
+def _compiled(entry: str) -> re.Pattern[str]:
+    try:
+        return re.compile(entry)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Refused(f"must be regular expressions, and {entry[:80]!r} is none: {error}") from None
+
+
+def _one_of(values: tuple[str, ...]) -> str:
+    return values[0] if len(values) == 1 else f"one of {', '.join(values)}"

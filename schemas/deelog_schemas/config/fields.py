@@ -1,0 +1,618 @@
+"""Every field of the configuration, declared once, in the order in which the documentation shows them.
+
+Words and shapes are Debezium's and Kafka Connect's where the meaning is the same. A field is here only when
+something obeys it; `PLANNED` names those that a later version brings, so that the error can say so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from deelog_schemas.config.field import Field, Importance, Role, Type, words
+
+HIGH, LOW = Importance.HIGH, Importance.LOW
+_NODE = frozenset({Role.NODE})
+_DIFF = frozenset({Role.DIFF})
+_WITH_CACHE = frozenset({Role.NODE, Role.DIFF})
+
+# librdkafka's own limit for one message, and what a record needs beside key and value: the envelope's source block,
+# the key's repetitions, the header, the batch. The rest of the way to the topic's 1048588 is left to JSON's escapes.
+CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000
+RECORD_MARGIN_BYTES: Final = 20_000
+
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as a pair, brackets removed. Call it with values that were validated."""
+    host, _, port = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address(text: str) -> str | None:
+    if _HOST_PORT.fullmatch(text) and int(text.rpartition(":")[2]) <= 65535:
+        return None
+    return "must be HOST:PORT or [IPv6]:PORT, the port from 0 to 65535"
+
+
+def _servers(servers: tuple[str, ...]) -> str | None:
+    if servers and all(_address(server) is None and split_address(server)[1] > 0 for server in servers):
+        return None
+    return "must be HOST:PORT, several of them separated by commas"
+
+
+def _has_kafka(sinks: tuple[str, ...]) -> str | None:
+    if "kafka" in sinks:
+        return None
+    return "must include kafka: what a reset removed is told from the diff topic"
+
+
+def _not_empty(entries: tuple[str, ...]) -> str | None:
+    return None if entries else "must not be empty"
+
+
+IDENTITY = [
+    Field(
+        name="name",
+        type=Type.STRING,
+        group="identity",
+        default="deelog",
+        doc="Name of the connector in logs and metrics.",
+    ),
+    Field(
+        name="connector.class",
+        type=Type.CLASS,
+        group="identity",
+        default="deelog.CachetoolsConnector",
+        allowed=("deelog.CachetoolsConnector",),
+        planned=("deelog.RedisConnector", "deelog.InfinispanConnector"),
+        doc="Which caches are captured.",
+    ),
+    Field(
+        name="topic.prefix",
+        type=Type.STRING,
+        group="identity",
+        importance=HIGH,
+        pattern=re.compile(r"[A-Za-z0-9._-]{1,200}"),
+        doc="First part of the name of every topic, and `source.name` of every record. Never change it: with another "
+        "prefix nothing that was written before is found.",
+    ),
+    Field(
+        name="topic.delimiter",
+        type=Type.STRING,
+        group="identity",
+        default=".",
+        importance=LOW,
+        pattern=re.compile(r"[._-]{1,8}"),
+        doc="What stands between prefix, cache and suffix in the names of topics.",
+    ),
+    Field(
+        name="cache.include.list",
+        type=Type.REGEX_LIST,
+        group="identity",
+        default=(),
+        doc="Regular expressions, each matched against the whole name of a cache: those that match are captured. "
+        "Not together with `cache.exclude.list`.",
+    ),
+    Field(
+        name="cache.exclude.list",
+        type=Type.REGEX_LIST,
+        group="identity",
+        default=(),
+        doc="Regular expressions, each matched against the whole name of a cache: those that match are not captured. "
+        "Not together with `cache.include.list`.",
+    ),
+]
+
+KAFKA = [
+    Field(
+        name="bootstrap.servers",
+        type=Type.LIST,
+        group="kafka",
+        importance=HIGH,
+        check=_servers,
+        doc='Brokers to begin with. As a string for a client: `",".join(config["bootstrap.servers"])`.',
+    ),
+    Field(
+        name="topic.creation.default.partitions",
+        type=Type.INT,
+        group="kafka",
+        default=8,
+        low=1,
+        high=16384,
+        importance=HIGH,
+        doc="Partitions of the change, positions and diff topics when deelog creates them. A topic that exists keeps "
+        "its own number, which never may change: the place of every segment follows from it.",
+    ),
+    Field(
+        name="topic.creation.default.replication.factor",
+        type=Type.INT,
+        group="kafka",
+        default=-1,
+        low=-1,
+        high=32767,
+        check=lambda n: "must be -1 (the broker's default) or at least 1" if n == 0 else None,
+        doc="Replicas of topics that deelog creates; -1 is the broker's default.",
+    ),
+    Field(
+        name="topic.creation.default.cleanup.policy",
+        type=Type.LIST,
+        group="kafka",
+        default=("compact",),
+        allowed=("compact", "delete"),
+        check=_not_empty,
+        doc="`compact` keeps the last record of every key, `delete` drops old records; both are possible, separated "
+        "by a comma. For the change topic; the others are always compacted.",
+    ),
+    Field(
+        name="topic.audit",
+        type=Type.ENUM,
+        group="kafka",
+        default="warn",
+        allowed=("warn", "strict"),
+        doc="What to do at start about a topic whose settings put data at risk (`min.insync.replicas` 1, unclean "
+        "leader election, lags below `reader.max.lag.ms`): warn, or refuse to start.",
+    ),
+    Field(
+        name="reader.max.lag.ms",
+        type=Type.LONG,
+        group="kafka",
+        default=604_800_000,
+        low=1000,
+        doc="How far a reader may be behind, in milliseconds. Topics are created with `min.compaction.lag.ms` and "
+        "`delete.retention.ms` of this much; a reader further behind starts over from the base offsets.",
+    ),
+    Field(
+        name="transaction.timeout.ms",
+        type=Type.INT,
+        group="kafka",
+        default=5000,
+        low=1000,
+        high=900_000,
+        doc="After this the broker aborts a transaction that its node left open. A paused node hides the records of "
+        "all others from readers for as long. Must be longer than `commit.interval.ms`.",
+    ),
+]
+
+QUEUE = [
+    Field(
+        name="max.batch.size",
+        type=Type.INT,
+        group="queue",
+        default=8192,
+        low=1,
+        high=1_000_000,
+        doc="Most operations in one transaction.",
+    ),
+    Field(
+        name="commit.interval.ms",
+        type=Type.INT,
+        group="queue",
+        default=50,
+        low=1,
+        high=60_000,
+        doc="A transaction is committed after this time at the latest.",
+    ),
+    Field(
+        name="max.queue.size",
+        type=Type.INT,
+        group="queue",
+        default=500_000,
+        low=1,
+        importance=HIGH,
+        doc="Most operations in a node's op log, those of its backups included.",
+    ),
+    Field(
+        name="max.queue.size.in.bytes",
+        type=Type.LONG,
+        group="queue",
+        default=268_435_456,
+        low=1,
+        importance=HIGH,
+        doc="Most bytes of keys and values in a node's op log. Must have room for one entry of `max.entry.bytes`.",
+    ),
+    Field(
+        name="oplog.overflow",
+        type=Type.ENUM,
+        group="queue",
+        default="block",
+        allowed=("block", "coalesce", "reset"),
+        importance=HIGH,
+        doc="When the op log is full: `block` lets the writing client wait up to `max.block.ms`, then resets; "
+        "`coalesce` gives up older acknowledged operations of a key for its newest one; `reset` drops the segment's "
+        "operations and sends its whole state later.",
+    ),
+    Field(
+        name="max.block.ms",
+        type=Type.INT,
+        group="queue",
+        default=1000,
+        low=0,
+        doc="How long a write waits for room in the op log with `oplog.overflow=block`.",
+    ),
+]
+
+CAPTURE = [
+    Field(
+        name="cache.acks",
+        type=Type.ENUM,
+        group="capture",
+        default="all",
+        allowed=("all", "1", "0"),
+        importance=HIGH,
+        doc="When a write counts as acknowledged: `all` once every in-sync backup has applied it, `1` once the primary "
+        "has, `0` once the primary has seen it.",
+    ),
+    Field(
+        name="segment.count",
+        type=Type.INT,
+        group="capture",
+        default=256,
+        low=1,
+        high=16384,
+        doc="Units of ownership into which the keys are divided. The same on every node, and never changed once there "
+        "are topics.",
+    ),
+    Field(
+        name="tombstones.on.delete",
+        type=Type.BOOLEAN,
+        group="capture",
+        default=True,
+        doc="Write a tombstone behind every delete, so that compaction forgets the key.",
+    ),
+    Field(
+        name="before.image",
+        type=Type.ENUM,
+        group="capture",
+        default="key",
+        allowed=("key", "full"),
+        doc="What `before` holds in updates and deletes: the key alone, or the whole entry where the cache can give "
+        "it. `full` puts two values into one record: allow half as much in `max.entry.bytes`.",
+    ),
+    Field(
+        name="cache.key.format",
+        type=Type.ENUM,
+        group="capture",
+        default="string",
+        allowed=("string", "json", "bytes"),
+        doc="What keys are. With `string`, a key that is not UTF-8 is refused at the write.",
+    ),
+    Field(
+        name="cache.value.format",
+        type=Type.ENUM,
+        group="capture",
+        default="string",
+        allowed=("string", "json", "bytes"),
+        doc="What values are. With `string`, a value that is not UTF-8 is refused at the write.",
+    ),
+    Field(
+        name="max.entry.bytes",
+        type=Type.INT,
+        group="capture",
+        default=CLIENT_MESSAGE_MAX_BYTES - RECORD_MARGIN_BYTES,
+        low=1,
+        high=1_000_000_000,
+        importance=HIGH,
+        doc="Largest key and value together, in bytes as captured; a larger write fails before the cache changes. The "
+        f"record adds the envelope and the key again, for which {RECORD_MARGIN_BYTES} bytes are kept free below "
+        f"librdkafka's `message.max.bytes` ({CLIENT_MESSAGE_MAX_BYTES}), itself below the topic's own limit, "
+        "`max.message.bytes` (1048588). Text that JSON must escape grows, and one operation whose record is too large "
+        "nevertheless stops its segment. To allow more, raise `producer.override.message.max.bytes` and the topic's "
+        "`max.message.bytes` as well.",
+    ),
+]
+
+SNAPSHOT = [
+    Field(
+        name="snapshot.mode",
+        type=Type.ENUM,
+        group="snapshot",
+        default="initial",
+        allowed=("initial",),
+        planned=("always", "no_data", "when_needed", "initial_only"),
+        doc="What happens with a segment that has no record in Kafka yet: `initial` sends its whole state. It never "
+        "holds back a reset that repairs a loss.",
+    ),
+    Field(
+        name="reset.strategy",
+        type=Type.ENUM,
+        group="snapshot",
+        default="marker",
+        allowed=("marker",),
+        planned=("tombstones", "resend"),
+        doc="How a reset tells which keys are gone: `marker` encloses the state in a begin and an end, and keys that "
+        "are not between them are gone.",
+    ),
+    Field(
+        name="incremental.snapshot.chunk.size",
+        type=Type.INT,
+        group="snapshot",
+        default=1024,
+        low=1,
+        high=1_000_000,
+        doc="Entries that a reset or snapshot reads and writes at a time.",
+    ),
+]
+
+FORMAT = [
+    Field(
+        name=f"{part}.converter{suffix}",
+        type=kind,
+        group="format",
+        default=default,
+        allowed=allowed,
+        planned=planned,
+        doc=doc,
+    )
+    for part in ("key", "value")
+    for suffix, kind, default, allowed, planned, doc in (
+        ("", Type.ENUM, "json", ("json",), ("avro",), f"How the {part} of a record is written."),
+        (
+            ".schemas.enable",
+            Type.BOOLEAN,
+            False,
+            (),
+            (),
+            f'Write the {part} as `{{"schema": …, "payload": …}}`, for consumers that need the schema in each record.',
+        ),
+    )
+]
+
+FAILURE = [
+    Field(
+        name="errors.max.retries",
+        type=Type.INT,
+        group="failure",
+        default=-1,
+        low=-1,
+        doc="How often in a row the producer is built again after a fatal error before the connector fails; -1 is "
+        "without end.",
+    ),
+    Field(
+        name="retriable.restart.connector.wait.ms",
+        type=Type.INT,
+        group="failure",
+        default=10_000,
+        low=0,
+        doc="Longest wait before such an attempt. The first waits are short and double up to this.",
+    ),
+]
+
+GRID = [
+    Field(
+        name="node.id",
+        type=Type.STRING,
+        group="grid",
+        roles=_NODE,
+        importance=HIGH,
+        pattern=re.compile(r"[A-Za-z0-9_-]{1,64}"),
+        doc="Name of this node, no two alike and the same after a restart: Kafka fences the older of two.",
+    ),
+    Field(
+        name="cache.name",
+        type=Type.STRING,
+        group="grid",
+        roles=_WITH_CACHE,
+        importance=HIGH,
+        pattern=re.compile(r"[A-Za-z0-9._-]{1,200}"),
+        doc="Name of the cache; its topic is `<topic.prefix>.<cache.name>`. Must not end with positions, topology or "
+        "diff.",
+    ),
+    Field(
+        name="cache.policy",
+        type=Type.ENUM,
+        group="grid",
+        default="lru",
+        allowed=("lru", "lfu", "fifo", "rr"),
+        doc="What is evicted from a full cache: the least recently used entry, the least frequently used, the oldest, "
+        "or any (`rr`). Expiry is per entry, with any of them.",
+    ),
+    Field(
+        name="cache.max.entries",
+        type=Type.LONG,
+        group="grid",
+        default=1_000_000,
+        low=1,
+        importance=HIGH,
+        doc="Most entries of the whole cache, on all nodes, each counted once whatever the number of its backups. They "
+        "are spread evenly: a segment evicts beyond its share of `cache.max.entries` divided by `segment.count`, "
+        "rounded down, so eviction in one segment may begin a little before the cache is full. At least "
+        "`segment.count`.",
+    ),
+    Field(
+        name="cache.backups",
+        type=Type.INT,
+        group="grid",
+        default=1,
+        low=0,
+        high=7,
+        importance=HIGH,
+        doc="Copies of each entry beside the primary's. With 0, every loss of a node is repaired by resets.",
+    ),
+    Field(
+        name="cache.listen",
+        type=Type.STRING,
+        group="grid",
+        default="127.0.0.1:6379",
+        check=_address,
+        importance=HIGH,
+        doc="Where clients of the Redis protocol connect; port 0 takes any free one.",
+    ),
+    Field(
+        name="cache.peer.listen",
+        type=Type.STRING,
+        group="grid",
+        default="127.0.0.1:0",
+        check=_address,
+        doc="Where the other nodes connect; port 0 takes any free one, and the others learn it from Kafka. There is no "
+        "password: keep it in a network of your own.",
+    ),
+    Field(
+        name="cache.advertised.host",
+        type=Type.STRING,
+        group="grid",
+        default=None,
+        derived="the host of `cache.listen`",
+        pattern=re.compile(r"[A-Za-z0-9.:_-]{1,253}"),
+        doc="The name or address by which clients and nodes reach this node. Required where `cache.listen` or "
+        "`cache.peer.listen` names all interfaces (`0.0.0.0`, `[::]`).",
+    ),
+    Field(
+        name="unclean.election",
+        type=Type.BOOLEAN,
+        group="grid",
+        default=False,
+        doc="Let a node that is not in sync take a segment while an in-sync one may still be alive. What it does not "
+        "hold is lost, and reset.",
+    ),
+    Field(
+        name="cache.controller.session.timeout.ms",
+        type=Type.INT,
+        group="grid",
+        default=6000,
+        low=100,
+        high=300_000,
+        doc="After this without a sign of life the controller's place goes to another node. The broker's "
+        "`group.min.session.timeout.ms` (6000) must allow less.",
+    ),
+    Field(
+        name="cache.failure.timeout.ms",
+        type=Type.INT,
+        group="grid",
+        default=2000,
+        low=100,
+        high=300_000,
+        doc="After this without a heartbeat the controller declares a node dead and gives its segments to others.",
+    ),
+]
+
+OBSERVE = [
+    Field(
+        name="heartbeat.interval.ms",
+        type=Type.INT,
+        group="observe",
+        default=5000,
+        low=100,
+        high=3_600_000,
+        doc="The written position of an idle segment is renewed this often, so that silence and progress differ.",
+    ),
+    Field(
+        name="signal.enabled.channels",
+        type=Type.LIST,
+        group="observe",
+        default=("kafka",),
+        allowed=("kafka",),
+        planned=("source", "file", "jmx", "in-process"),
+        importance=LOW,
+        doc="Where signals are taken from; empty for nowhere.",
+    ),
+    Field(
+        name="signal.kafka.topic",
+        type=Type.STRING,
+        group="observe",
+        default=None,
+        derived="`<topic.prefix>-signal`",
+        importance=LOW,
+        doc="Topic of the signals; key `topic.prefix`, value `{id, type, data}`.",
+    ),
+]
+
+DIFF = [
+    Field(
+        name="diff.topic",
+        type=Type.STRING,
+        group="diff",
+        default=None,
+        derived="`<topic.prefix>.<cache.name>.diff`",
+        doc="Topic that the Spark job writes.",
+    ),
+    Field(
+        name="diff.sinks",
+        type=Type.LIST,
+        group="diff",
+        default=("kafka",),
+        allowed=("kafka", "parquet"),
+        planned=("jdbc",),
+        check=_has_kafka,
+        doc="Where the Spark job writes. `kafka` is always among them.",
+    ),
+    Field(
+        name="diff.parquet.path",
+        type=Type.STRING,
+        group="diff",
+        default=None,
+        doc="Directory of the parquet sink. Required where `diff.sinks` names it.",
+    ),
+    Field(
+        name="diff.checkpoint.location",
+        type=Type.STRING,
+        group="diff",
+        roles=_DIFF,
+        importance=HIGH,
+        doc="Directory of the Spark job's checkpoint, on storage that outlives the job.",
+    ),
+    Field(
+        name="diff.state.backend",
+        type=Type.ENUM,
+        group="diff",
+        default="topic",
+        allowed=("topic",),
+        planned=("rocksdb",),
+        doc="Where the Spark job finds what it has told so far: the diff topic.",
+    ),
+    Field(
+        name="on.data.loss",
+        type=Type.ENUM,
+        group="diff",
+        default="fail",
+        allowed=("fail", "reset"),
+        doc="When records that the job needs are gone from the change topic: stop, or hold the segment and ask its "
+        "owner for a reset.",
+    ),
+    Field(
+        name="diff.trigger.interval.ms",
+        type=Type.INT,
+        group="diff",
+        default=500,
+        low=0,
+        high=3_600_000,
+        doc="Time from the start of one batch to the start of the next.",
+    ),
+    Field(
+        name="diff.max.offsets.per.trigger",
+        type=Type.LONG,
+        group="diff",
+        default=2_000_000,
+        low=1,
+        doc="Most records of the change topic in one batch.",
+    ),
+]
+
+GROUPS: Final = {
+    "identity": "Names",
+    "kafka": "Kafka",
+    "queue": "Op log and transactions",
+    "capture": "Capture",
+    "snapshot": "Snapshot and reset",
+    "format": "Format of records",
+    "failure": "Failure",
+    "grid": "Node and grid",
+    "observe": "Heartbeat and signals",
+    "diff": "Spark job",
+}
+
+FIELDS: Final[dict[str, Field]] = {
+    field.name: field
+    for group in (IDENTITY, KAFKA, QUEUE, CAPTURE, SNAPSHOT, FORMAT, FAILURE, GRID, OBSERVE, DIFF)
+    for field in group
+}
+
+# Known, and nothing obeys them yet: an error says so instead of guessing at a misspelling.
+PLANNED: Final = words(
+    """
+    skipped.operations binary.handling.mode skip.messages.without.change reset.interval.ms extended.headers.enabled
+    key.converter.schema.registry.url value.converter.schema.registry.url event.processing.failure.handling.mode
+    read.max.wait.ms notification.enabled.channels notification.sink.topic.name metrics.port rest.port
+    """
+)

@@ -1,0 +1,78 @@
+"""What must not be seen: which names hold secrets, how references look, and containers that print masked.
+
+Whether a value is secret is told by its field's type or by its name (Debezium's list, and what librdkafka adds).
+A value under an unknown name is never shown at all, since the name may be a secret's, misspelt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "********"
+_SHOWN = 80
+
+_SECRET_NAME = re.compile(
+    r".*(secret|password|passphrase|token|sasl\.jaas\.config|basic\.auth\.user\.info|credentials\.json"
+    r"|connectionstring|connection\.string|sasl\.oauthbearer\.config|\.pem|key\.string)",
+    re.IGNORECASE | re.DOTALL,
+)
+_REFERENCE = re.compile(r"\$\{([A-Za-z0-9_-]+):([^{}]*)\}")
+
+
+def is_secret(name: str) -> bool:
+    """True where the values under `name` are masked."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def references(text: str) -> list[re.Match[str]]:
+    """The `${provider:…}` references in a value: group 1 the provider, group 2 what it is asked for."""
+    return list(_REFERENCE.finditer(text))
+
+
+def shown(name: str, text: str) -> str:
+    """`text` as an error or a log line may show it: masked, or quoted and cut to 80 characters."""
+    if is_secret(name) or "@" in text:  # user:password@host is how credentials get into an address
+        return MASK
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+class Secret:
+    """A value that prints as `********`. `reveal()` gives the text as configured, references unresolved."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return MASK
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class Masked(dict[str, Any]):
+    """A dict whose secrets are there to be used and print as `********`."""
+
+    __slots__ = ("hidden",)
+
+    def __init__(self, values: Mapping[str, Any], hidden: frozenset[str] = frozenset()) -> None:
+        super().__init__(values)
+        self.hidden = hidden
+
+    def __repr__(self) -> str:
+        shown = {k: MASK if k in self.hidden or is_secret(k) else v for k, v in self.items()}
+        return repr(shown)
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> tuple[type[Masked], tuple[dict[str, Any], frozenset[str]]]:
+        return type(self), (dict(self), self.hidden)

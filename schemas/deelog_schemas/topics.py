@@ -1,0 +1,148 @@
+"""Every name that deelog gives to something on a Kafka cluster: topics, transactional ids, consumer groups.
+
+Two designs were weighed: names put together where they are used (three components would each have their own
+idea of the delimiter), and this one, a value that owns all of them and refuses, once and at start, names that
+Kafka would refuse later or that would fall onto one another.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from deelog_schemas.errors import ConfigError, FieldError
+
+MAX_TOPIC_LENGTH = 249
+RESERVED_SUFFIXES = ("positions", "topology", "diff")
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_DELIMITER = re.compile(r"[._-]{1,8}")
+_NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The names that belong to one cache. `diff_topic` and `signal_topic`, where given, replace the derived ones.
+
+    Raises `ConfigError` naming the field when a name is not valid for Kafka (1 to 249 of `A-Z a-z 0-9 . _ -`),
+    when the cache is named so that one of its topics would be taken for another cache's, or when two of the
+    topics would be the same.
+    """
+
+    prefix: str
+    cache: str
+    delimiter: str = "."
+    diff_topic: str | None = None
+    signal_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        errors = self._name_errors() or self._topic_errors()
+        if errors:
+            raise ConfigError(errors)
+
+    @property
+    def changes(self) -> str:
+        """Changes and control records, per segment in order."""
+        return f"{self.prefix}{self.delimiter}{self.cache}"
+
+    @property
+    def positions(self) -> str:
+        """Claims, positions, resets and releases: what outlives compaction of the change topic."""
+        return self._suffixed("positions")
+
+    @property
+    def topology(self) -> str:
+        """The grid's views and members, one partition."""
+        return self._suffixed("topology")
+
+    @property
+    def diff(self) -> str:
+        """What the Spark job emits."""
+        return self.diff_topic or self._suffixed("diff")
+
+    @property
+    def signal(self) -> str:
+        """Signals to the connectors of this prefix; the delimiter is Debezium's, always a hyphen."""
+        return self.signal_topic or f"{self.prefix}-signal"
+
+    @property
+    def controller_group(self) -> str:
+        """The consumer group whose one assigned member is the grid's controller."""
+        return f"{self.prefix}.{self.cache}.controller"
+
+    @property
+    def diff_group(self) -> str:
+        """The consumer group of the Spark job."""
+        return f"{self.prefix}.{self.cache}.diff"
+
+    @property
+    def transactional_id_controller(self) -> str:
+        return transactional_id_controller(self.prefix, self.cache)
+
+    def transactional_id_node(self, node_id: str) -> str:
+        return transactional_id_node(self.prefix, self.cache, node_id)
+
+    def transactional_id_diff(self, partition: int) -> str:
+        return transactional_id_diff(self.prefix, self.cache, partition)
+
+    def _suffixed(self, suffix: str) -> str:
+        return f"{self.changes}{self.delimiter}{suffix}"
+
+    def _name_errors(self) -> list[FieldError]:
+        errors = []
+        if not _DELIMITER.fullmatch(self.delimiter):
+            errors.append(FieldError("topic.delimiter", "must be 1 to 8 of . _ -", repr(self.delimiter)))
+        for field, value in (("topic.prefix", self.prefix), ("cache.name", self.cache)):
+            if not _TOPIC.fullmatch(value):
+                errors.append(FieldError(field, "must be letters, digits, '.', '_' or '-'", repr(value[:80])))
+        if self.cache.endswith(RESERVED_SUFFIXES):
+            problem = f"must not end with {', '.join(RESERVED_SUFFIXES)}: these end the names of deelog's own topics"
+            errors.append(FieldError("cache.name", problem, repr(self.cache[:80])))
+        return errors
+
+    def _topic_errors(self) -> list[FieldError]:
+        fields = {
+            "cache.name": (self.changes, self.positions, self.topology),
+            "diff.topic": (self.diff,),
+            "signal.kafka.topic": (self.signal,),
+        }
+        errors = []
+        seen: set[str] = set()
+        for field, names in fields.items():
+            for name in names:
+                problem = topic_problem(name)
+                if problem is None and name in seen:
+                    problem = "is the name of another topic of the same cache"
+                if problem is not None:
+                    shown = name if len(name) <= 80 else f"{name[:80]}…"
+                    errors.append(FieldError(field, f"gives the topic {shown!r}, which {problem}"))
+                seen.add(name)
+        return errors
+
+
+def topic_problem(name: str) -> str | None:
+    """Why Kafka would refuse `name` as a topic, or None."""
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        return "must be letters, digits, '.', '_' or '-', and neither '.' nor '..'"
+    if len(name) > MAX_TOPIC_LENGTH:
+        return f"must be at most {MAX_TOPIC_LENGTH} characters long, and has {len(name)}"
+    return None
+
+
+def transactional_id_node(prefix: str, cache: str, node_id: str) -> str:
+    """The id of a node's one producer. Whoever initialises a producer with it fences that node."""
+    if not _NODE_ID.fullmatch(node_id):
+        raise ConfigError([FieldError("node.id", "must match [A-Za-z0-9_-]{1,64}", repr(node_id[:80]))])
+    return f"{prefix}/{cache}/node/{node_id}"
+
+
+def transactional_id_controller(prefix: str, cache: str) -> str:
+    """The id with which the grid's controller commits its views."""
+    return f"{prefix}/{cache}/controller"
+
+
+def transactional_id_diff(prefix: str, cache: str, partition: int) -> str:
+    """The id with which the Spark job writes one partition of the diff topic."""
+    if partition < 0:
+        raise ValueError(f"partition {partition} is negative")
+    return f"{prefix}/{cache}/diff/{partition}"
