@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.kafka.embedded import EmbeddedKafka, free_port, running, stop_running
-from deelog_connector.kafka.setup import AlreadyRunning, BrokerFailed, JavaError, PortTaken, find_java
+from deelog_connector.kafka.prerequisites import AlreadyRunning, BrokerFailed, JavaError, PortTaken, find_java
 
 Settings = dict[str, str | int | float | bool]
 

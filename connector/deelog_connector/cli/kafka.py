@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from deelog_connector.kafka.setup import BrokerFailed, SetupError
+from deelog_connector.kafka.prerequisites import BrokerFailed, SetupError
 
 __all__ = ["kafka"]
 

@@ -38,7 +38,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from deelog_connector.kafka import jars
-from deelog_connector.kafka.setup import AlreadyRunning, BrokerFailed, PortTaken, find_java
+from deelog_connector.kafka.prerequisites import AlreadyRunning, BrokerFailed, PortTaken, find_java
 
 __all__ = ["HOST", "EmbeddedKafka", "Running", "free_port", "running", "stop_running", "wait_until_it_serves"]
 

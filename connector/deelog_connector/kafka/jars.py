@@ -23,7 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from deelog_connector.kafka.setup import DownloadError, SetupError
+from deelog_connector.kafka.prerequisites import DownloadError, SetupError
 
 __all__ = ["SETS", "Jar", "cache_dir", "fetch", "pinned"]
 

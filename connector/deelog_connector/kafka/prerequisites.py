@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 __all__ = [
@@ -77,3 +78,10 @@ def find_java() -> Path:
     if int(match[1]) < OLDEST_JAVA:
         raise JavaError(f"{found} is Java {match[1]}: {_INSTALL_JAVA}")
     return Path(found)
+
+
+if __name__ == "__main__":  # `make` asks before it installs anything, so this module needs the standard library alone
+    try:
+        find_java()
+    except SetupError as error:
+        sys.exit(f"{error}.")

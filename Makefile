@@ -1,0 +1,96 @@
+# Everything a developer runs. `make` alone lists it. Needs Python >= 3.11 and, for the tests, the demo and the
+# benchmarks, Java >= 17. Everything is installed into .venv of this folder from requirements.lock; nothing else of
+# the machine is touched but the caches of downloads.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.synced
+ARGS ?=
+
+# The first of these that is new enough; `make PYTHON=/path/to/python test` chooses another.
+OLD_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c '$(OLD_ENOUGH)' 2>/dev/null && echo $$p && break; done)
+
+# A proxy with its own certificates and a mirror that pip is told of hold for uv too.
+export UV_SYSTEM_CERTS ?= 1
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+export UV_PYTHON_DOWNLOADS := never
+unexport VIRTUAL_ENV
+
+.PHONY: help setup java demo test bench lint format types wheel-check lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: java setup ## show the product on this machine (ARGS="--faults all", see `deelog demo --help`)
+	@$(BIN)/deelog demo $(ARGS)
+
+test: java setup ## all tests, with a real Kafka and a real Spark (ARGS="-k name")
+	@$(BIN)/python -m pytest $(ARGS)
+
+bench: java setup ## all benchmarks, each against its peer
+	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \
+	for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench $(ARGS); done
+
+lint: setup ## ruff: rules and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: setup ## let ruff mend what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: setup ## mypy, strict, tests and benchmarks included
+	@$(BIN)/mypy
+
+wheel-check: setup ## the built wheel, alone in a clean environment outside this folder, imports and shows its help
+	@bin="$$(pwd)/$(BIN)"; place="$$(mktemp -d)"; trap 'rm -rf "$$place"' EXIT; \
+	"$$bin/uv" build --quiet --wheel --no-build-isolation --python "$$bin/python" --out-dir "$$place"; \
+	"$$bin/uv" venv --quiet --no-project --python "$$bin/python" "$$place/clean"; \
+	"$$bin/uv" pip install --quiet --python "$$place/clean/bin/python" "$$place"/deelog-*.whl; \
+	cd "$$place"; \
+	clean/bin/python -W error -c 'import deelog_connector, deelog_interceptors, deelog_schemas, deelog_spark; \
+	from deelog_connector.kafka.jars import SETS, pinned; assert all(map(pinned, SETS))'; \
+	clean/bin/deelog --help; \
+	echo "wheel: $$(basename deelog-*.whl) imports and shows its help"
+
+lock: $(BIN)/uv ## resolve anew what pyproject.toml asks for (ARGS=--upgrade for newer versions)
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --no-annotate --all-extras --group dev $(ARGS) pyproject.toml --output-file requirements.lock
+
+clean: ## remove what was built and installed here
+	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(STAMP)
+
+# Before anything is installed, so that a machine without Java hears of it at once.
+java: python
+	@$(PYTHON) -I connector/deelog_connector/kafka/prerequisites.py
+
+.PHONY: python
+python:
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c '$(OLD_ENOUGH)' 2>/dev/null; then \
+		echo "Python 3.11 or newer was not found: install it, or name it (make PYTHON=/path/to/python)." >&2; exit 1; fi
+
+# uv itself, with pip, in the version that the lock names.
+$(BIN)/uv: | python
+	@"$(PYTHON)" -m venv "$(VENV)" || { echo "Python could not make $(VENV): install its venv module" \
+		"(Debian, Ubuntu: apt install python3-venv)." >&2; rm -rf "$(VENV)"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		"$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)" || \
+		{ echo "uv could not be fetched: connect to the network (or set HTTPS_PROXY, PIP_INDEX_URL)" \
+		"and try again." >&2; exit 1; }
+
+$(STAMP): requirements.lock pyproject.toml $(BIN)/uv
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@touch $@
