@@ -16,12 +16,17 @@ Position = tuple[int, int]
 
 
 class ClaimState(NamedTuple):
-    """`claim/<segment>/<member>`: somebody claims a segment, or has fenced nobody yet. The map of segments is part."""
+    """`claim/<segment>/<member>`: somebody claimed a segment, and nobody who fenced that member is active yet.
+
+    `segments` and `partitions` are the map that the claimant goes by: another map is refused. `number` tells the
+    claimant's own records apart: written with its CLAIM and again with each ACTIVE, and read back.
+    """
 
     epoch: int
     member: str
     segments: int
     partitions: int
+    number: int
 
 
 class PositionState(NamedTuple):

@@ -1,0 +1,279 @@
+"""What the next transaction holds: control records of all segments that wait for one, rows, then operations.
+
+One transaction is under way at a time, and it carries every segment that can move; so a takeover of eighty segments
+takes as many transactions as that of one. Control records come first (there are at most a few per segment); rows and
+operations share what is left of `max_batch_size`, beginning with another segment each time so that none starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem, StateItem
+from deelog_connector.core.segment import Phase, Reset, Segment
+from deelog_schemas.digest import digest_of
+from deelog_schemas.header import Kind
+from deelog_schemas.keys import claim_key, control_key, position_key, release_key, reset_key
+from deelog_schemas.operation import Entry, Reason
+from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, State
+
+
+class CacheState(Protocol):
+    """How the core looks at the cache: at once, without I/O, consistent with the last sequence of the segment."""
+
+    def entries(self, segment: int) -> list[Entry]:
+        """All live entries of a segment."""
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        """One live entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the core needs of the configuration, in its own words. Times in seconds."""
+
+    segments: int
+    partitions: int
+    max_batch_size: int = 8192
+    chunk_size: int = 1024
+    """Rows of one segment in one transaction, at most."""
+    commit_interval: float = 0.05
+    heartbeat_interval: float = 5.0
+    max_operations: int = 500_000
+    max_bytes: int = 268_435_456
+    acks_all: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What a committed transaction did for a segment: valid while it is still in that phase of that turn."""
+
+    segment: int
+    turn: int
+    phase: Phase
+    value: int = 0
+    """Highest sequence sent, or the number of rows of a reset."""
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """The items of one transaction and what their commit means."""
+
+    items: list[Item] = field(default_factory=list)
+    advances: list[Advance] = field(default_factory=list)
+    entries: int = 0
+    """Operations and rows in it."""
+
+    @property
+    def writers(self) -> list[int]:
+        """The segments whose entries are in it: among them is what a broker refused."""
+        return sorted({i.segment for i in self.items if isinstance(i, OperationsItem | RowsItem)})
+
+
+class BatchBuilder:
+    """Builds batches. Holds no state of its own but the count that makes control records unique."""
+
+    def __init__(self, member: str, settings: Settings, state: CacheState) -> None:
+        self.member = member
+        self.settings = settings
+        self.topic_id = ""
+        self.leader_epochs: dict[int, int] = {}
+        self._state = state
+        self._numbers = 0
+
+    def control(self, batch: Batch, segments: Sequence[Segment], ends: Callable[[int], int]) -> None:
+        """Adds claims, actives and begins. `ends` gives the end of a partition as known before this transaction."""
+        for segment in segments:
+            if segment.phase is Phase.CLAIM:
+                self._claim(batch, segment, ends(segment.partition))
+            elif segment.phase is Phase.ACTIVE:
+                self._active(batch, segment, ends(segment.partition))
+            elif segment.phase is Phase.OWED:
+                self._begin(batch, segment, ends(segment.partition))
+
+    def entries(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
+        """Adds rows and operations of these segments, at most about `room` of them."""
+        for segment in segments:
+            if batch.entries >= room:
+                return
+            if segment.phase is Phase.ROWS:
+                self._rows(batch, segment, room - batch.entries)
+            elif segment.phase is Phase.WRITING:
+                self._operations(batch, segment, room - batch.entries)
+
+    def renewals(self, batch: Batch, segments: Sequence[Segment], now: float) -> None:
+        """Renews the position of idle segments, so that silence and progress can be told apart."""
+        interval = self.settings.heartbeat_interval
+        for segment in segments:
+            idle = segment.phase is Phase.WRITING and segment.written == segment.sent == segment.last_sequence
+            if idle and interval and now - segment.renewed_at >= interval:
+                segment.renewed_at = now
+                self._position(batch, segment, segment.history[-1], Kind.POSITION_RENEWAL)
+
+    def release(self, batch: Batch, segment: Segment, end: int) -> None:
+        """Adds the release of a drained segment: its last record."""
+        position = (segment.epoch, segment.last_sequence)
+        marker = self._put_control(batch, Kind.RELEASE, segment, position, {"known": True})
+        _await(segment, marker, end)
+        state = ReleaseState(*position, self.member, known=True)
+        self._put_state(batch, Kind.RELEASE_STATE, segment, position, release_key(segment.number), state)
+
+    # -- control records ------------------------------------------------------------------------------------------
+
+    def _claim(self, batch: Batch, segment: Segment, end: int) -> None:
+        position = (segment.epoch, segment.last_sequence)
+        segment.awaited = self._number()
+        _await(segment, self._put_control(batch, Kind.CLAIM, segment, position, self._map()), end)
+        # CHECK claim-key-per-member, position-is-not-claim, claims-outlive-compaction: a key of its own for each
+        # claimant, on the topic that keeps it.
+        self._claim_state(batch, segment, position)
+        batch.advances.append(Advance(segment.number, segment.turn, Phase.CLAIM))
+
+    def _active(self, batch: Batch, segment: Segment, end: int) -> None:
+        position = (segment.epoch, segment.last_sequence)
+        segment.awaited = self._number()
+        marker = self._put_control(batch, Kind.ACTIVE, segment, position, {})
+        if segment.recheck:
+            _await(segment, marker, end)
+        else:  # READ goes on where LOOK ended
+            segment.marker, segment.marker_offset = marker, -1
+        self._claim_state(batch, segment, position)
+        # CHECK claims-outlive-compaction: only whoever fenced a claimant removes its claim, here.
+        for _, member in sorted(segment.victims):
+            self._put_state(batch, Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), None)
+        self._put_state(batch, Kind.RELEASE_STATE, segment, position, release_key(segment.number), None)
+        batch.advances.append(Advance(segment.number, segment.turn, Phase.ACTIVE))
+
+    def _begin(self, batch: Batch, segment: Segment, end: int) -> None:
+        reset = segment.reset
+        if reset is None:
+            begin = (segment.epoch, segment.last_sequence)
+            reset = Reset(f"{self.member}/{self._number()}", segment.owed or "unknown", begin)
+            segment.reset, segment.owed = reset, None
+        fields = {"id": reset.reset_id, "reason": reset.reason}
+        _await(segment, self._put_control(batch, Kind.RESET_BEGIN, segment, reset.begin, fields), end)
+        self._reset_state(batch, segment, reset)
+        batch.advances.append(Advance(segment.number, segment.turn, Phase.OWED))
+
+    def clear_reset(self, position: tuple[int, int]) -> Reset:
+        """A captured clear, to be written as a begin and an end that carry its position."""
+        return Reset(f"{self.member}/{self._number()}", Reason.CLEAR, position, position=position, digest=digest_of(()))
+
+    # -- rows and operations --------------------------------------------------------------------------------------
+
+    def _rows(self, batch: Batch, segment: Segment, room: int) -> None:
+        reset = segment.reset
+        assert reset is not None
+        if reset.position is None:
+            # Entries and last position are read together, in one step of the one thread that changes both.
+            reset.position = (segment.epoch, segment.last_sequence)
+            reset.entries = self._state.entries(segment.number)
+            reset.digest = digest_of((e.key, e.value) for e in reset.entries)
+        # CHECK reset-acked-only: a row whose position is not acknowledged may never have happened.
+        if segment.acked < reset.position[1] and reset.reason != Reason.CLEAR:
+            return
+        if reset.cursor == 0:
+            self._reset_state(batch, segment, reset)  # names the begin's offset before, with, the first row
+        upto = min(len(reset.entries), reset.cursor + min(room, self.settings.chunk_size))
+        ended = upto == len(reset.entries)
+        rows = reset.entries[reset.cursor : upto]
+        if rows:
+            first = reset.cursor == 0
+            item = RowsItem(segment.number, segment.partition, reset.position, reset.reason, rows, first, ended)
+            batch.items.append(item)
+            batch.entries += len(rows)
+        if ended:
+            self._end(batch, segment, reset)
+        batch.advances.append(Advance(segment.number, segment.turn, Phase.ROWS, upto, ended))
+
+    def _end(self, batch: Batch, segment: Segment, reset: Reset) -> None:
+        assert reset.position is not None
+        fields = {"id": reset.reset_id, "count": len(reset.entries), "digest": reset.digest}
+        self._put_control(batch, Kind.RESET_END, segment, reset.position, fields)
+        segment.base_offset = segment.read_from = reset.begin_offset
+        segment.candidate = None
+        self._position(batch, segment, reset.position, Kind.POSITION)
+        self._put_state(batch, Kind.RESET_STATE, segment, reset.position, reset_key(segment.number), None)
+        segment.in_flight = max(segment.in_flight, reset.position[1])
+
+    def _operations(self, batch: Batch, segment: Segment, room: int) -> None:
+        if segment.atomic_to > segment.sent:
+            # CHECK correct-phantoms, coalesce-acked: a run that must stand in one transaction, however long.
+            if segment.acked < segment.atomic_to:
+                return
+            room = max(room, segment.atomic_to - segment.sent)
+        operations = segment.log.after(segment.sent, segment.acked, room)
+        for index, operation in enumerate(operations):
+            if operation.reason == Reason.CLEAR:
+                del operations[index:]
+                if not operations:
+                    segment.reset = self.clear_reset(operation.position)
+                    segment.go(Phase.OWED)
+                break
+        if not operations:
+            return
+        last = operations[-1]
+        batch.items.append(OperationsItem(segment.number, segment.partition, operations))
+        batch.entries += len(operations)
+        segment.in_flight = max(segment.in_flight, last.sequence)
+        self._position(batch, segment, last.position, Kind.POSITION)
+        batch.advances.append(Advance(segment.number, segment.turn, Phase.WRITING, last.sequence))
+
+    # -- items ----------------------------------------------------------------------------------------------------
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _map(self) -> dict[str, Any]:
+        return {"segments": self.settings.segments, "partitions": self.settings.partitions}
+
+    def _put_control(
+        self, batch: Batch, kind: Kind, segment: Segment, position: tuple[int, int], fields: dict[str, Any]
+    ) -> bytes:
+        number = self._number()
+        everything = {"epoch": segment.epoch, "member": self.member, **fields}
+        item = ControlItem(kind, segment.number, segment.partition, position, number, everything)
+        batch.items.append(item)
+        return entry_key(item, self.member)
+
+    def _put_state(
+        self, batch: Batch, kind: Kind, segment: Segment, position: tuple[int, int], key: bytes, state: State | None
+    ) -> None:
+        batch.items.append(StateItem(kind, segment.number, segment.partition, position, key, state))
+
+    def _claim_state(self, batch: Batch, segment: Segment, position: tuple[int, int]) -> None:
+        state = ClaimState(
+            segment.epoch, self.member, self.settings.segments, self.settings.partitions, segment.awaited
+        )
+        self._put_state(batch, Kind.CLAIM_STATE, segment, position, claim_key(segment.number, self.member), state)
+
+    def _reset_state(self, batch: Batch, segment: Segment, reset: Reset) -> None:
+        state = ResetState(reset.reset_id, *reset.begin, reset.reason, reset.begin_offset, self.member)
+        self._put_state(batch, Kind.RESET_STATE, segment, reset.begin, reset_key(segment.number), state)
+
+    def _position(self, batch: Batch, segment: Segment, position: tuple[int, int], kind: Kind) -> None:
+        state = PositionState(
+            *position,
+            segment.read_from,
+            segment.base_offset,
+            self.leader_epochs.get(segment.partition, -1),
+            self.topic_id,
+            self.member,
+        )
+        self._put_state(batch, kind, segment, position, position_key(segment.number), state)
+
+
+def _await(segment: Segment, marker: bytes, end: int) -> None:
+    """The segment waits until this control record of its own is read back; it stands at or behind `end`."""
+    segment.marker, segment.marker_offset = marker, -1
+    segment.scan, segment.scan_next = None, end
+
+
+def entry_key(item: ControlItem, member: str) -> bytes:
+    """The reserved entry key under which a control record stands."""
+    name = item.kind.name.lower().replace("_", "-")
+    return control_key(name, item.segment, member, item.number)

@@ -1,0 +1,690 @@
+"""The connector's core: one node's part in the protocol, for all segments of one cache.
+
+It decides, and does no I/O, reads no clock and draws no randomness: events come in as calls, `poll(now)` gives the
+effects to carry out (`effects.py`). The shell that carries them out, a simulation, and the tests drive the same code.
+
+Weighed: a coroutine per segment (reads well; but its state is a stack frame that no test can look at, and eighty of
+them need eighty transactions), an event loop of actors, and this: plain data per segment (`segment.py`), and in
+each poll one transaction that moves every segment that can move.
+
+A call that is not valid in a segment's phase is an assertion: a bug of ours stops the connector rather than lose data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from deelog_connector.core import history as past
+from deelog_connector.core.batch import Batch, BatchBuilder, CacheState, Settings
+from deelog_connector.core.effects import (
+    Cause,
+    Commit,
+    Corrected,
+    Effect,
+    Fence,
+    OpenProducer,
+    Released,
+    Scan,
+    ScannedRecord,
+    SteppedDown,
+    Superseded,
+)
+from deelog_connector.core.history import History
+from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.scan import SegmentScan, reason_to_reset, start_of_read
+from deelog_connector.core.segment import RECHECK, Phase, Segment
+from deelog_connector.core.table import PositionsTable
+from deelog_schemas.keys import partition_of
+from deelog_schemas.operation import Operation, Reason
+from deelog_schemas.positions import ClaimState, PositionState, StateRecord
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the core has done since it was made."""
+
+    takeovers: int = 0
+    takeover_seconds: list[float] = field(default_factory=list)
+    """From promotion to the phase `writing`, of the last `MAX_SAMPLES` takeovers."""
+    resets: Counter[str] = field(default_factory=Counter)
+    reset_rows: int = 0
+    written: int = 0
+    pruned: int = 0
+    transactions: int = 0
+    refused: int = 0
+    """Transactions of this node that were fenced or lost."""
+    fenced: int = 0
+    corrections: int = 0
+    overflows: Counter[str] = field(default_factory=Counter)
+    truncations: int = 0
+    scans_in_vain: int = 0
+
+
+MAX_SAMPLES = 10_000
+
+_UNDECIDED = (Phase.CLAIM, Phase.LOOK, Phase.FENCE, Phase.ACTIVE, Phase.READ)
+
+
+class ConnectorCore:
+    """See the module. `member` is `<node.id>@<incarnation>`; `state` is how the core looks at the cache."""
+
+    def __init__(self, member: str, settings: Settings, state: CacheState) -> None:
+        self.member = member
+        self.settings = settings
+        self.counts = Counts()
+        self.table = PositionsTable()
+        self.budget = Budget(settings.max_operations, settings.max_bytes)
+        self._state = state
+        self._builder = BatchBuilder(member, settings, state)
+        self._segments: dict[int, Segment] = {}
+        self._primaries: dict[int, Segment] = {}
+        self._outbox: list[Effect] = []
+        self._producer = "none"  # none, opening, open
+        self._batch: Batch | None = None
+        self._token = 0
+        self._committed_at = 0.0
+        self._suspects: list[list[int]] = []
+        """After a refusal: the groups of segments still to be tried by themselves, innermost last."""
+        self._fencing: tuple[int, ...] = ()
+        self._scanning: set[int] = set()
+        self._ends: dict[int, int] = {}
+        self._turn = 0
+
+    @property
+    def segments(self) -> int:
+        """`segment.count`."""
+        return self.settings.segments
+
+    # -- capture and replication ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        segment: int,
+        reason: str,
+        key: bytes,
+        value: bytes | None,
+        expires_at: int | None,
+        ts_us: int,
+        existed: bool,
+        before: bytes | None = None,
+    ) -> Operation:
+        """The primary captures an operation: it takes the segment's next position. Never fails, never waits."""
+        seg = self._segments[segment]
+        operation = Operation(seg.epoch, seg.last_sequence + 1, reason, key, value, expires_at, ts_us, existed, before)
+        seg.history = past.extended(seg.history, (seg.epoch, operation.sequence))
+        seg.log.append(operation)
+        return operation
+
+    def apply(self, segment: int, operation: Operation) -> None:
+        """A backup applied an operation of the primary. Operations come in sequence order; a hole is noted."""
+        seg = self._segment(segment)
+        if operation.sequence != seg.last_sequence + 1:
+            # A hole means lost operations: never fill it silently.
+            seg.log.restart(operation.sequence)
+        seg.history = past.extended(seg.history, operation.position)
+        if self.has_room(operation.size):
+            seg.log.append(operation)
+        else:  # backups never block: they drop, and say so by where they are complete from
+            self.counts.overflows["backup"] += 1
+            seg.log.restart(operation.sequence + 1)
+
+    def acked(self, segment: int, sequence: int) -> None:
+        """Operations up to here count as acknowledged in the present epoch."""
+        seg = self._segments[segment]
+        seg.acked = max(seg.acked, sequence)
+        if self.settings.acks_all:
+            seg.replicated = seg.acked
+
+    def replicated(self, segment: int, sequence: int) -> None:
+        """Every in-sync owner holds the operations up to here."""
+        seg = self._segments[segment]
+        seg.replicated = max(seg.replicated, sequence)
+
+    def has_room(self, size: int) -> bool:
+        """Whether the op logs' budget takes one more operation of `size` bytes (`Operation.size`)."""
+        return self.budget.has_room(size)
+
+    def overflow(self, segment: int, reason: str = "overflow") -> None:
+        """The segment's op log is dropped; its primary owes a reset."""
+        seg = self._segments[segment]
+        self.counts.overflows["reset"] += 1
+        seg.log.restart(seg.last_sequence + 1)
+        if seg.is_primary:
+            self.request_reset(segment, reason)
+
+    def coalesce(self, segment: int) -> int:
+        """Older acknowledged operations of a key give way to its newest one; returns how many went."""
+        seg = self._segments[segment]
+        low = max(seg.sent, seg.in_flight, seg.atomic_to)
+        # CHECK coalesce-acked: what is not acknowledged may never have happened and replaces nothing.
+        gone = seg.log.coalesce(low, seg.acked) if seg.phase is Phase.WRITING else 0
+        if gone:
+            seg.atomic_to = max(seg.atomic_to, seg.acked)
+            self.counts.overflows["coalesce"] += 1
+        return gone
+
+    def request_reset(self, segment: int, reason: str) -> None:
+        """A reset of a segment that this node writes: asked for by a signal, an overflow, a loss in Kafka."""
+        seg = self._segments[segment]
+        opened = seg.reset
+        seg.turn += seg.phase is Phase.WRITING
+        if seg.phase in (Phase.WRITING, Phase.STOPPED):
+            seg.reset, seg.owed = None, reason
+            seg.go(Phase.OWED)
+        elif seg.phase is Phase.OWED and opened is not None and opened.reason == Reason.CLEAR:
+            seg.reset, seg.owed = None, reason
+        elif opened is None or opened.position is not None:
+            seg.owed = reason  # after this takeover, or after the reset whose rows are read already
+        # CHECK nothing-over-a-hole: from here on nothing of the segment is written but its begin.
+
+    # -- roles ----------------------------------------------------------------------------------------------------
+
+    def promote(self, segment: int, epoch: int, must_reset: str | None = None) -> None:
+        """This very member is primary in `epoch`: the takeover begins. `must_reset` says why a reset must come.
+
+        Raises `ValueError` for an epoch that is not above the one this member last owned the segment in.
+        """
+        seg = self._segment(segment)
+        if epoch <= seg.epoch:
+            raise ValueError(f"segment {segment}: epoch {epoch} is not above {seg.epoch}")
+        seg.epoch, seg.acked, seg.replicated, seg.turn = epoch, 0, 0, seg.turn + 1
+        seg.history = past.opened(seg.history, epoch)
+        seg.owed = must_reset or seg.owed
+        seg.reset, seg.recheck, seg.release_wanted, seg.promoted_at = None, False, False, None
+        seg.victims, seg.atomic_to = frozenset(), 0
+        seg.go(Phase.CLAIM)
+        self._primaries[segment] = seg
+
+    def demote(self, segment: int) -> None:
+        """Is backup from now on, or will be: history and op log stay."""
+        seg = self._segment(segment)
+        seg.go(Phase.IDLE)
+        seg.reset, seg.owed, seg.marker, seg.release_wanted = None, None, None, False
+        self._primaries.pop(segment, None)
+
+    def forget(self, segment: int) -> None:
+        """No owner any more: history and op log are gone."""
+        seg = self._segments.pop(segment, None)
+        self._primaries.pop(segment, None)
+        if seg is not None:
+            seg.log.restart(1)
+
+    def release(self, segment: int) -> None:
+        """Gives a segment away, or stops: once everything is written, its release is committed and read back."""
+        self._segments[segment].release_wanted = True
+
+    # -- catch-up -------------------------------------------------------------------------------------------------
+
+    def history(self, segment: int) -> History:
+        """What this node knows of the segment's past; empty where it never heard of it."""
+        seg = self._segments.get(segment)
+        return seg.history if seg else ()
+
+    def last_sequence(self, segment: int) -> int:
+        """The highest sequence assigned or applied."""
+        return past.last_of(self.history(segment))
+
+    def complete_from(self, segment: int) -> int:
+        """No operation at or above this is missing from the op log."""
+        return self._segment(segment).log.complete_from
+
+    def operations_after(self, segment: int, sequence: int) -> list[Operation] | None:
+        """What a backup that holds up to `sequence` lacks; None where the op log has not all of it."""
+        log = self._segment(segment).log
+        # CHECK catch-up-by-ops: by operations wherever that is possible, so that the backup can resume one day.
+        if log.complete_from > sequence + 1:
+            return None
+        return [o for o in log if o.sequence > sequence]
+
+    def truncate(self, segment: int, sequence: int) -> list[bytes] | None:
+        """Drops what the new primary does not have; the keys it touched, or None where they are not known any more."""
+        seg = self._segment(segment)
+        if seg.last_sequence > sequence and seg.log.complete_from > sequence + 1:
+            return None
+        dropped = seg.log.cut(sequence)
+        seg.history = past.cut(seg.history, sequence)
+        if any(o.reason == Reason.CLEAR for o in dropped):
+            return None
+        return sorted({o.key for o in dropped})
+
+    def adopt(self, segment: int, history: History) -> None:
+        """Takes the primary's history, cut at what this backup holds of it; more comes by `apply`."""
+        seg = self._segment(segment)
+        held = seg.last_sequence
+        assert past.common_point(history, seg.history) == held, f"segment {segment}: truncate before adopt"
+        seg.history = past.cut(history, held) if past.last_of(history) > held else history
+
+    def install(self, segment: int, history: History, sequence: int) -> None:
+        """A transferred state cut at `sequence` was swapped in whole."""
+        seg = self._segment(segment)
+        # CHECK transfer-is-not-ops: what came as state is in no op log; this node can vouch only for what follows.
+        seg.log.restart(sequence + 1)
+        seg.history = past.cut(history, sequence) if past.last_of(history) > sequence else history
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def phase(self, segment: int) -> str:
+        """The segment's phase; `idle` for a backup."""
+        seg = self._segments.get(segment)
+        return str(seg.phase if seg else Phase.IDLE)
+
+    def written(self, segment: int) -> int | None:
+        """The highest sequence of its own history that Kafka is known, by reading back, to hold."""
+        seg = self._segments.get(segment)
+        return seg.written if seg else None
+
+    def highest_claim(self) -> int:
+        """The highest epoch ever claimed, 0 for none."""
+        return self.table.highest_claim
+
+    def primaries(self) -> Sequence[Segment]:
+        """The segments that this node is primary of."""
+        return list(self._primaries.values())
+
+    def unwritten(self) -> int:
+        """Operations of primaries that Kafka is not known to hold, and resets that are not over."""
+        return sum(
+            1 if s.phase is not Phase.WRITING or s.owed else s.last_sequence - (s.written or 0)
+            for s in self._primaries.values()
+            if s.phase is not Phase.RELEASED
+        )
+
+    # -- events: the positions topic, watched ends, the signal ------------------------------------------------------
+
+    def state_read(self, record: StateRecord) -> None:
+        """The next record of the positions topic; the shell reads all its partitions from the beginning on."""
+        self.table.apply(record)
+        seg = self._segments.get(record.segment)
+        state = record.state
+        if seg is None or state is None:
+            return
+        if isinstance(state, PositionState):
+            self._position_read(seg, state)
+        elif isinstance(state, ClaimState) and state.member == self.member and state.number == seg.awaited:
+            # CHECK read-to-own-record: what was known when one's own record came, no later and no earlier.
+            seg.awaited, seg.known = 0, self.table.known(seg.number)
+            self._start_scan(seg)
+
+    def _position_read(self, seg: Segment, state: PositionState) -> None:
+        # CHECK prune-in-history: a position that this node never had says nothing of its own operations.
+        if not past.holds(seg.history, state.position):
+            return
+        before = seg.written
+        seg.written = max(before or 0, state.sequence)
+        self.counts.pruned += seg.log.prune(state.sequence)
+        candidate = seg.candidate
+        if candidate and candidate[1] <= min(seg.written, seg.replicated) and seg.written >= seg.atomic_to:
+            # CHECK read-from-trails: only what every in-sync owner holds lies below.
+            seg.read_from, seg.candidate = candidate[0], None
+
+    def end_read(self, partition: int, offset: int, leader_epoch: int) -> list[int]:
+        """The partition's last stable offset as the broker gave it just now; the segments that lost records, if any.
+
+        An end below one that was seen before means that the log was truncated: those segments owe a reset.
+        """
+        seen = self._ends.get(partition, -1)
+        self._builder.leader_epochs[partition] = leader_epoch
+        self._ends[partition] = offset
+        if offset < seen:
+            self.counts.truncations += 1
+            return self._lost(partition, "truncated")
+        for seg in self._primaries.values():
+            if seg.partition == partition and seg.phase is Phase.WRITING and seg.candidate is None:
+                # Whatever stands below this offset was put into a transaction before now.
+                seg.candidate = (offset, max(seg.in_flight, seg.sent))
+        return []
+
+    def topic_is(self, topic_id: str) -> None:
+        """The change topic's id. Another one than before means that it was deleted and made again."""
+        before, self._builder.topic_id = self._builder.topic_id, topic_id
+        if before and before != topic_id:
+            self._ends.clear()
+            for partition in range(self.settings.partitions):
+                self._ends[partition] = 0
+                self._lost(partition, "topic_recreated")
+            self._reopen()
+
+    def _lost(self, partition: int, reason: str) -> list[int]:
+        concerned = [s for s in self._primaries.values() if s.partition == partition]
+        for seg in concerned:
+            seg.owed, seg.candidate, seg.read_from, seg.base_offset, seg.written = reason, None, 0, 0, None
+            if RECHECK.get(seg.phase) is Phase.ACTIVE:
+                self._recheck(seg)
+        return [s.number for s in concerned]
+
+    # -- events: answers to effects -------------------------------------------------------------------------------
+
+    def producer_opened(self) -> None:
+        """A new session of the producer is open."""
+        self._producer = "open"
+
+    def committed(self, token: int) -> None:
+        """The transaction is committed, says the client. What that means for positions is read back."""
+        batch = self._take(token)
+        self.counts.transactions += 1
+        if self._suspects:
+            self._suspects.pop()
+        for advance in batch.advances:
+            seg = self._primaries.get(advance.segment)
+            if seg is None or seg.turn != advance.turn or seg.phase is not advance.phase:
+                continue
+            if seg.phase is Phase.CLAIM:
+                seg.go(Phase.LOOK)
+                self._start_scan(seg)
+            elif seg.phase is Phase.ACTIVE:
+                seg.go(Phase.READ)
+                seg.victims = frozenset()
+                self._start_scan(seg)
+            elif seg.phase is Phase.OWED:
+                seg.go(Phase.BEGUN)
+            elif seg.phase is Phase.ROWS:
+                self._rows_committed(seg, advance.value, advance.ended)
+            elif seg.phase is Phase.WRITING:
+                self.counts.written += advance.value - seg.sent
+                seg.sent = advance.value
+
+    def _rows_committed(self, seg: Segment, cursor: int, ended: bool) -> None:
+        reset = seg.reset
+        assert reset is not None
+        assert reset.position is not None
+        self.counts.reset_rows += cursor - reset.cursor
+        reset.cursor = cursor
+        if not ended:
+            return
+        self.counts.resets[reset.reason] += 1
+        self.counts.written += reset.reason == Reason.CLEAR
+        seg.reset, seg.sent = None, reset.position[1]
+        seg.atomic_to = 0
+        seg.go(Phase.OWED if seg.owed else Phase.WRITING)
+
+    def commit_failed(self, token: int, cause: Cause) -> None:
+        """The transaction is not committed, or nobody knows."""
+        batch = self._take(token)
+        if cause is Cause.REFUSED:
+            self._bisect(batch.writers)
+            return
+        self.counts.refused += 1
+        self._reopen()
+
+    def _bisect(self, writers: list[int]) -> None:
+        """The broker refused a record: find its segment by halves; it stops, visibly, and the others go on."""
+        if self._suspects:
+            self._suspects.pop()
+        if len(writers) > 1:
+            half = len(writers) // 2
+            self._suspects += [writers[half:], writers[:half]]
+            return
+        for number in writers:
+            seg = self._primaries.get(number)
+            if seg and seg.phase in (Phase.WRITING, Phase.ROWS):
+                seg.reset, seg.stopped_by = None, "the broker refused a record of it (too large, or not authorised)"
+                seg.go(Phase.STOPPED)
+
+    def _reopen(self) -> None:
+        """Nothing is assumed of what was under way: a new session, and each segment looks again (section 6)."""
+        self._producer = "none"
+        self._suspects.clear()
+        for seg in self._primaries.values():
+            # CHECK recheck-after-fence
+            self._recheck(seg)
+
+    def _recheck(self, seg: Segment) -> None:
+        target = RECHECK.get(seg.phase)
+        if target is None or target is Phase.STOPPED:
+            return
+        seg.recheck, seg.turn = target is not Phase.CLAIM, seg.turn + 1
+        seg.owed = seg.owed or (seg.reset.reason if seg.reset and seg.reset.reason != Reason.CLEAR else None)
+        seg.reset, seg.marker, seg.scan = None, None, None
+        if seg.phase is not target:
+            seg.phase = target
+
+    def fenced(self, segments: Iterable[int]) -> None:
+        """The claimants of these segments are fenced."""
+        for number in segments:
+            self._fencing = ()
+            seg = self._primaries.get(number)
+            if seg and seg.phase is Phase.FENCE:
+                seg.go(Phase.ACTIVE)
+
+    def scanned(self, partition: int, records: Iterable[ScannedRecord]) -> None:
+        """Records of the change topic, in offset order; those that nobody waits for are passed over."""
+        for record in records:
+            seg = self._primaries.get(record.segment)
+            if seg is None or seg.marker is None or seg.marker_offset >= 0 or record.offset < seg.scan_next:
+                continue
+            seg.scan_next = record.offset + 1
+            if record.key == seg.marker:
+                seg.marker_offset = record.offset
+            elif seg.scan is not None:
+                seg.scan.apply(record)
+
+    def scan_ended(self, partition: int, reached: bool) -> None:
+        """A scan is over; not reached: somebody's open transaction hides the rest."""
+        self._scanning.discard(partition)
+        concerned = [s for s in self._primaries.values() if s.partition == partition and s.marker is not None]
+        if not reached:
+            self.counts.scans_in_vain += 1
+            self._fence_superseded(concerned)
+        for seg in concerned:
+            if seg.marker_offset >= 0:
+                seg.marker = None
+                self._marker_read(seg)
+
+    def _fence_superseded(self, concerned: Sequence[Segment]) -> None:
+        members = {
+            member
+            for seg in concerned
+            for epoch, member in self.table.claimants(seg.number)
+            if epoch < seg.epoch and _node(member) != _node(self.member)
+        }
+        if members:
+            self._outbox.append(Fence(frozenset(map(_node, members)), ()))
+            self.counts.fenced += len(members)
+
+    # -- the takeover ---------------------------------------------------------------------------------------------
+
+    def _start_scan(self, seg: Segment) -> None:
+        """Once the claim is committed and read on the positions topic: from where to read the change topic."""
+        if seg.phase not in (Phase.LOOK, Phase.READ) or seg.awaited or seg.scan is not None:
+            return
+        seg.scan = SegmentScan(seg.history)
+        if seg.owed is not None:
+            return  # a reset comes whatever stands there; read on from the end that was known before
+        position, seg.read_from = seg.known.position, -1
+        fresh = len(seg.history) == 1 and seg.history[0][0] == seg.epoch
+        if position is not None and position.topic_id != self._builder.topic_id:
+            seg.owed = "topic_recreated"
+        elif fresh and (position is None or position.epoch != seg.epoch):
+            pass  # nothing of a history that begins with this epoch can stand before its claim
+        else:
+            start, seg.scan.written = start_of_read(seg.history, position, seg.known.reset)
+            seg.scan_next = seg.read_from = start
+            seg.base_offset = position.base_offset if position else -1
+
+    def _marker_read(self, seg: Segment) -> None:
+        if seg.phase is Phase.LOOK:
+            self._look(seg)
+        elif seg.phase is Phase.READ:
+            self._decide(seg)
+        elif seg.phase is Phase.BEGUN:
+            assert seg.reset is not None
+            seg.reset.begin_offset = seg.marker_offset
+            seg.go(Phase.ROWS)
+        elif seg.phase is Phase.RELEASING:
+            seg.go(Phase.RELEASED)
+            self._outbox.append(Released(seg.number))
+
+    def _look(self, seg: Segment) -> None:
+        """CLAIM is read: step down before a higher claim, else fence every other claimant."""
+        assert seg.scan is not None
+        seen = seg.known.claims | seg.scan.claims
+        # CHECK claim-then-look
+        if self._step_down(seg, seen):
+            return
+        others = {c for c in seen if c[1] not in (self.member, seg.scan.released_by)}
+        seg.victims = frozenset(others)
+        # CHECK fencing, claim-before-fence: the claim stands; now nobody before it may write behind it.
+        seg.go(Phase.FENCE if any(_node(m) != _node(self.member) for _, m in others) else Phase.ACTIVE)
+
+    def _step_down(self, seg: Segment, seen: Iterable[tuple[int, str]]) -> bool:
+        for epoch, member in sorted(seen):
+            if _node(member) == _node(self.member) and _incarnation(member) > _incarnation(self.member):
+                self._outbox.append(Superseded(member))
+                return True
+            if epoch > seg.epoch or (epoch == seg.epoch and member != self.member):
+                self.demote(seg.number)
+                self._outbox.append(SteppedDown(seg.number, f"{member} claimed epoch {epoch}, above {seg.epoch}"))
+                return True
+        return False
+
+    def _decide(self, seg: Segment) -> None:
+        """ACTIVE is read: resume behind what Kafka holds, or owe a reset."""
+        scan = seg.scan
+        assert scan is not None
+        if seg.recheck and self._step_down(seg, seg.known.claims | scan.claims):
+            return
+        seg.recheck = False
+        reason = reason_to_reset(scan, seg.log.complete_from, seg.owed, seg.known.reset is not None)
+        if reason is not None:
+            if reason == "unknown_history" and seg.known.position is None:
+                reason = "initial"
+            seg.owed = reason
+            seg.go(Phase.OWED)
+            return
+        assert scan.written is not None
+        seg.go(Phase.WRITING)
+        seg.written = seg.sent = seg.in_flight = scan.written
+        seg.candidate = None
+        self.counts.pruned += seg.log.prune(scan.written)
+        self._correct(seg, scan)
+
+    def _correct(self, seg: Segment, scan: SegmentScan) -> None:
+        pending = seg.log.keys_after(seg.sent)
+        operations = []
+        for key in sorted(scan.phantoms - pending):
+            entry = self._state.get(seg.number, key)
+            # CHECK correct-phantoms: what no survivor holds gives way to what this node's state holds.
+            value, expires_at = (entry.value, entry.expires_at) if entry else (None, None)
+            operations.append(
+                self.append(seg.number, Reason.CORRECT, key, value, expires_at, int(self._now * 1e6), True)
+            )
+        if operations:
+            self.counts.corrections += len(operations)
+            seg.atomic_to = seg.last_sequence
+            self._outbox.append(Corrected(seg.number, operations))
+
+    # -- poll -----------------------------------------------------------------------------------------------------
+
+    _now = 0.0
+
+    def poll(self, now: float) -> list[Effect]:
+        """What to do now. `now` in Unix seconds. Call again after every event, and at `next_poll()` at the latest."""
+        self._now = now
+        self._note_times(now)
+        effects, self._outbox = self._outbox, []
+        if self._producer == "none" and self._batch is None:
+            self._producer = "opening"
+            effects.append(OpenProducer())
+        effects += self._fences()
+        effects += self._scans()
+        if self._producer == "open" and self._batch is None:
+            batch = self._next_batch(now)
+            if batch.items:
+                self._batch = batch
+                self._token += 1
+                self._committed_at = now
+                effects.append(Commit(self._token, batch.items))
+        return effects
+
+    def next_poll(self, now: float) -> float:
+        """Seconds until `poll` has something to do without any event."""
+        return max(0.0, self._committed_at + self.settings.commit_interval - now)
+
+    def _note_times(self, now: float) -> None:
+        for seg in self._primaries.values():
+            if seg.promoted_at is None and seg.phase in _UNDECIDED:
+                seg.promoted_at = now
+            elif seg.promoted_at and seg.phase is Phase.WRITING:
+                self.counts.takeovers += 1
+                self.counts.takeover_seconds.append(now - seg.promoted_at)
+                del self.counts.takeover_seconds[:-MAX_SAMPLES]
+                seg.promoted_at = 0.0
+
+    def _fences(self) -> list[Effect]:
+        if self._fencing:
+            return []
+        waiting = [s for s in self._primaries.values() if s.phase is Phase.FENCE]
+        if not waiting:
+            return []
+        members = {m for s in waiting for _, m in s.victims if _node(m) != _node(self.member)}
+        self._fencing = tuple(s.number for s in waiting)
+        self.counts.fenced += len(members)
+        return [Fence(frozenset(map(_node, members)), self._fencing)]
+
+    def _scans(self) -> list[Effect]:
+        waiting: dict[int, list[Segment]] = {}
+        in_flight = {i.segment for i in self._batch.items} if self._batch else set()
+        for seg in self._primaries.values():
+            ready = seg.marker is not None and seg.awaited == 0 and seg.number not in in_flight
+            if ready and seg.phase in (Phase.LOOK, Phase.READ, Phase.BEGUN, Phase.RELEASING):
+                waiting.setdefault(seg.partition, []).append(seg)
+        effects: list[Effect] = []
+        for partition, found in waiting.items():
+            if partition in self._scanning:
+                continue
+            self._scanning.add(partition)
+            markers = frozenset(s.marker for s in found if s.marker is not None)
+            effects.append(Scan(partition, min(s.scan_next for s in found), markers))
+        return effects
+
+    def _next_batch(self, now: float) -> Batch:
+        batch, room = Batch(), self.settings.max_batch_size
+        primaries = list(self._primaries.values())
+        if self._suspects:
+            group = set(self._suspects[-1])
+            self._builder.entries(batch, [s for s in primaries if s.number in group], room)
+            if not batch.items:
+                self._suspects.pop()
+            return batch
+        self._builder.control(batch, primaries, lambda p: self._ends.get(p, -1))
+        ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
+        due = now - self._committed_at >= self.settings.commit_interval
+        if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in primaries):
+            self._turn = (self._turn + 1) % max(1, len(primaries))
+            self._builder.entries(batch, primaries[self._turn :] + primaries[: self._turn], room)
+        if due:
+            self._builder.renewals(batch, primaries, now)
+            self._releases(batch, primaries)
+        return batch
+
+    def _releases(self, batch: Batch, primaries: Sequence[Segment]) -> None:
+        for seg in primaries:
+            drained = seg.phase is Phase.WRITING and seg.written == seg.sent == seg.last_sequence and not seg.owed
+            if seg.release_wanted and drained:
+                seg.go(Phase.RELEASING)
+                self._builder.release(batch, seg, self._ends.get(seg.partition, -1))
+
+    def _take(self, token: int) -> Batch:
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        assert token == self._token, f"transaction {token} is not under way"
+        return batch
+
+    def _segment(self, number: int) -> Segment:
+        seg = self._segments.get(number)
+        if seg is None:
+            if not 0 <= number < self.settings.segments:
+                raise ValueError(f"segment {number} is not one of {self.settings.segments}")
+            partition = partition_of(number, self.settings.partitions, self.settings.segments)
+            seg = self._segments[number] = Segment(number, partition, OpLog(self.budget))
+        return seg
+
+
+def _node(member: str) -> str:
+    return member.rpartition("@")[0]
+
+
+def _incarnation(member: str) -> int:
+    return int(member.rpartition("@")[2])

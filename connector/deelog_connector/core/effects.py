@@ -1,0 +1,167 @@
+"""What the core asks its shell to do, and what it then wants to hear.
+
+One transaction and one scan per partition are under way at most; each effect is answered by exactly one call:
+
+| effect | answered by |
+|---|---|
+| `OpenProducer` | `producer_opened()` |
+| `Commit` | `committed(token)` or `commit_failed(token, cause)` |
+| `Fence` | `fenced(segments)` |
+| `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached)` |
+| `Corrected`, `Released`, `SteppedDown`, `Superseded` | nothing: they tell |
+
+Weighed: callbacks into the shell from inside a decision (the order of effects then depends on who calls whom) and
+effects returned as values. Values: a simulation can drop, delay and reorder them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from deelog_schemas.header import Kind
+from deelog_schemas.operation import Entry, Operation
+from deelog_schemas.positions import State
+
+
+@dataclass(frozen=True, slots=True)
+class ControlItem:
+    """A control record of the change topic. `number` makes its key unique in this member's life."""
+
+    kind: Kind
+    segment: int
+    partition: int
+    position: tuple[int, int]
+    number: int
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsItem:
+    """A run of operations of one segment, in sequence order."""
+
+    segment: int
+    partition: int
+    operations: Sequence[Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsItem:
+    """Rows of a reset, all read at `position`. `first`, `last`: the reset's first and last row are among them."""
+
+    segment: int
+    partition: int
+    position: tuple[int, int]
+    reason: str
+    entries: Sequence[Entry]
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StateItem:
+    """A record of the positions topic; `state` None removes the key."""
+
+    kind: Kind
+    segment: int
+    partition: int
+    position: tuple[int, int]
+    key: bytes
+    state: State | None
+
+
+Item = ControlItem | OperationsItem | RowsItem | StateItem
+
+
+class Cause(StrEnum):
+    """Why a transaction was not committed."""
+
+    FENCED = "fenced"
+    """Somebody else initialised this transactional id, or the broker ran out of patience: re-initialise, recheck."""
+    LOST = "lost"
+    """The outcome is unknown or the client gave up: re-initialise, recheck."""
+    REFUSED = "refused"
+    """The broker refused a record for what it is (too large, not authorised): bisect by segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProducer:
+    """Open a new session of this node's producer (`init_transactions`); the last one is dead or there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Write all items in order in one transaction, and commit it."""
+
+    token: int
+    items: Sequence[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Initialise these nodes' transactional ids: aborts what they have open, refuses what they send later."""
+
+    node_ids: frozenset[str]
+    segments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Read a partition of the change topic from an offset up to the last of these control records of ours.
+
+    `from_offset` -1 means the partition's beginning. Reading waits, bounded, where somebody's open transaction hides
+    the records (read-to-own-record); `scan_ended(reached=False)` tells that the wait was in vain.
+    """
+
+    partition: int
+    from_offset: int
+    until: frozenset[bytes]
+    """Entry keys of the awaited control records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """The core appended corrections of phantoms: replicate and acknowledge them like any other operation."""
+
+    segment: int
+    operations: Sequence[Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The release of a segment is committed and read back."""
+
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedDown:
+    """A claim of a higher epoch, or of another member in the same one, stood before ours."""
+
+    segment: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A newer process with this node id is alive: this one must end."""
+
+    by: str
+
+
+Effect = OpenProducer | Commit | Fence | Scan | Corrected | Released | SteppedDown | Superseded
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRecord:
+    """What the core needs of a record of the change topic. `key` is the entry key, decoded by the shell."""
+
+    offset: int
+    kind: Kind
+    segment: int
+    epoch: int
+    sequence: int
+    key: bytes
+    control: Mapping[str, Any]

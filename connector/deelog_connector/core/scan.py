@@ -1,0 +1,96 @@
+"""The fold of READ: what the change topic holds of one segment, in the eyes of a node with a given history.
+
+Pure, so that the takeover, its tests and a model of it decide alike. One fold serves LOOK and READ: LOOK feeds it up
+to one's own claim, READ goes on to one's own ACTIVE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from deelog_connector.core.effects import ScannedRecord
+from deelog_connector.core.history import History, end_of
+from deelog_schemas.header import Kind
+from deelog_schemas.positions import PositionState, ResetState
+
+Claimant = tuple[int, str]
+"""`(epoch, member)`."""
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """What was read of one segment so far.
+
+    `written` is the highest sequence within `history` that Kafka holds, None where nothing in it was ever written.
+    `phantoms` are the keys of records beyond the history. `claims` are those since the last ACTIVE, and that one.
+    """
+
+    history: History
+    written: int | None = None
+    phantoms: set[bytes] = field(default_factory=set)
+    claims: set[Claimant] = field(default_factory=set)
+    released_by: str | None = None
+    """The member whose release is the segment's last record."""
+    open_reset: bool = False
+    end_beyond: bool = False
+    own_offsets: dict[bytes, int] = field(default_factory=dict)
+    """Where one's own awaited control records stand, by entry key."""
+
+    def apply(self, record: ScannedRecord) -> None:
+        """Folds the segment's next record."""
+        kind, control = record.kind, record.control
+        self.released_by = control["member"] if kind is Kind.RELEASE else None
+        if kind is Kind.CLAIM:
+            self.claims.add((control["epoch"], control["member"]))
+        elif kind is Kind.ACTIVE:
+            epoch = control["epoch"]
+            # An ACTIVE ends no claim of a higher epoch.
+            self.claims = {c for c in self.claims if c[0] > epoch} | {(epoch, control["member"])}
+        elif kind is Kind.RESET_BEGIN:
+            self.open_reset = True
+        elif kind in (Kind.RESET_END, Kind.CHANGE):
+            self._position(record)
+
+    def _position(self, record: ScannedRecord) -> None:
+        known = record.sequence <= end_of(self.history, record.epoch)
+        if record.kind is Kind.RESET_END:
+            # CHECK end-beyond-again: a reset whose end lies beyond this history is begun again.
+            self.open_reset, self.end_beyond = False, not known
+            if known:
+                self.phantoms.clear()  # the reset told the truth about everything before it
+        if known:
+            self.written = max(self.written or 0, record.sequence)
+        elif record.kind is Kind.CHANGE:
+            self.phantoms.add(record.key)
+
+
+def start_of_read(history: History, position: PositionState | None, reset: ResetState | None) -> tuple[int, int | None]:
+    """Where READ begins, and the written sequence that needs no reading: `(offset, sequence or None)`.
+
+    From `read_from`, or from the base offset where the position is beyond this history or a reset is open
+    (-1: from the partition's beginning).
+    """
+    if position is None:
+        return -1, None
+    inside = position.sequence <= end_of(history, position.epoch)
+    if inside and reset is None:
+        return position.read_from, position.sequence
+    return position.base_offset, position.sequence if inside else None
+
+
+def reason_to_reset(scan: SegmentScan, complete_from: int, owed: str | None, open_reset: bool) -> str | None:
+    """DECIDE: why the segment cannot resume, or None. An empty op log is no proof; only contiguity with Kafka is."""
+    if owed is not None:
+        return owed
+    # CHECK open-reset-again: a reset found open is never resumed.
+    if scan.open_reset or open_reset:
+        return "open_reset"
+    # CHECK end-beyond-again
+    if scan.end_beyond:
+        return "end_beyond"
+    if scan.written is None:
+        return "unknown_history"
+    # CHECK continuity
+    if complete_from > scan.written + 1:
+        return "hole"
+    return None

@@ -1,0 +1,164 @@
+"""One segment as its owner sees it: its phases, the table of valid transitions, and the data of each phase.
+
+    IDLE ─promote→ CLAIM → LOOK → FENCE → ACTIVE → READ ─┬─resume→ WRITING → RELEASING → RELEASED
+                                                         └─reset→ OWED → BEGUN → ROWS → WRITING
+
+A fenced or failed transaction sends a segment back to where it can tell again what is true (`RECHECK`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from deelog_connector.core.history import History, last_of
+from deelog_connector.core.oplog import OpLog
+from deelog_connector.core.scan import Claimant, SegmentScan
+from deelog_schemas.operation import Entry
+from deelog_schemas.positions import PositionState, ResetState
+
+
+class Phase(StrEnum):
+    """What an owner does with a segment. All but IDLE are a primary's."""
+
+    IDLE = "idle"
+    CLAIM = "claim"
+    LOOK = "look"
+    FENCE = "fence"
+    ACTIVE = "active"
+    READ = "read"
+    OWED = "owed"
+    BEGUN = "begun"
+    ROWS = "rows"
+    WRITING = "writing"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    STOPPED = "stopped"
+
+
+_ALWAYS: Final = frozenset({Phase.IDLE, Phase.CLAIM})
+"""Demoted or stepped down; promoted in a later epoch."""
+
+TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
+    Phase.IDLE: _ALWAYS,
+    Phase.CLAIM: _ALWAYS | {Phase.LOOK},
+    Phase.LOOK: _ALWAYS | {Phase.FENCE, Phase.ACTIVE},
+    Phase.FENCE: _ALWAYS | {Phase.ACTIVE},
+    Phase.ACTIVE: _ALWAYS | {Phase.READ},
+    Phase.READ: _ALWAYS | {Phase.ACTIVE, Phase.WRITING, Phase.OWED},
+    Phase.OWED: _ALWAYS | {Phase.ACTIVE, Phase.BEGUN},
+    Phase.BEGUN: _ALWAYS | {Phase.ACTIVE, Phase.ROWS},
+    Phase.ROWS: _ALWAYS | {Phase.ACTIVE, Phase.WRITING, Phase.OWED, Phase.STOPPED},
+    Phase.WRITING: _ALWAYS | {Phase.ACTIVE, Phase.OWED, Phase.RELEASING, Phase.STOPPED},
+    Phase.RELEASING: _ALWAYS | {Phase.RELEASED},
+    Phase.RELEASED: _ALWAYS,
+    Phase.STOPPED: _ALWAYS | {Phase.ACTIVE, Phase.OWED},
+}
+
+RECHECK: Final[dict[Phase, Phase]] = {
+    # CHECK recheck-keeps-place: each takes up again where it was, not further on.
+    Phase.CLAIM: Phase.CLAIM,
+    Phase.LOOK: Phase.CLAIM,
+    Phase.FENCE: Phase.FENCE,
+    # CHECK fence-once: behind its own ACTIVE a node commits a fresh one and reads, and fences nobody again.
+    Phase.ACTIVE: Phase.ACTIVE,
+    Phase.READ: Phase.ACTIVE,
+    Phase.OWED: Phase.ACTIVE,
+    Phase.BEGUN: Phase.ACTIVE,
+    Phase.ROWS: Phase.ACTIVE,
+    Phase.WRITING: Phase.ACTIVE,
+    Phase.STOPPED: Phase.STOPPED,
+    # CHECK release-is-final: the release may stand there; behind it only a new claim writes.
+    Phase.RELEASING: Phase.CLAIM,
+}
+"""Where a segment goes on after a failed transaction, from where it was."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the positions topic said of a segment when one's own record was read there: no later, no earlier."""
+
+    claims: frozenset[Claimant] = frozenset()
+    position: PositionState | None = None
+    reset: ResetState | None = None
+
+
+@dataclass(slots=True)
+class Reset:
+    """A reset that this node has begun or is about to."""
+
+    reset_id: str
+    reason: str
+    begin: tuple[int, int]
+    """Position of its begin."""
+    begin_offset: int = -1
+    position: tuple[int, int] | None = None
+    """Position at which the rows were read; None until they were."""
+    entries: list[Entry] = field(default_factory=list)
+    digest: str = ""
+    cursor: int = 0
+    """How many rows are committed."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """Everything that one node keeps of one segment."""
+
+    number: int
+    partition: int
+    log: OpLog
+    history: History = ()
+    phase: Phase = Phase.IDLE
+    epoch: int = 0
+    """Of one's own ownership; meaningless while IDLE."""
+    turn: int = 0
+    """Counts what makes an earlier transaction's outcome meaningless: promotions, rechecks, lost op logs."""
+    acked: int = 0
+    replicated: int = 0
+    owed: str | None = None
+    """Why a reset must come, whatever READ says."""
+    promoted_at: float | None = None
+
+    recheck: bool = False
+    """The ACTIVE to come follows a fence or failure: look at the claims again."""
+    victims: frozenset[Claimant] = frozenset()
+    scan: SegmentScan | None = None
+    scan_next: int = -1
+    marker: bytes | None = None
+    """Entry key of one's own control record that is being waited for on the change topic."""
+    marker_offset: int = -1
+    awaited: int = 0
+    """Number of one's own claim record that is being waited for on the positions topic; 0 = none."""
+    known: Known = field(default_factory=Known)
+
+    sent: int = 0
+    """Highest sequence that a committed transaction of this session holds."""
+    in_flight: int = 0
+    """Highest sequence ever put into a transaction: nothing above it can stand in Kafka."""
+    written: int | None = None
+    atomic_to: int = 0
+    """The next transaction must hold everything up to here: corrections, or a coalesced run."""
+    read_from: int = -1
+    base_offset: int = -1
+    candidate: tuple[int, int] | None = None
+    """`(offset, sequence)`: the next read_from, once every in-sync owner holds the sequence."""
+    reset: Reset | None = None
+    release_wanted: bool = False
+    renewed_at: float = 0.0
+    stopped_by: str = ""
+
+    @property
+    def last_sequence(self) -> int:
+        """Highest sequence assigned or applied."""
+        return last_of(self.history)
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether a view made this node the segment's primary and nothing has ended that."""
+        return self.phase is not Phase.IDLE
+
+    def go(self, phase: Phase) -> None:
+        """Enters a phase; an invalid transition is a bug of ours and stops the connector."""
+        assert phase in TRANSITIONS[self.phase], f"segment {self.number}: {self.phase} -> {phase}"
+        self.phase = phase

@@ -1,0 +1,56 @@
+"""The positions topic as a table: the latest state per key, in the order in which it was read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from deelog_connector.core.scan import Claimant
+from deelog_connector.core.segment import Known
+from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, StateRecord
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PositionsTable:
+    """What the positions topic holds, by segment."""
+
+    claims: dict[int, dict[str, ClaimState]] = field(default_factory=lambda: defaultdict(dict))
+    positions: dict[int, PositionState] = field(default_factory=dict)
+    resets: dict[int, ResetState] = field(default_factory=dict)
+    releases: dict[int, ReleaseState] = field(default_factory=dict)
+    highest_claim: int = 0
+    """Highest epoch ever claimed; claims that were removed since count as well."""
+
+    def apply(self, record: StateRecord) -> None:
+        """Takes the next record of the topic."""
+        segment, state = record.segment, record.state
+        if record.what == "claim":
+            if isinstance(state, ClaimState):
+                self.claims[segment][record.member] = state
+                self.highest_claim = max(self.highest_claim, state.epoch)
+            else:
+                self.claims[segment].pop(record.member, None)
+        elif record.what == "position":
+            _put(self.positions, segment, state if isinstance(state, PositionState) else None)
+        elif record.what == "reset":
+            _put(self.resets, segment, state if isinstance(state, ResetState) else None)
+        else:
+            _put(self.releases, segment, state if isinstance(state, ReleaseState) else None)
+
+    def claimants(self, segment: int) -> frozenset[Claimant]:
+        """`(epoch, member)` of every claim of a segment."""
+        return frozenset((c.epoch, c.member) for c in self.claims[segment].values())
+
+    def known(self, segment: int) -> Known:
+        """What it says of a segment now."""
+        return Known(self.claimants(segment), self.positions.get(segment), self.resets.get(segment))
+
+
+def _put(table: dict[int, T], segment: int, state: T | None) -> None:
+    if state is None:
+        table.pop(segment, None)
+    else:
+        table[segment] = state
