@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from deelog_schemas.config import secrets
 from deelog_schemas.config.fields import CLIENT_MESSAGE_MAX_BYTES, RECORD_MARGIN_BYTES, split_address
+from deelog_schemas.config.secrets import references
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.topics import Topics
 
@@ -16,74 +18,58 @@ _ALL_INTERFACES = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldError]:
     """The errors between fields. A check is left out while one of its fields has no value yet.
 
-    `values`: typed values by name, without those that are wrong or not resolved. `given`: all names in the file.
+    `values`: typed values by name, without those that are wrong or not resolved. `given`: the text of each name in
+    the file, which is what errors show, so that no error has what a reference resolves to.
     """
     known = {name: value for name, value in values.items() if value is not None}
     errors = []
     if "cache.include.list" in given and "cache.exclude.list" in given:
         errors.append(FieldError("cache.exclude.list", "must not be set together with cache.include.list: keep one"))
-    errors += [e for check in (_times, _sizes, _segments, _sinks, _addresses) for e in check(known, given)]
-    errors += _names(known)
+    for check in (_times, _sizes, _segments, _sinks, _addresses, _names):
+        errors += check(known, given)
     return errors
 
 
 def _times(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    if {"commit.interval.ms", "transaction.timeout.ms"} <= known.keys():
-        interval, timeout = known["commit.interval.ms"], known["transaction.timeout.ms"]
-        if interval >= timeout:
-            yield FieldError("commit.interval.ms", f"must be below transaction.timeout.ms ({timeout})", str(interval))
+    interval, timeout = "commit.interval.ms", "transaction.timeout.ms"
+    if {interval, timeout} <= known.keys() and known[interval] >= known[timeout]:
+        yield FieldError(
+            interval, f"must be below {_with_value(timeout, known, given)}", _shown(interval, known, given)
+        )
 
 
 def _sizes(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    name = "max.entry.bytes"
-    if name not in known:
+    entry, queue = "max.entry.bytes", "max.queue.size.in.bytes"
+    if {entry, queue} <= known.keys() and known[entry] > known[queue]:
+        yield FieldError(entry, f"must not exceed {_with_value(queue, known, given)}", _shown(entry, known, given))
+    if not {entry, "before.image"} <= known.keys() or (_MESSAGE_MAX in given and _MESSAGE_MAX not in known):
         return
-    entry = known[name]
-    if entry > known.get("max.queue.size.in.bytes", entry):
-        yield FieldError(
-            name, f"must not exceed max.queue.size.in.bytes ({known['max.queue.size.in.bytes']})", str(entry)
-        )
-    if _MESSAGE_MAX in given and _MESSAGE_MAX not in known:
-        return
-    if "before.image" not in known:
-        return
-    values = 2 if known["before.image"] == "full" else 1
-    largest = known.get(_MESSAGE_MAX, str(CLIENT_MESSAGE_MAX_BYTES))
-    if not largest.isdecimal():
-        yield FieldError(_MESSAGE_MAX, "must be a whole number of bytes", repr(largest[:80]))
-        return
-    limit = (int(largest[:20]) - RECORD_MARGIN_BYTES) // values
-    if entry > limit:
-        why = " with before.image=full, which puts two values into a record" if values == 2 else ""
-        yield FieldError(
-            name,
-            f"must be at most {max(limit, 0)}{why}: a record has to fit into {_MESSAGE_MAX} ({int(largest[:20])}) with "
-            f"{RECORD_MARGIN_BYTES} bytes to spare",
-            str(entry),
-        )
+    full = known["before.image"] == "full"
+    room = int(known.get(_MESSAGE_MAX, CLIENT_MESSAGE_MAX_BYTES)) - RECORD_MARGIN_BYTES
+    if known[entry] * (2 if full else 1) > room:
+        limit = _with_value(_MESSAGE_MAX, {_MESSAGE_MAX: CLIENT_MESSAGE_MAX_BYTES}, given)
+        what = "twice this, since before.image=full puts two values into a record," if full else "this"
+        problem = f"is too large: {what} and {RECORD_MARGIN_BYTES} bytes of the record's own must fit into {limit}"
+        yield FieldError(entry, problem, _shown(entry, known, given))
 
 
 def _segments(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    if "segment.count" not in known:
-        return
-    segments = known["segment.count"]
-    partitions = known.get("topic.creation.default.partitions", 1)
-    if partitions > segments:
-        problem = f"must not exceed segment.count ({segments}): some partitions would stay empty"
-        yield FieldError("topic.creation.default.partitions", problem, str(partitions))
-    entries = known.get("cache.max.entries", segments)
-    if entries < segments:
-        problem = f"must be at least segment.count ({segments}): every segment has room for one entry or more"
-        yield FieldError("cache.max.entries", problem, str(entries))
+    segments, partitions, entries = "segment.count", "topic.creation.default.partitions", "cache.max.entries"
+    if {segments, partitions} <= known.keys() and known[partitions] > known[segments]:
+        problem = f"must not exceed {_with_value(segments, known, given)}: some partitions would stay empty"
+        yield FieldError(partitions, problem, _shown(partitions, known, given))
+    if {segments, entries} <= known.keys() and known[entries] < known[segments]:
+        problem = f"must be at least {_with_value(segments, known, given)}: every segment has room for an entry"
+        yield FieldError(entries, problem, _shown(entries, known, given))
 
 
 def _sinks(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    if "parquet" in known.get("diff.sinks", ()) and "diff.parquet.path" not in known.keys() | given.keys():
+    if "parquet" in known.get("diff.sinks", ()) and "diff.parquet.path" not in given:
         yield FieldError("diff.parquet.path", "is required, since diff.sinks names parquet")
 
 
 def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    if "cache.advertised.host" in known.keys() | given.keys():
+    if "cache.advertised.host" in given:
         return
     for name in ("cache.listen", "cache.peer.listen"):
         if name in known and split_address(known[name])[0] in _ALL_INTERFACES:
@@ -92,17 +78,24 @@ def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
             return
 
 
-def _names(known: Mapping[str, Any]) -> list[FieldError]:
-    if not {"topic.prefix", "topic.delimiter", "cache.name"} <= known.keys():
-        return []
+def _names(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    parts = ("topic.prefix", "cache.name", "topic.delimiter")
+    if not known.keys() >= set(parts):
+        return
     try:
-        Topics(
-            known["topic.prefix"],
-            known["cache.name"],
-            known["topic.delimiter"],
-            known.get("diff.topic"),
-            known.get("signal.kafka.topic"),
-        )
+        prefix, cache, delimiter = (known[part] for part in parts)
+        Topics(prefix, cache, delimiter, known.get("diff.topic"), known.get("signal.kafka.topic"))
     except ConfigError as error:
-        return error.errors
-    return []
+        for e in error.errors:
+            if any(references(given.get(name, "")) for name in (*parts, e.field)):
+                yield FieldError(e.field, "resolves to a name that cannot be used", _shown(e.field, {}, given))
+            else:
+                yield e
+
+
+def _shown(name: str, known: Mapping[str, Any], given: Mapping[str, str]) -> str:
+    return secrets.shown(name, given[name]) if name in given else str(known.get(name, "(default)"))
+
+
+def _with_value(name: str, known: Mapping[str, Any], given: Mapping[str, str]) -> str:
+    return f"{name} ({_shown(name, known, given)})"

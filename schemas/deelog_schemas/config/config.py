@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from deelog_schemas.config import checks, sources
-from deelog_schemas.config.field import INT_MAX, REQUIRED, Field, Importance, Refused, Role, Type
+from deelog_schemas.config.field import REQUIRED, Field, Importance, Refused, Role, Type
 from deelog_schemas.config.fields import FIELDS, PLANNED, split_address
-from deelog_schemas.config.overrides import ALLOWED, CLIENTS, refusal
+from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
 from deelog_schemas.config.secrets import MASK, Masked, is_secret, references, shown
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.topics import Topics
@@ -126,8 +126,7 @@ class Config(Mapping[str, Any]):
         """The value of any field as text, references resolved, to be handed on and neither kept nor printed."""
         self._known(name)
         if name not in self._raw:
-            value = self._values[name]
-            return None if value is None else str(value)
+            return FIELDS[name].default_text
         try:
             return sources.resolve(self._raw[name])
         except Refused as error:
@@ -138,7 +137,8 @@ class Config(Mapping[str, Any]):
         if client not in CLIENTS:
             raise ValueError(f"{client!r} is none of {', '.join(CLIENTS)}")
         prefix = f"{client}.override."
-        settings = {n.removeprefix(prefix): self.secret(n) for n in self._raw if n.startswith(prefix)}
+        names = [name for name in self._raw if name.startswith(prefix)]
+        settings = {n.removeprefix(prefix): self.secret(n) if is_secret(n) else self[n] for n in names}
         return Masked(settings, frozenset(n.removeprefix(prefix) for n in self._hidden()))
 
     def resolved(self) -> Masked:
@@ -150,10 +150,7 @@ class Config(Mapping[str, Any]):
                 values[name] = self.secret(name) if is_secret(name) else self[name]
             except ConfigError as error:
                 errors += error.errors
-        errors += [
-            FieldError(e.field, e.problem, None if e.field in self._hidden() else e.value)
-            for e in checks.across(values, self._raw)
-        ]
+        errors += checks.across(values, self._raw)
         if errors:
             raise ConfigError(errors)
         return Masked(values, self._hidden())
@@ -219,6 +216,7 @@ def _field(name: str) -> Field | None:
                 group="kafka",
                 default=None,
                 importance=Importance.LOW,
+                pattern=PATTERNS.get(name.removeprefix(prefix)),
                 doc=f"Handed to the {client} as it is.",
             )
     return None
@@ -228,6 +226,8 @@ def _unknown(name: Any) -> FieldError:
     """The error of a name that is no field. The value is not shown: it may be that of a secret, misspelt."""
     if not isinstance(name, str):
         return FieldError("configuration", "names of fields must be text")
+    if not name.isprintable() or len(name) > 200:
+        return FieldError(repr(name[:200]), "is no field of deelog")
     if name in PLANNED:
         return FieldError(name, "is known but not implemented in this version; remove it")
     known = [*FIELDS, *(f"{c}.override.{s}" for c in CLIENTS for s in sorted(ALLOWED[c]))]
@@ -238,8 +238,8 @@ def _unknown(name: Any) -> FieldError:
             if problem is not None and not problem.startswith("is not among"):
                 return FieldError(name, problem)
             break
-    nearest = difflib.get_close_matches(name[:200], known, n=1, cutoff=0.6)
-    return FieldError(name[:200], "is no field of deelog", None, nearest[0] if nearest else None)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return FieldError(name, "is no field of deelog", None, nearest[0] if nearest else None)
 
 
 def _text(given: Any) -> str:
@@ -250,7 +250,7 @@ def _text(given: Any) -> str:
         case str():
             text = given
         case int() | float():
-            text = str(given) if abs(given) <= INT_MAX**3 else ""
+            text = _number_text(given)
         case list() | tuple() if all(isinstance(entry, str) for entry in given):
             text = ",".join(entry.replace(",", "\\,") for entry in given)
         case None:
@@ -260,6 +260,13 @@ def _text(given: Any) -> str:
     if len(text) > MAX_VALUE_LENGTH:
         raise Refused(f"must not be longer than {MAX_VALUE_LENGTH} characters")
     return text
+
+
+def _number_text(number: float) -> str:
+    try:
+        return str(number)
+    except ValueError:  # Python does not print integers of more than 4300 digits
+        raise Refused("must not be a number of thousands of digits") from None
 
 
 def _has_reference(text: str) -> bool:

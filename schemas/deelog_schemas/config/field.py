@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from deelog_schemas.config.secrets import Secret, is_secret
+from deelog_schemas.config.secrets import Secret
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 
 class Type(Enum):
-    """The value is Connect's name of the type, as `PUT …/config/validate` reports it."""
+    """Connect's types, and those of Connect's that we tell apart further; the values are words for people."""
 
-    STRING = "STRING"
-    INT = "INT"
-    LONG = "LONG"
-    BOOLEAN = "BOOLEAN"
-    LIST = "LIST"
-    REGEX_LIST = "LIST of regular expressions"
-    ENUM = "STRING, one of"
-    CLASS = "CLASS"
-    PASSWORD = "PASSWORD"
+    STRING = "string"
+    INT = "int"
+    LONG = "long"
+    BOOLEAN = "boolean"
+    LIST = "list"
+    REGEX_LIST = "regex list"
+    ENUM = "enum"
+    CLASS = "class"
+    PASSWORD = "password"
 
 
 class Importance(Enum):
@@ -83,12 +83,21 @@ class Field:
     pattern: re.Pattern[str] | None = None
     check: Callable[[Any], str | None] | None = field(default=None, compare=False)
 
-    @property
-    def secret(self) -> bool:
-        return self.type is Type.PASSWORD or is_secret(self.name)
-
     def required_by(self, role: Role) -> bool:
         return self.default is REQUIRED and role in self.roles
+
+    @property
+    def default_text(self) -> str | None:
+        """The default as a file would say it; None where there is none."""
+        match self.default:
+            case None | _NoDefault():
+                return None
+            case bool():
+                return "true" if self.default else "false"
+            case tuple():
+                return ",".join(self.default)
+            case _:
+                return str(self.default)
 
     @property
     def takes(self) -> str:

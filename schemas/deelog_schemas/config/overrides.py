@@ -8,6 +8,7 @@ not has its reason beside it.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from deelog_schemas.config.field import words
@@ -110,6 +111,16 @@ REFUSED: Final = {
     "opaque": "is librdkafka's own",
     "default_topic_conf": "is librdkafka's own",
     "test.mock.num.brokers": "replaces Kafka by a mock",
+}
+
+
+# librdkafka puts the principal and the key table into a shell command; nothing a shell understands may be in them.
+_SHELL_SAFE = re.compile(r"[A-Za-z0-9._/@:-]+")
+PATTERNS: Final = {
+    "message.max.bytes": re.compile(r"[0-9]{1,10}"),
+    "sasl.kerberos.principal": _SHELL_SAFE,
+    "sasl.kerberos.keytab": _SHELL_SAFE,
+    "sasl.kerberos.service.name": _SHELL_SAFE,
 }
 
 

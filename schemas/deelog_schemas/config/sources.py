@@ -29,7 +29,7 @@ def read_config(path: Path) -> dict[str, Any]:
             return _read_json(text)
         raise Refused("its name must end with .properties or .json, to tell what it holds")
     except Refused as error:
-        raise ConfigError([FieldError(str(path), str(error))]) from None
+        raise ConfigError([FieldError("file", str(error))], str(path)) from None
 
 
 def resolve(text: str) -> str:
@@ -65,7 +65,7 @@ def _from_environment(name: str) -> str:
 def _from_file(path: Path, key: str) -> str:
     values = dict(_read_properties(_read_text(path)))
     if key not in values:
-        raise Refused(f"the file has no key {key}")
+        raise Refused(f"has no key {key}")
     return values[key]
 
 
@@ -82,13 +82,13 @@ def _read_text(path: Path) -> str:
             content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise Refused(f"cannot read {path}: {reason}") from None
+        raise Refused(f"cannot be read: {reason}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise Refused(f"{path} is larger than {MAX_FILE_BYTES} bytes; is it the right file?")
+        raise Refused(f"is larger than {MAX_FILE_BYTES} bytes; is it the right file?")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not UTF-8 at byte {error.start}") from None
+        raise Refused(f"is not UTF-8 at byte {error.start}") from None
 
 
 def _read_properties(text: str) -> list[tuple[str, str]]:
