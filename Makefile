@@ -74,7 +74,7 @@ setup: $(STAMP)
 
 # Before anything is installed, so that a machine without Java hears of it at once.
 java: python
-	@$(PYTHON) -I connector/deelog_connector/kafka/prerequisites.py
+	@PYTHONPATH=connector:schemas $(PYTHON) -m deelog_connector.kafka.prerequisites
 
 .PHONY: python
 python:

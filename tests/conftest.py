@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deelog_connector.kafka.jars import fetch
 from tests.support.kafka import Broker, running_broker
 
 _MARKERS = {"kafka": "kafka", "own_kafka": "kafka", "spark": "spark"}
@@ -33,6 +34,12 @@ def own_kafka(tmp_path: Path) -> Iterator[Broker]:
     """A real Kafka of this test's own, to stop, kill, pause and restart."""
     with running_broker(tmp_path / "kafka") as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> str:
+    """The jars of Spark's Kafka source, fetched once: paths separated by commas, as `spark.jars` takes them."""
+    return ",".join(map(str, fetch("spark-kafka")))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ Settings = dict[str, str | int | float | bool]
 
 pytestmark = pytest.mark.kafka
 
-_CLI = [sys.executable, "-c", "from deelog_connector.cli.kafka import kafka; kafka(prog_name='deelog kafka')"]
+_CLI = [sys.executable, "-c", "from deelog_connector.cli import main; main(prog_name='deelog')", "kafka"]
 
 
 @pytest.fixture(scope="module")

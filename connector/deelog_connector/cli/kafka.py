@@ -8,26 +8,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import click
 
-from deelog_connector.kafka.prerequisites import BrokerFailed, SetupError
+from deelog_connector.kafka.prerequisites import BrokerFailed
 
 __all__ = ["kafka"]
 
 NOT_RUNNING = 3  # as systemd and init scripts say it
-
-
-class _Group(click.Group):
-    """Turns SetupError into one line on stderr and its exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except SetupError as error:
-            click.echo(f"Error: {error}", err=True)
-            ctx.exit(error.exit_code)
 
 
 def _data_dir(named: Path | None) -> Path:
@@ -43,7 +31,7 @@ _DATA_DIR = click.option(
 )
 
 
-@click.group(cls=_Group)
+@click.group()
 def kafka() -> None:
     """A real Apache Kafka (one node, transactions on) for development.
 

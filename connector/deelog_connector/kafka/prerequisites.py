@@ -2,7 +2,7 @@
 
 Every error is one sentence with its remedy and carries the exit code that the command line ends with:
 
-    SetupError            2   base of all
+    SetupError            2   base of all, a DeelogError
     ├── JavaError         2   no Java, or one older than 17
     ├── DownloadError     2   a jar could not be fetched, or is not the pinned one
     ├── PortTaken         2   something else listens where the broker should
@@ -19,6 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from deelog_schemas.errors import DeelogError
+
 __all__ = [
     "OLDEST_JAVA",
     "AlreadyRunning",
@@ -34,7 +36,7 @@ OLDEST_JAVA = 17
 _INSTALL_JAVA = f"install Java {OLDEST_JAVA} or newer and put it on PATH or name its folder in JAVA_HOME"
 
 
-class SetupError(RuntimeError):
+class SetupError(DeelogError):
     """The machine cannot run what was asked for; the message names the remedy."""
 
     exit_code = 2
@@ -80,7 +82,7 @@ def find_java() -> Path:
     return Path(found)
 
 
-if __name__ == "__main__":  # `make` asks before it installs anything, so this module needs the standard library alone
+if __name__ == "__main__":  # `make` asks before it installs anything: this module needs no library
     try:
         find_java()
     except SetupError as error:
