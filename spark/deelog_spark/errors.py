@@ -1,0 +1,42 @@
+"""What stops the job, drawn as a tree. Each message is one line that ends with its remedy.
+
+DeelogError
+├── RecordError        (schemas) a record of a topic is corrupt or not ours; names topic, partition and offset
+└── DiffError          the job cannot go on
+    ├── CheckpointError    the checkpoint is not of this topic, layout or configuration, or lost its counterpart
+    ├── TopicError         a topic is missing, or is not laid out as the job needs it
+    ├── LossError          records that the job needs are gone from the change topic
+    └── BusyError          somebody else uses this checkpoint or writes this diff topic
+"""
+
+from __future__ import annotations
+
+from deelog_schemas.errors import DeelogError
+
+
+class DiffError(DeelogError):
+    """The base of what the job raises by itself."""
+
+
+class CheckpointError(DiffError):
+    """Name another `diff.checkpoint.location`, or delete this one and start over."""
+
+    exit_code = 5
+
+
+class TopicError(DiffError):
+    """Repair the topic's settings or the configuration."""
+
+    exit_code = 6
+
+
+class LossError(DiffError):
+    """Ask for a reset (`on.data.loss=reset`, or the signal `reset-segment`) or start over without the checkpoint."""
+
+    exit_code = 7
+
+
+class BusyError(DiffError):
+    """Stop the other job."""
+
+    exit_code = 8

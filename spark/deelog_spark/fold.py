@@ -1,0 +1,257 @@
+"""What a start and the resets of a batch make of the topics, on the driver.
+
+Both read bounded ranges of Kafka with explicit offsets and fold them by the reading rule of `deelog_schemas.fold`.
+Weighed against one scan and one aggregation in Spark (faster with hundreds of resets of large segments, and its
+order of rows has to be rebuilt): one reader, the reference itself, is simple and right. Its bound: the entries, old
+and new, of one partition at a start, and of the segments of one partition that end a reset in a batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import START, OpenReset, Position, SegmentReader, check_end, difference, fold_step
+from deelog_schemas.header import Kind
+from deelog_schemas.keys import partition_of
+from deelog_schemas.operation import Entry
+from deelog_schemas.positions import ResetState
+from deelog_schemas.records import Record
+from deelog_spark.kafka import Cluster, Known, record_of
+from deelog_spark.marks import Ended, Open, Segment, position_bytes, position_tuple, waiting
+from deelog_spark.rows import CHANGE, Renderer, Row
+
+START_REASON = "start"
+
+
+class Tables:
+    """Reads the change and the diff topic of one cache. `segments` is `segment.count`."""
+
+    def __init__(
+        self, cluster: Cluster, changes: str, diff: str, partitions: int, segments: int, codec: JsonCodec
+    ) -> None:
+        self._cluster = cluster
+        self.changes, self.diff = changes, diff
+        self.partitions, self.segments = partitions, segments
+        self.codec = codec
+
+    def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
+        """The change topic's records of `[begin, end)`; RecordError where one is not ours."""
+        for message in self._cluster.read(self.changes, partition, begin, end):
+            record = record_of(message)
+            segment = record.header.segment
+            if segment >= self.segments or partition_of(segment, self.partitions, self.segments) != partition:
+                problem = RecordError(
+                    f"segment {segment} does not belong on this partition with segment.count={self.segments}: the "
+                    "record was written with another segment.count or by something else"
+                )
+                raise problem.at(self.changes, partition, record.offset)
+            yield record
+
+    def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
+        """The entries by segment that the diff topic tells of, folded to its end; `only` these segments."""
+        begin = self._cluster.begins(self.diff, self.partitions)[partition]
+        end = self._cluster.ends(self.diff, self.partitions)[partition]
+        found: dict[int, dict[bytes, Entry]] = {}
+        for message in self._cluster.read(self.diff, partition, begin, end):
+            record = record_of(message)
+            segment = record.header.segment
+            if only is None or segment in only:
+                key, entry = self.entry(record)
+                entries = found.setdefault(segment, {})
+                if entry is None:
+                    entries.pop(key, None)
+                else:
+                    entries[key] = entry
+        return found
+
+    def entry(self, record: Record) -> tuple[bytes, Entry | None]:
+        """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
+        try:
+            key = self.codec.decode_key(record.key)
+            if record.header.kind is Kind.TOMBSTONE:
+                return key, None
+            if record.value is None:
+                raise RecordError("a change without a value")
+            return key, self.codec.decode_value(record.value).after
+        except RecordError as error:
+            raise error.at(record.topic, record.partition, record.offset) from error
+
+
+class StartFold:
+    """One segment from its base offset to the log's end, where compaction may have been at work below.
+
+    The begin at the base offset is known to be complete and opens nothing: its end, and rows that later records
+    replaced, may be gone, so it cannot be checked. A later begin opens a reset as ever; so does one that the
+    positions topic names and whose own record may be gone.
+    """
+
+    def __init__(self, segment: int, base: int | None, named: ResetState | None) -> None:
+        self.segment, self._base = segment, base
+        self._named = named if named is not None and named.begin_offset >= 0 else None
+        self.entries: dict[bytes, Entry] = {}
+        self.mark: Position = START
+        self.open: OpenReset | None = None
+        self.begin, self.begin_position = -1, START
+
+    def apply(self, record: Record, tables: Tables) -> None:
+        """Folds the next record of the segment."""
+        if self._base is not None and record.offset < self._base:
+            return
+        kind, position = record.header.kind, record.header.position
+        if self._named is not None and record.offset >= self._named.begin_offset:
+            self.finish()
+        if kind is Kind.RESET_BEGIN:
+            self.mark = max(self.mark, position)
+            if record.offset != self._base:
+                self.open = OpenReset(record.control["id"], record.control["reason"], position)
+                self.begin, self.begin_position = record.offset, position
+        elif kind is Kind.RESET_END:
+            self._end(record)
+        elif kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
+            self._fold(record, tables)
+
+    def finish(self) -> None:
+        """Opens the reset that the positions topic names, once its begin is passed, or at the end of the log."""
+        named, self._named = self._named, None
+        if named is not None and self.begin < named.begin_offset:
+            position = (named.epoch, named.sequence)
+            self.mark = max(self.mark, position)
+            self.open = OpenReset(named.reset_id, named.reason, position)
+            self.begin, self.begin_position = named.begin_offset, position
+
+    def _fold(self, record: Record, tables: Tables) -> None:
+        kind, position = record.header.kind, record.header.position
+        if kind is Kind.READ and self.open is None and self._base is None:
+            return
+        key, entry = tables.entry(record)
+        if self.open is not None:
+            self.open.mark = fold_step(self.open.entries, self.open.mark, kind, position, key, entry)
+        else:
+            self.mark = fold_step(self.entries, self.mark, kind, position, key, entry)
+
+    def _end(self, record: Record) -> None:
+        self.mark = max(self.mark, record.header.position)
+        opened = self.open
+        if opened is not None and opened.reset_id == record.control["id"]:
+            check_end(opened.entries, record.control)
+            self.entries, self.open = opened.entries, None
+            self.mark = max(self.mark, opened.mark)
+
+
+class Started(NamedTuple):
+    """A partition at a start: the state to go on with, and the rows that bring the diff topic level."""
+
+    segments: dict[int, Segment]
+    rows: list[Row]
+    lost: list[int]
+    """Segments whose base is gone: they wait for a reset."""
+
+
+def start(
+    tables: Tables, renderer: Renderer, partition: int, known: Known, numbers: Iterable[int], begin: int, end: int
+) -> Started:
+    """Folds a partition's segments up to `end` and tells how they differ from the diff topic.
+
+    `begin` is the first offset that is still there. A segment that is not known yet starts empty, at `begin`. One with
+    a reset open at `end` stays as the diff topic has it until the reset ends.
+    """
+    folds: dict[int, StartFold] = {}
+    segments: dict[int, Segment] = {}
+    lost = []
+    for number in numbers:
+        base = known.base.get(number)
+        if base is not None and base < begin:
+            lost.append(number)
+            segments[number] = Segment(open=waiting())
+        else:
+            folds[number] = StartFold(number, base, known.open.get(number))
+    lowest = min((known.base.get(n, begin) for n in folds), default=end)
+    for record in tables.records(partition, lowest, end):
+        fold = folds.get(record.header.segment)
+        if fold is not None:
+            try:
+                fold.apply(record, tables)
+            except RecordError as error:
+                raise error.at(record.topic, record.partition, record.offset) from error
+    old = tables.told(partition)
+    rows: list[Row] = []
+    now_us = time.time_ns() // 1000
+    for number, fold in sorted(folds.items()):
+        fold.finish()
+        opened = fold.open
+        kept = None
+        if opened is not None:
+            position = position_bytes(fold.begin_position)
+            kept = Open(opened.reset_id, opened.reason, fold.begin, position, position_bytes(opened.mark))
+        else:
+            for change in difference(old.get(number, {}), fold.entries, fold.mark):
+                row = renderer.difference(change, partition, max(end - 1, 0), len(rows), number, START_REASON, now_us)
+                rows.append(row)
+        if fold.mark != START or kept is not None:
+            segments[number] = Segment(position_bytes(fold.mark), kept)
+    return Started(segments, rows, lost)
+
+
+class Void(Exception):
+    """A reset that did not match count or digest; `error` names its end's place."""
+
+    def __init__(self, ended: Ended, error: RecordError) -> None:
+        super().__init__(str(error))
+        self.ended, self.error = ended, error
+
+
+def resets(
+    tables: Tables,
+    renderer: Renderer,
+    partition: int,
+    before: Mapping[int, Segment],
+    ended: list[Ended],
+    void: frozenset[tuple[int, int]],
+    begin: int,
+) -> list[Row]:
+    """The rows of the resets that end in a batch's range of a partition, which starts at offset `begin`.
+
+    Each segment is read as the reference reader reads it: from what the diff topic tells, with the mark that the
+    batch starts with; a reset found open is read again from its begin. Raises `Void` for one that does not match.
+    """
+    wanted = frozenset(e.segment for e in ended)
+    last = max(e.end for e in ended)
+    ends = {(e.segment, e.end): e for e in ended}
+    old = tables.told(partition, wanted)
+    readers: dict[int, SegmentReader] = {}
+    froms: dict[int, int] = {}
+    for number in wanted:
+        known = before.get(number, Segment())
+        reader = readers[number] = SegmentReader(number, position_tuple(known.mark), old.get(number, {}))
+        froms[number] = begin
+        if known.open is not None:
+            reader.open = OpenReset(known.open.reset_id, known.open.reason, position_tuple(known.open.position))
+            if known.open.begin >= 0:
+                froms[number] = min(begin, known.open.begin + 1)
+    rows: list[Row] = []
+    now_us = time.time_ns() // 1000
+    for record in tables.records(partition, min(froms.values()), last + 1):
+        number = record.header.segment
+        if number not in wanted or record.offset < froms[number]:
+            continue
+        reader = readers[number]
+        if (number, record.offset) in void:
+            reader.mark = max(reader.mark, record.header.position)
+            reader.open = OpenReset("", "lost", START)
+            continue
+        try:
+            changes = reader.apply(record, tables.entry)
+        except RecordError as error:
+            closing = ends.get((number, record.offset))
+            place = error.at(record.topic, record.partition, record.offset)
+            raise (place if closing is None else Void(closing, place)) from error
+        closing = ends.get((number, record.offset))
+        for change in changes:
+            if change.cause != CHANGE and closing is not None:
+                row = renderer.difference(change, partition, record.offset, len(rows), number, closing.reason, now_us)
+                rows.append(row)
+    return rows

@@ -1,0 +1,194 @@
+"""The job's own clients of Kafka: what topics look like, where they end, and records read to a given offset.
+
+The only module of the job that imports `confluent_kafka`, beside `writer.py`. Steady reading is Spark's; these serve
+the driver (start, resets, audits), each call bounded by a deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from deelog_schemas.config import Config
+from deelog_schemas.header import Kind
+from deelog_schemas.positions import PositionState, ResetState, decode_state
+from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
+from deelog_spark.errors import DiffError, TopicError
+
+REQUEST_SECONDS: Final = 30.0
+SILENCE_SECONDS: Final = 60.0
+"""A read that gets nothing for so long fails: the records it was promised do not come."""
+_POLL: Final = 0.1
+_CHUNK: Final = 2000
+
+
+class Layout(NamedTuple):
+    """What must not change under the job."""
+
+    topic_id: str
+    partitions: int
+
+
+class Known(NamedTuple):
+    """What the positions topic says of the segments."""
+
+    base: dict[int, int]
+    """Offset where the last completed reset begins."""
+    open: dict[int, ResetState]
+
+
+def consumer(config: Config, group: str, **more: Any) -> Consumer:
+    """A consumer that joins no group, sees committed records only, and never chooses an offset by itself."""
+    return Consumer(
+        {
+            **config.overrides("consumer"),
+            "bootstrap.servers": ",".join(config["bootstrap.servers"]),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            **more,
+        }
+    )
+
+
+def record_of(message: Any, allowed: frozenset[Kind] = ON_CHANGES) -> Record:
+    """A message as a record of ours; RecordError with its place where it is none."""
+    place = (message.topic(), message.partition(), message.offset())
+    return decode(*place, message.key(), message.value(), message.headers(), allowed)
+
+
+class Cluster:
+    """Everything the driver asks of Kafka. Call `close()` when done."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._admin = AdminClient(
+            {**config.overrides("admin"), "bootstrap.servers": ",".join(config["bootstrap.servers"])}
+        )
+        self._consumer = consumer(config, config.topics.diff_group)
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        self._consumer.close()
+
+    def layout(self, topic: str, wait: float = 0.0) -> Layout:
+        """Id and partitions of a topic, waited for `wait` seconds; TopicError where there is none."""
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                found = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+                described = found[topic].result(REQUEST_SECONDS)
+                return Layout(str(described.topic_id), len(described.partitions))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            if time.monotonic() >= deadline:
+                raise TopicError(
+                    f"topic {topic} does not exist: start a node of the cache first (it creates the topic), or correct "
+                    "topic.prefix, cache.name and bootstrap.servers"
+                )
+            time.sleep(_POLL)
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """A topic's effective settings."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        answer = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
+        return {name: entry.value for name, entry in answer[resource].result(REQUEST_SECONDS).items()}
+
+    def create(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> None:
+        """Creates a topic; no error where somebody else just did."""
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=settings)
+        try:
+            self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result(REQUEST_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        self.layout(topic, wait=REQUEST_SECONDS)
+
+    def ends(self, topic: str, partitions: int) -> dict[int, int]:
+        """The last stable offset of every partition."""
+        return self._list(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def begins(self, topic: str, partitions: int) -> dict[int, int]:
+        """The first offset of every partition that is still there."""
+        return self._list(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def _list(self, topic: str, partitions: int, spec: OffsetSpec) -> dict[int, int]:
+        asked = {TopicPartition(topic, p): spec for p in range(partitions)}
+        answers = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+        )
+        return {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
+
+    def read(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Message]:
+        """The committed records of `[begin, end)` in order. DiffError where the partition falls silent before `end`."""
+        if begin >= end:
+            return
+        client = self._consumer
+        client.assign([TopicPartition(topic, partition, begin)])
+        try:
+            heard = time.monotonic()
+            while True:
+                messages = client.consume(_CHUNK, _POLL)
+                if messages:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > SILENCE_SECONDS:
+                    raise DiffError(
+                        f"{topic}[{partition}] gave nothing for {SILENCE_SECONDS:.0f} s before offset {end}: look at "
+                        "the brokers, and start again"
+                    )
+                for message in messages:
+                    error = message.error()
+                    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(error)
+                    # An end of partition behind `end`, too, says that nothing below `end` is to come.
+                    offset: Any = message.offset()
+                    if offset >= end:
+                        return
+                    if error is None:
+                        yield message
+                        if offset == end - 1:
+                            return
+        finally:
+            client.unassign()
+
+    def committed(self, topic: str, partitions: int) -> dict[int, TopicPartition]:
+        """What the job's group has stored for each partition; `offset` is below 0 where there is nothing."""
+        asked = [TopicPartition(topic, p) for p in range(partitions)]
+        return {tp.partition: tp for tp in self._consumer.committed(asked, timeout=REQUEST_SECONDS)}
+
+    def known(self, topic: str) -> Known:
+        """Reads the positions topic to its end. RecordError where a record there is not ours."""
+        partitions = self.layout(topic, wait=REQUEST_SECONDS).partitions
+        begins, ends = self.begins(topic, partitions), self.ends(topic, partitions)
+        known = Known({}, {})
+        for partition in range(partitions):
+            for message in self.read(topic, partition, begins[partition], ends[partition]):
+                self._know(known, message)
+        return known
+
+    def _know(self, known: Known, message: Message) -> None:
+        record = record_of(message, ON_POSITIONS)
+        told = decode_state(record.key, record.value, record.header.kind)
+        if told.what == "position":
+            known.base.pop(told.segment, None)
+            if isinstance(told.state, PositionState) and told.state.base_offset >= 0:
+                known.base[told.segment] = told.state.base_offset
+        elif told.what == "reset":
+            known.open.pop(told.segment, None)
+            if isinstance(told.state, ResetState):
+                known.open[told.segment] = told.state

@@ -1,0 +1,197 @@
+"""Which records of a change topic count: the reading rule by header alone, one mark per segment.
+
+Weighed: state per key (20 to 500 µs per record in Spark), two scans with an aggregate and a join (detects repeats,
+does not drop them), and this: records of a segment are in order and fenced, so one running mark per segment, kept
+while a task walks its partition in offset order, says everything. The same object runs where a batch is planned and
+where its rows are filtered for a sink, so the two cannot disagree. `deelog_schemas.fold.SegmentReader` is its
+reference: same records in, same marks, repeats and resets out.
+
+A task must be one whole Kafka partition in offset order; that is why `minPartitions` and `maxRecordsPerPartition`
+are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from deelog_schemas import canonical
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, POSITION_BYTES, SIZE, VERSION, Kind, unpack
+from deelog_schemas.keys import partition_of
+from deelog_schemas.records import ON_CHANGES, decode
+
+ZERO: Final = bytes(12)
+"""The position before every other, as it stands in a header: epoch and sequence, big-endian."""
+
+_CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
+_BEGIN, _END = int(Kind.RESET_BEGIN), int(Kind.RESET_END)
+_PLAIN_FLAGS: Final = 0x7
+
+
+def position_bytes(position: tuple[int, int]) -> bytes:
+    """`(epoch, sequence)` as twelve bytes that compare as it does."""
+    return position[0].to_bytes(4, "big") + position[1].to_bytes(8, "big")
+
+
+def position_tuple(raw: bytes) -> tuple[int, int]:
+    """The reverse of `position_bytes`."""
+    return int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big")
+
+
+@dataclass(slots=True)
+class Open:
+    """A reset whose end was not read yet.
+
+    `begin` is the offset of its begin, `position` that record's position, `mark` the highest position read inside.
+    With an empty `reset_id` no end can close it: records needed for the segment were lost, and it waits for the
+    next begin.
+    """
+
+    reset_id: str
+    reason: str
+    begin: int
+    position: bytes
+    mark: bytes
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is known of a segment between two batches."""
+
+    mark: bytes = ZERO
+    open: Open | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A reset that ended in this batch: `begin` and `end` are offsets."""
+
+    segment: int
+    reset_id: str
+    reason: str
+    begin: int
+    end: int
+
+
+def waiting() -> Open:
+    """The state of a segment that can only go on from a new reset."""
+    return Open("", "lost", -1, ZERO, ZERO)
+
+
+class Marks:
+    """Walks one partition. `segments` is the state before the batch; it is copied, not changed.
+
+    `void` names ends, by (segment, offset), that close nothing: their reset did not match count or digest, or was
+    no longer complete; the segment then waits for another one.
+    """
+
+    def __init__(
+        self, segments: Mapping[int, Segment], void: Iterable[tuple[int, int]] = (), partitions: int = 1, count: int = 0
+    ) -> None:
+        self._before = segments
+        self._void = frozenset(void)
+        self._partitions, self._count = partitions, count
+        self.now: dict[int, Segment] = {}
+        self.ended: list[Ended] = []
+        self.records = self.kept = self.repeats = 0
+
+    def step(self, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> bool:
+        """Whether the record at `offset` is a change to tell the world; raises `RecordError` (without its place)."""
+        if raw is None or len(raw) != SIZE or raw[0] != VERSION or raw[2] or raw[3] > _PLAIN_FLAGS:
+            raise RecordError("foreign") if raw is None else _refused(raw)
+        kind = raw[1]
+        number = int.from_bytes(raw[4:8], "big")
+        segment = self.now.get(number)
+        if segment is None:
+            segment = self._first(number, partition)
+        self.records += 1
+        position = raw[POSITION_BYTES]
+        if kind <= _READ and kind:
+            return self._entry(segment, kind, position)
+        if kind == _BEGIN:
+            told = _control(control)
+            segment.mark = max(segment.mark, position)
+            segment.open = Open(_text(told, "id"), _text(told, "reason"), offset, position, position)
+        elif kind == _END:
+            self._end(segment, number, offset, position, _text(_control(control), "id"))
+        elif unpack(raw).kind not in ON_CHANGES:
+            raise _refused(raw)
+        # Claim, active and release never move the mark: a new owner still writes operations of the old epoch.
+        return False
+
+    def _entry(self, segment: Segment, kind: int, position: bytes) -> bool:
+        opened = segment.open
+        mark = segment.mark if opened is None else opened.mark
+        if kind == _READ:
+            # Rows count only inside an open reset; they are read from Kafka once more when it ends.
+            if opened is not None and position > mark:
+                opened.mark = position
+            return False
+        if position <= mark:
+            # The tombstone at exactly the mark belongs to the delete just applied; anything else came before.
+            self.repeats += kind == _CHANGE or position < mark
+            return False
+        if opened is not None:
+            opened.mark = position  # held back by leaving it in Kafka
+            return False
+        segment.mark = position
+        self.kept += 1
+        return True
+
+    def _end(self, segment: Segment, number: int, offset: int, position: bytes, reset_id: str) -> None:
+        segment.mark = max(segment.mark, position)
+        opened = segment.open
+        if opened is None or not opened.reset_id or opened.reset_id != reset_id:
+            return  # an end closes only its own begin
+        if (number, offset) in self._void:
+            segment.open = waiting()
+            return
+        segment.mark = max(segment.mark, opened.mark)
+        segment.open = None
+        self.ended.append(Ended(number, reset_id, opened.reason, opened.begin, offset))
+
+    def _first(self, number: int, partition: int) -> Segment:
+        if self._count and (number >= self._count or partition_of(number, self._partitions, self._count) != partition):
+            raise RecordError(
+                f"segment {number} does not belong on this partition with segment.count={self._count}: the record was "
+                "written with another segment.count or by something else"
+            )
+        known = self._before.get(number, Segment())
+        opened = None if known.open is None else replace(known.open)
+        segment = self.now[number] = Segment(known.mark, opened)
+        return segment
+
+
+def located(
+    error: RecordError, topic: str, partition: int, offset: int, raw: bytes | None, control: bytes | None
+) -> RecordError:
+    """`error` with topic, partition and offset; where the header is the trouble, in the words all readers use."""
+    headers = [(HEADER_NAME, raw), (CONTROL_HEADER_NAME, control)]
+    try:
+        decode(topic, partition, offset, b"", b"", [h for h in headers if h[1] is not None])
+    except RecordError as same:
+        return same
+    return error.at(topic, partition, offset)
+
+
+def _refused(raw: bytes) -> RecordError:
+    try:
+        kind = unpack(raw).kind
+    except RecordError as error:
+        return error
+    return RecordError(f"record kind {kind.name} does not belong on this topic")
+
+
+def _control(raw: bytes | None) -> dict[str, Any]:
+    if raw is None:
+        raise RecordError(f"a reset record without header `{CONTROL_HEADER_NAME}`")
+    return canonical.loads(raw, f"header `{CONTROL_HEADER_NAME}`")
+
+
+def _text(control: Mapping[str, Any], name: str) -> str:
+    value = control.get(name)
+    if not isinstance(value, str) or not value:
+        raise RecordError(f"header `{CONTROL_HEADER_NAME}` has no text `{name}`")
+    return value

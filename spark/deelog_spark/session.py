@@ -1,0 +1,55 @@
+"""The SparkSession of the command line and of programs that bring none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from deelog_spark.errors import DiffError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JARS_VARIABLE: Final = "DEELOG_SPARK_JARS"
+"""Paths of the Kafka source's jars, separated by commas; without it spark-submit's --packages or --jars count."""
+
+SETTINGS: Final = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.speculation": "false",
+}
+
+
+def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:
+    """The active session, or a new one: `master` or, without one, spark-submit's or `local[2]`.
+
+    Values that spark-submit or `SPARK_CONF_DIR` set win over `SETTINGS`.
+    """
+    try:
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise DiffError("PySpark is missing: install deelog[spark]") from error
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    for key, value in SETTINGS.items():
+        conf.setIfMissing(key, value)
+    conf.setIfMissing("spark.master", "local[2]")
+    if master is not None:
+        conf.setMaster(master)
+    jars = os.environ.get(JARS_VARIABLE)
+    if jars:
+        conf.set("spark.jars", jars)
+    spark = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    return spark

@@ -1,0 +1,237 @@
+"""The diff topic, exactly once: one transaction per output partition holds a batch's rows and where they end.
+
+Weighed: Spark's own Kafka sink (at least once, and order within a key is lost on a retry), a transaction over all
+partitions by the driver (every row through one process), and this. A transaction also commits, to the job's group,
+the input end as offset and (checkpoint id, batch) as metadata. So a partition that has a batch already is left
+alone, whoever tries it again, and rows below that input end are never written twice even if a batch is cut anew.
+
+A producer is kept per worker process and partition. Whoever initialises last owns the transactional id; one that
+finds itself fenced initialises anew and looks at the group again, so it cannot write what another has committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from deelog_schemas.config import Config
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import HEADER_NAME
+from deelog_spark import kafka
+from deelog_spark.errors import BusyError, CheckpointError, DiffError
+from deelog_spark.rows import CHANGE, Renderer, Row, Told, tombstone
+
+TRANSACTION_MS: Final = 300_000
+"""A batch's transaction may stay open so long. The job is the diff topic's only writer: it holds back nobody else."""
+_FLUSH_SECONDS: Final = 120.0
+_QUEUE_KBYTES: Final = 65_536
+_BLOCK_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the group holds for one output partition."""
+
+    checkpoint: str
+    batch: int
+    end: int
+
+
+@dataclass(slots=True)
+class Written:
+    """What one output partition got. `ops` counts every row of the batch, written now or before, so that a replay
+    gives the same numbers."""
+
+    partition: int
+    ops: dict[str, dict[str, int]] = field(default_factory=dict)
+    records: int = 0
+    error: str | None = None
+
+
+def read_mark(stored: TopicPartition) -> Mark | None:
+    """The mark in a committed offset, None where there is none; BusyError where it is not of this job."""
+    if stored.error is not None:
+        raise KafkaException(stored.error)
+    if stored.offset < 0:
+        return None
+    try:
+        told = orjson.loads(stored.metadata or b"")
+        return Mark(told["checkpoint"], told["batch"], stored.offset)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BusyError(
+            f"{stored.topic}[{stored.partition}]: the group's offset was not committed by a diff job: something else "
+            "uses the job's consumer group; stop it and delete the group's offsets"
+        ) from error
+
+
+class Writer:
+    """Writes output partitions. One per process; keeps one producer per partition and one consumer."""
+
+    def __init__(self, config: Config, renderer: Renderer) -> None:
+        self._config, self._topics = config, config.topics
+        self._renderer = renderer
+        self._tombstones: bool = config["tombstones.on.delete"]
+        self._producers: dict[int, Producer] = {}
+        self._group: Consumer | None = None
+
+    def fence(self, partition: int) -> None:
+        """Ends what any earlier writer of the partition left open, and refuses its later commits."""
+        self._producers.pop(partition, None)
+        self._producer(partition)
+
+    def stored(self, partition: int) -> Mark | None:
+        """The partition's mark as the group has it now."""
+        asked = [TopicPartition(self._topics.changes, partition)]
+        return read_mark(self._consumer().committed(asked, timeout=kafka.REQUEST_SECONDS)[0])
+
+    def write(
+        self, partition: int, rows: Iterable[Row], checkpoint: str, batch: int, end: int, first: bool = False
+    ) -> Written:
+        """Writes a partition's rows of one batch, in order, unless the group has them.
+
+        `end` is the batch's input end. `first` is a start without state, which alone may find no mark or another
+        checkpoint's. A row that is no record of ours ends the transaction unwritten and comes back as `error`.
+        """
+        mark = Mark(checkpoint, batch, end)
+        floor = self._begin(partition, mark, first)
+        result = Written(partition)
+        try:
+            for row in rows:
+                told = self._told(row)
+                result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[told.op] += 1
+                if floor is not None and row.offset >= floor:
+                    self._produce(self._producers[partition], partition, told)
+                    result.records += 1
+            if floor is not None:
+                self._producers[partition].commit_transaction(_FLUSH_SECONDS)
+        except RecordError as error:
+            self._abandon(partition)
+            result.error = str(error)
+        except BaseException:
+            self._abandon(partition)
+            raise
+        return result
+
+    def _begin(self, partition: int, mark: Mark, first: bool) -> int | None:
+        """Opens the transaction and puts the mark into it; the input offset below which rows are written already.
+
+        None where the group has the batch. The mark comes first because the coordinator answers it at once: a
+        producer that was fenced since its last batch is found out, and replaced, before a row is taken.
+        """
+        for fresh in (False, True):
+            if fresh:
+                self._producers.pop(partition, None)
+            producer = self._producer(partition)
+            done, floor = self._look(partition, self.stored(partition), mark, first)
+            if done:
+                return None
+            offset = TopicPartition(
+                self._topics.changes,
+                partition,
+                max(mark.end, floor),
+                metadata=orjson.dumps({"checkpoint": mark.checkpoint, "batch": mark.batch}).decode(),
+            )
+            try:
+                producer.begin_transaction()
+                producer.send_offsets_to_transaction(
+                    [offset], self._consumer().consumer_group_metadata(), _FLUSH_SECONDS
+                )
+            except KafkaException:
+                if fresh:
+                    raise
+            else:
+                return floor
+        raise AssertionError("unreachable")
+
+    def _abandon(self, partition: int) -> None:
+        """Drops the producer with its transaction; the next one to initialise aborts it on the broker."""
+        producer = self._producers.pop(partition, None)
+        if producer is not None:
+            producer.purge()
+            self._producer(partition)
+
+    def close(self) -> None:
+        """Lets go of the producers; what is committed stays."""
+        self._producers.clear()
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def signal(self, key: bytes, value: bytes) -> None:
+        """Sends a signal to the connectors of this prefix; DiffError where it could not be delivered."""
+        refused: list[KafkaError] = []
+        producer = Producer(
+            {
+                **self._config.overrides("producer"),
+                "bootstrap.servers": ",".join(self._config["bootstrap.servers"]),
+                "delivery.timeout.ms": int(_BLOCK_SECONDS * 1000),
+            }
+        )
+        producer.produce(self._topics.signal, value, key, on_delivery=lambda e, _: refused.append(e) if e else None)
+        if producer.flush(_BLOCK_SECONDS) or refused:
+            why = refused[0].str() if refused else "no answer"
+            raise DiffError(f"the signal reset-segment could not be sent to {self._topics.signal} ({why}): create it")
+
+    def _look(self, partition: int, stored: Mark | None, mark: Mark, first: bool) -> tuple[bool, int]:
+        """Whether the group has the batch already, and below which input offset rows are written already."""
+        if stored is not None and stored.checkpoint == mark.checkpoint:
+            return stored.batch >= mark.batch, stored.end
+        if first:
+            return False, 0
+        name = f"{self._topics.changes}[{partition}]"
+        if stored is None:
+            raise CheckpointError(
+                f"{name}: the group {self._topics.diff_group} holds no offset beside a checkpoint that is not empty "
+                "(groups expire, or it was deleted): delete the checkpoint; the job then starts over and emits differences only"
+            )
+        raise BusyError(
+            f"{name}: another diff job (checkpoint {stored.checkpoint}) writes {self._topics.diff}: stop one"
+        )
+
+    def _told(self, row: Row) -> Told:
+        if row.cause == CHANGE:
+            try:
+                return self._renderer.change(row)
+            except RecordError as error:
+                raise error.at(self._topics.changes, row.partition, row.offset) from error
+        assert row.value is not None
+        return Told(row.op, row.header, row.key, row.value)
+
+    def _produce(self, producer: Producer, partition: int, told: Told) -> None:
+        self._send(producer, partition, told.header, told.key, told.value)
+        if told.op == "d" and self._tombstones:
+            self._send(producer, partition, tombstone(told.header), told.key, None)
+
+    def _send(self, producer: Producer, partition: int, header: bytes, key: bytes, value: bytes | None) -> None:
+        headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
+        try:
+            producer.produce(self._topics.diff, value, key, partition=partition, headers=headers)
+        except BufferError:
+            # The queue is bounded: wait for the broker, then hand the record over once more.
+            producer.flush(_BLOCK_SECONDS)
+            producer.produce(self._topics.diff, value, key, partition=partition, headers=headers)
+
+    def _producer(self, partition: int) -> Producer:
+        producer = self._producers.get(partition)
+        if producer is None:
+            settings: dict[str, Any] = {
+                **self._config.overrides("producer"),
+                "bootstrap.servers": ",".join(self._config["bootstrap.servers"]),
+                "transactional.id": self._topics.transactional_id_diff(partition),
+                "transaction.timeout.ms": TRANSACTION_MS,
+                "message.timeout.ms": 0,
+                "queue.buffering.max.kbytes": _QUEUE_KBYTES,
+            }
+            producer = Producer(settings)
+            producer.init_transactions(_FLUSH_SECONDS)
+            self._producers[partition] = producer
+        return producer
+
+    def _consumer(self) -> Consumer:
+        if self._group is None:
+            self._group = kafka.consumer(self._config, self._topics.diff_group)
+        return self._group
