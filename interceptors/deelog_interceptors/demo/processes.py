@@ -1,0 +1,141 @@
+"""Child processes that leave nothing behind: a session each, a log each, and an end with their parent.
+
+The kernel kills a child when the thread that started it ends (Linux), so start children from the main thread; its
+descendants (a JVM behind Python) are in its process group and are killed with it. On other systems a `kill -9` of the
+parent leaves children; every other way out does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from deelog_schemas.errors import DeelogError
+
+_POLL_SECONDS = 0.05
+_STOP_SECONDS = 10.0
+_TAIL_LINES = 20
+_TAIL_BYTES = 16_384
+
+# prctl 1 is PR_SET_PDEATHSIG; a parent that ended before the request was made is noticed by its process id.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys;"
+    "failed = ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0);"
+    "sys.exit('prctl failed') if failed or os.getppid() != int(sys.argv[1]) else os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+class ProcessError(DeelogError):
+    """A child ended or stayed silent; the message ends with its log's last lines."""
+
+
+def deelog_command(*arguments: str) -> list[str]:
+    """The command line of `deelog` in this very interpreter."""
+    return [sys.executable, "-c", "from deelog_connector.cli import main; main()", *arguments]
+
+
+class Child:
+    """One command that may be started again after it ended. `log` gets the output of all starts."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._begin = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, None where it does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, None while it runs or before its first start."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Starts it; call this from the main thread."""
+        if self.pid is not None:
+            raise RuntimeError(f"{self.name} runs already")
+        command = self._command
+        if sys.platform.startswith("linux"):
+            command = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
+        with self.log.open("ab") as log:
+            self._begin = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._env,
+                cwd=self.log.parent,
+                start_new_session=True,
+            )
+
+    def send(self, number: int) -> None:
+        """Sends a signal; RuntimeError where it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"{self.name} does not run")
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """`kill -9` of it and of everything in its process group. No error where it does not run."""
+        self._end(signal.SIGKILL)
+
+    def stop(self, seconds: float = _STOP_SECONDS) -> None:
+        """SIGTERM, and `kill` where that takes longer than `seconds`."""
+        if self.pid is not None:
+            self.send(signal.SIGTERM)
+            self.send(signal.SIGCONT)  # one that is stopped would not hear SIGTERM
+            with contextlib.suppress(TimeoutError):
+                until(lambda: self.pid is None, seconds, f"end of {self.name}")
+        self.kill()
+
+    def line(self, prefix: str) -> str | None:
+        """The first line of its output since its last start that begins with `prefix`, without the prefix."""
+        with self.log.open("rb") as log:
+            log.seek(self._begin)
+            lines = log.read().decode(errors="replace").splitlines(keepends=True)
+        found = (line for line in lines if line.startswith(prefix) and line.endswith("\n"))
+        return next((line[len(prefix) :].strip() for line in found), None)
+
+    def must_run(self) -> None:
+        """Raises `ProcessError` where it has ended."""
+        if self.pid is None:
+            raise ProcessError(f"{self.name} ended with exit code {self.exit_code}; its log {self.tail()}")
+
+    def tail(self) -> str:
+        """The end of its log, to be shown to people."""
+        if not self.log.exists():
+            return "is empty"
+        with self.log.open("rb") as log:
+            log.seek(max(self._begin, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "ends with:\n  " + "\n  ".join(lines) if lines else "is empty"
+
+    def _end(self, number: int) -> None:
+        process = self._process
+        if process is None:
+            return
+        # The group outlives its leader where a grandchild does; the id is not given to others while we have not waited.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        process.wait(_STOP_SECONDS)
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str, every: float = _POLL_SECONDS) -> float:
+    """Polls `condition` and returns how many seconds it took; TimeoutError naming `what` after `seconds`."""
+    begin = time.monotonic()
+    while not condition():
+        if time.monotonic() - begin > seconds:
+            raise TimeoutError(f"waited {seconds:g} s in vain for: {what}")
+        time.sleep(every)
+    return time.monotonic() - begin

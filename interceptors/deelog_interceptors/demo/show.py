@@ -1,0 +1,69 @@
+"""What people see while something runs: a live bar on a terminal, plain lines with the time elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+PLAIN_EVERY_SECONDS = 5.0
+
+
+class Show:
+    """Tells what happens (`say`) and how far a load is (`advance`). To be used in a `with` block, from any thread."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self._begin = time.monotonic()
+        self._last_line = 0.0
+        self._task: TaskID | None = None
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+
+    def say(self, text: str) -> None:
+        """One line, with the seconds since the beginning."""
+        self.console.print(f"{time.monotonic() - self._begin:6.1f} s  {text}", markup=False)
+
+    def begin(self, what: str, total: int | None) -> None:
+        """A load of `total` operations begins (None: nobody knows how many)."""
+        self._task = self._bar.add_task(what, total=total, note="")
+        self._last_line = time.monotonic()
+
+    def advance(self, done: int, note: str = "") -> None:
+        """How many operations are done."""
+        if self._task is None:
+            return
+        self._bar.update(self._task, completed=done, note=note)
+        if not self.console.is_terminal and time.monotonic() - self._last_line >= PLAIN_EVERY_SECONDS:
+            self._last_line = time.monotonic()
+            total = self._bar.tasks[0].total
+            of = "" if total is None else f" of {total:,.0f}"
+            self.say(f"{done:,}{of} operations acknowledged{', ' + note if note else ''}")
+
+    def end(self) -> None:
+        """The load is over; its bar goes."""
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
