@@ -165,6 +165,20 @@ class ConnectorCore:
             self.counts.overflows["coalesce"] += 1
         return gone
 
+    def coalesce_all(self) -> int:
+        """Coalesces every segment of this primary; returns how many operations went."""
+        return sum(self.coalesce(number) for number in list(self._primaries))
+
+    def make_room(self, segment: int, size: int) -> None:
+        """Drops op logs until one more operation of `size` bytes fits: this segment's, then the longest ones."""
+        if self.has_room(size):
+            return
+        self.overflow(segment)
+        for seg in sorted(self._segments.values(), key=lambda s: -len(s.log)):
+            if self.has_room(size) or not len(seg.log):
+                return
+            self.overflow(seg.number)
+
     def request_reset(self, segment: int, reason: str) -> None:
         """A reset of a segment that this node writes: asked for by a signal, an overflow, a loss in Kafka."""
         seg = self._segments[segment]

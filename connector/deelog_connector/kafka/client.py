@@ -1,0 +1,403 @@
+"""Kafka, as the connector needs it: one transactional writer, a tail, scans, fences, and what the brokers say.
+
+The one module of the connector's writing path that imports `confluent_kafka`. Everything here blocks; the runtime
+calls it from threads of its own. Foreign errors end here, as `WriteFailed` or `KafkaUnusable`.
+
+What librdkafka taught (and where it is heeded): `message.timeout.ms=0`, since a local timeout skips a message and
+goes on; reports are used for errors alone, never for a position; `auto.offset.reset=error`; a new producer object
+after any failure, since a fatal one is dead and the outcome of the others unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from deelog_connector.core.effects import Cause
+from deelog_schemas.config import Config
+from deelog_schemas.errors import DeelogError
+
+REQUEST_SECONDS: Final = 10.0
+"""How long one request to the brokers may take before it is tried again or given up."""
+
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_RECORD,
+    }
+)
+
+
+class KafkaUnusable(DeelogError):
+    """The topics or brokers are not as they must be; the message names what and the remedy."""
+
+    exit_code = 5
+
+
+class WriteFailed(Exception):
+    """A transaction was not committed. `cause` says what the core may assume."""
+
+    def __init__(self, cause: Cause, reason: str) -> None:
+        super().__init__(f"{cause}: {reason}")
+        self.cause = cause
+
+
+class OutRecord(NamedTuple):
+    """One record to write."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]]
+
+
+class InRecord(NamedTuple):
+    """One record that was read."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+
+
+class PartitionEnd(NamedTuple):
+    """The last stable offset of a partition, and the epoch of the leader that said so."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+
+
+def common_settings(config: Config) -> dict[str, Any]:
+    """What every client is given first."""
+    return {"bootstrap.servers": ",".join(config["bootstrap.servers"]), "client.id": config["name"]}
+
+
+def consumer_settings(config: Config) -> dict[str, Any]:
+    """A consumer that commits nothing, reads committed records only, and fails rather than skip."""
+    return {
+        **common_settings(config),
+        **dict(config.overrides("consumer")),
+        "group.id": f"deelog-{uuid.uuid4()}",  # librdkafka wants one; nothing is ever committed under it
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "allow.auto.create.topics": False,
+        "fetch.wait.max.ms": 100,
+        "fetch.error.backoff.ms": 50,
+    }
+
+
+class Writer:
+    """One node's transactional producer. `open` gives a new session, which fences the one before."""
+
+    def __init__(self, config: Config, transactional_id: str, max_message_bytes: int) -> None:
+        self._settings = {
+            **common_settings(config),
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000,
+            **dict(config.overrides("producer")),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": config["transaction.timeout.ms"],
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": 0,
+            "message.max.bytes": max_message_bytes,
+            "delivery.report.only.error": True,
+        }
+        self._producer: Producer | None = None
+        self._errors: list[KafkaError] = []
+        self.closing = False
+
+    def open(self) -> None:
+        """A new session; raises `WriteFailed(LOST)` where the brokers do not answer in time."""
+        self.discard()
+        self._errors = []
+        producer = Producer({**self._settings, "on_delivery": self._report})
+        try:
+            producer.init_transactions(REQUEST_SECONDS)
+        except KafkaException as error:
+            raise WriteFailed(Cause.LOST, str(error)) from error
+        self._producer = producer
+
+    def _report(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._errors.append(error)  # nothing else: this runs inside the client's poll
+
+    def commit(self, records: Iterable[OutRecord]) -> None:
+        """Writes all records in one transaction and commits it.
+
+        Raises `WriteFailed`: after REFUSED nothing of it is written and the session is good; after FENCED and LOST
+        the session is dead.
+        """
+        producer = self._producer
+        if producer is None:
+            raise WriteFailed(Cause.LOST, "no session is open")
+        self._errors.clear()
+        try:
+            producer.begin_transaction()
+            for record in records:
+                self._produce(producer, record)
+            self._commit(producer)
+        except KafkaException as error:
+            raise self._failure(producer, error) from error
+
+    def _produce(self, producer: Producer, record: OutRecord) -> None:
+        while True:
+            try:
+                producer.produce(
+                    record.topic, record.value, record.key, partition=record.partition, headers=record.headers
+                )
+                return
+            except BufferError:
+                producer.poll(0.1)  # the client's queue is full: let it send
+
+    def _commit(self, producer: Producer) -> None:
+        while True:
+            try:
+                producer.commit_transaction(REQUEST_SECONDS)
+                return
+            except KafkaException as error:
+                # Kafka may be away for a minute: the same commit is tried again; it takes effect once.
+                if not error.args[0].retriable() or self.closing:
+                    raise
+
+    def _failure(self, producer: Producer, error: KafkaException) -> WriteFailed:
+        first = error.args[0]
+        codes = {e.code() for e in self._errors} | {first.code()}
+        if codes & _FENCED:
+            self.discard()
+            return WriteFailed(Cause.FENCED, first.str())
+        if codes & _REFUSED and not first.fatal():
+            try:
+                producer.abort_transaction(REQUEST_SECONDS)
+            except KafkaException as failed:
+                self.discard()
+                return WriteFailed(Cause.LOST, f"{first.str()}; abort: {failed}")
+            return WriteFailed(Cause.REFUSED, "; ".join({e.str() for e in self._errors} or {first.str()}))
+        self.discard()
+        return WriteFailed(Cause.LOST, first.str())
+
+    def discard(self) -> None:
+        """Drops the session and what the client still has queued."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaException):  # a fatal error of a session that ends anyway
+                producer.purge()
+                producer.poll(0)
+
+
+def fence(config: Config, transactional_ids: Iterable[str]) -> None:
+    """Opens and drops a session under each id: aborts what it has open, refuses what its owner sends later."""
+    for transactional_id in transactional_ids:
+        settings = {**common_settings(config), **dict(config.overrides("producer"))}
+        producer = Producer({**settings, "transactional.id": transactional_id})
+        try:
+            producer.init_transactions(REQUEST_SECONDS)
+        except KafkaException as error:
+            raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
+
+
+class Tail:
+    """Follows all partitions of a topic from their beginning; `caught_up` once each was read to its end."""
+
+    def __init__(self, config: Config, topic: str, partitions: int, from_end: bool = False) -> None:
+        self._topic = topic
+        self._consumer = Consumer(consumer_settings(config))
+        self._pending = set(range(partitions))
+        assigned = []
+        for partition in range(partitions):
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_SECONDS)
+            assigned.append(TopicPartition(topic, partition, high if from_end else low))
+        self._consumer.assign(assigned)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether every partition's end was seen once."""
+        return not self._pending
+
+    def read(self, seconds: float) -> list[InRecord]:
+        """Up to 2000 records; raises `KafkaUnusable` where reading cannot go on."""
+        found = []
+        for message in self._consumer.consume(2000, seconds):
+            error = message.error()
+            if error is None:
+                found.append(_record(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._pending.discard(message.partition())
+            elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
+                raise KafkaUnusable(f"cannot read {self._topic}[{message.partition()}] on: {error.str()}")
+        return found
+
+    def close(self) -> None:
+        """Leaves."""
+        self._consumer.close()
+
+
+class Scanner:
+    """Reads stretches of one topic's partitions, again and again, with one consumer. For one thread."""
+
+    def __init__(self, config: Config, topic: str) -> None:
+        self._topic = topic
+        self._consumer = Consumer(consumer_settings(config))
+
+    def read(self, partition: int, offset: int, seconds: float) -> Iterator[list[InRecord]]:
+        """Batches of records from `offset` (-1: the beginning) on, until the caller stops or `seconds` have passed.
+
+        An offset that the partition does not have (any more) means its beginning: what READ then finds decides.
+        """
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), REQUEST_SECONDS)
+        start = offset if low <= offset <= high else low
+        self._consumer.assign([TopicPartition(self._topic, partition, start)])
+        until = time.monotonic() + seconds
+        try:
+            while time.monotonic() < until:
+                batch = []
+                for message in self._consumer.consume(5000, 0.02):
+                    error = message.error()
+                    if error is None:
+                        batch.append(_record(message))
+                    elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
+                        raise KafkaUnusable(f"cannot read {self._topic}[{partition}]: {error.str()}")
+                if batch:
+                    yield batch
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """Leaves."""
+        self._consumer.close()
+
+
+def _record(message: Message) -> InRecord:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    # The client gives a list of pairs, and values as bytes, for records that it read.
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return InRecord(topic, partition, offset, message.key(), message.value(), headers)
+
+
+class Brokers:
+    """What the brokers say of topics, and their creation."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._admin = AdminClient({**common_settings(config), **dict(config.overrides("admin"))})
+
+    def ensure(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Creates a topic unless it is there; raises `KafkaUnusable` where it has another number of partitions."""
+        count = self.partitions(topic)
+        if count == 0:
+            replication = self._config["topic.creation.default.replication.factor"]
+            new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
+            try:
+                self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise KafkaUnusable(f"cannot create topic {topic}: {error.args[0].str()}") from error
+            self._await(topic)
+            count = self.partitions(topic)
+        if count != partitions:
+            raise KafkaUnusable(
+                f"topic {topic} has {count} partitions, but topic.creation.default.partitions is {partitions}: the map "
+                "of segments is fixed when the topic is created; set the field to what the topic has, or use another "
+                "topic.prefix"
+            )
+
+    def _await(self, topic: str) -> None:
+        until = time.monotonic() + REQUEST_SECONDS
+        while self.partitions(topic) == 0:
+            if time.monotonic() > until:
+                raise KafkaUnusable(f"topic {topic} was created but does not appear")
+            time.sleep(0.05)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 where it does not exist."""
+        try:
+            found = self._admin.list_topics(timeout=REQUEST_SECONDS).topics.get(topic)
+        except KafkaException as error:
+            servers = ",".join(self._config["bootstrap.servers"])
+            raise KafkaUnusable(
+                f"no broker answers at bootstrap.servers={servers}: {error.args[0].str()}; is Kafka running?"
+            ) from error
+        return len(found.partitions) if found is not None and found.error is None else 0
+
+    def topic_id(self, topic: str) -> str:
+        """The id that a topic got when it was made; raises `KafkaUnusable` where it is gone."""
+        try:
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+            return str(asked[topic].result().topic_id)
+        except KafkaException as error:
+            raise KafkaUnusable(f"topic {topic}: {error.args[0].str()}") from error
+
+    def setting(self, topic: str, name: str) -> str:
+        """A topic's effective setting."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            found = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource].result()
+        except KafkaException as error:
+            raise KafkaUnusable(f"cannot read the settings of topic {topic}: {error.args[0].str()}") from error
+        return str(found[name].value)
+
+    def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
+        """Last stable offsets; raises `KafkaUnusable` where the brokers do not answer."""
+        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
+        futures = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+        )
+        found = []
+        for where, future in futures.items():
+            try:
+                result = future.result()
+            except KafkaException as error:
+                raise KafkaUnusable(f"no end of {topic}[{where.partition}]: {error.args[0].str()}") from error
+            epoch = result.leader_epoch
+            found.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
+        return found
+
+
+__all__ = [
+    "Brokers",
+    "InRecord",
+    "KafkaUnusable",
+    "OutRecord",
+    "PartitionEnd",
+    "Scanner",
+    "Tail",
+    "WriteFailed",
+    "Writer",
+    "fence",
+]

@@ -1,0 +1,459 @@
+"""The shell around the core: one connector of one node, on an asyncio loop.
+
+The core runs on the loop's thread, between two awaits, so that it needs no lock and a cache on the same loop sees it
+consistent. Everything that blocks (produce and commit, the tail of the positions topic, scans, fences, questions to
+the brokers) runs in a few threads of its own and comes back as an event.
+
+Weighed: a thread that owns core and producer, with queues to the cache (every capture crosses threads, and a reset
+must stop the cache to read it), the client's asyncio producer (its commit still blocks a thread, and one transaction
+is under way at a time anyway), and this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_exponential_jitter
+
+from deelog_connector.core import ConnectorCore, Settings
+from deelog_connector.core.effects import (
+    Cause,
+    Commit,
+    Corrected,
+    Effect,
+    Fence,
+    OpenProducer,
+    Released,
+    Scan,
+    SteppedDown,
+    Superseded,
+)
+from deelog_connector.kafka import client as kafka
+from deelog_connector.runtime.encode import Decoder, Encoder
+from deelog_connector.runtime.signals import Signals
+from deelog_connector.runtime.topics import audit, ensure_topics
+from deelog_schemas.config import Config
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.operation import Entry, Operation
+from deelog_schemas.positions import ClaimState, decode_state
+from deelog_schemas.records import ON_POSITIONS, decode
+
+log = logging.getLogger(__name__)
+
+SCAN_SECONDS: Final = 15.0
+"""How long a scan waits for its own record behind somebody's open transaction before it calls for a fence."""
+WATCH_SECONDS: Final = 1.0
+SCANNERS: Final = 4
+
+
+class CacheSide(Protocol):
+    """What an interceptor gives the connector. Called on the loop's thread; none of them may block."""
+
+    def entries(self, segment: int) -> list[Entry]:
+        """All live entries of a segment, consistent with `core.last_sequence(segment)` at this moment."""
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        """One live entry."""
+
+    def corrected(self, segment: int, operations: list[Operation]) -> None:
+        """The core appended corrections: replicate and acknowledge them like any other operation."""
+
+    def released(self, segment: int) -> None:
+        """The segment's release is committed and read back."""
+
+    def stepped_down(self, segment: int, reason: str) -> None:
+        """A higher claim was found: this node is no primary of the segment until a view says otherwise."""
+
+
+class SupersededError(DeelogError):
+    """A newer process with the same `node.id` is alive; this one must end."""
+
+    exit_code = 6
+
+
+class MapError(DeelogError):
+    """The topic was written with another map of segments."""
+
+    exit_code = 5
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of a connector, for reports. `takeover_ms`: from promotion to writing, one for each takeover."""
+
+    takeovers: int = 0
+    takeover_ms: list[float] = field(default_factory=list)
+    resets: dict[str, int] = field(default_factory=dict)
+    reset_rows: int = 0
+    written: int = 0
+    pruned: int = 0
+    transactions: int = 0
+    fenced: int = 0
+    zombie_commits_refused: int = 0
+    corrections: int = 0
+    overflow: dict[str, int] = field(default_factory=dict)
+    unwritten: int = 0
+    stopped: dict[int, str] = field(default_factory=dict)
+    signals: dict[str, int] = field(default_factory=dict)
+
+
+class Connector:
+    """One connector: all segments of one cache, on one node.
+
+    `member` is `<node.id>@<incarnation>`, `connector_name` the short name in the source schema (`grid`,
+    `cachetools`). Call `start` once, `stop` at the end; watch `failure`, which gets the exception when the connector
+    cannot go on: the process should then end. Not thread-safe: everything on the loop's thread.
+    """
+
+    def __init__(self, config: Config, member: str, cache_side: CacheSide, *, connector_name: str) -> None:
+        self.config = config
+        self.member = member
+        self._cache = cache_side
+        self._topics = config.topics
+        self._partitions: int = config["topic.creation.default.partitions"]
+        self.core = ConnectorCore(member, _settings(config), cache_side)
+        codec = JsonCodec(
+            self._topics.changes,
+            connector_name,
+            config["topic.prefix"],
+            self._topics.cache,
+            config["cache.key.format"],
+            config["cache.value.format"],
+            config["key.converter.schemas.enable"],
+            config["value.converter.schemas.enable"],
+        )
+        tombstones = config["tombstones.on.delete"]
+        self._encoder = Encoder(codec, self._topics.changes, self._topics.positions, member, tombstones)
+        self._decoder = Decoder(codec, self.core.segments)
+        self._brokers = kafka.Brokers(config)
+        self._writer: kafka.Writer | None = None
+        self._threads = ThreadPoolExecutor(SCANNERS + 4, thread_name_prefix="deelog")
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="deelog-writer")
+        self._scanners: asyncio.Queue[kafka.Scanner] = asyncio.Queue(SCANNERS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = threading.Event()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._causes: Counter[Cause] = Counter()
+        self._signals = Signals(config, self.core)
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Makes and audits the topics, reads the positions topic to its end, and starts to work.
+
+        Raises `KafkaUnusable` where brokers or topics are not as they must be, `MapError` where the topic was
+        written with another number of segments or partitions, `RecordError` on a foreign record.
+        """
+        await self._blocking(ensure_topics, self._brokers, self.config)
+        limit = await self._blocking(audit, self._brokers, self.config)
+        node_id = self.member.rpartition("@")[0]
+        self._writer = kafka.Writer(self.config, self._topics.transactional_id_node(node_id), limit)
+        for _ in range(SCANNERS):
+            self._scanners.put_nowait(kafka.Scanner(self.config, self._topics.changes))
+        self.core.topic_is(await self._blocking(self._brokers.topic_id, self._topics.changes))
+        await self._watch_ends()
+        caught_up = asyncio.Event()
+        self._spawn(self._follow(caught_up))
+        waiter: asyncio.Future[Any] = asyncio.ensure_future(caught_up.wait())
+        await asyncio.wait({waiter, self.failure}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiter.done():
+            waiter.cancel()
+            await self.stop(release=False)
+            self.failure.result()
+        self._spawn(self._drive())
+        self._spawn(self._watch())
+        if "kafka" in self.config["signal.enabled.channels"]:
+            self._spawn(self._signals.follow(self._blocking, self._stopping, self.wake))
+
+    async def stop(self, release: bool = True) -> None:
+        """Writes what is acknowledged and releases the segments, then closes every client. Bounded; logs what is left.
+
+        Capture must have ended. With `release=False` it just closes: the next start then resets.
+        """
+        if release and not self.failure.done():
+            await self._release_all()
+        self._stopping.set()
+        if self._writer:
+            self._writer.closing = True
+        self._changed.set()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+        if not self.failure.done():
+            self.failure.cancel()
+
+    async def _release_all(self) -> None:
+        mine = [s.number for s in self.core.primaries()]
+        for number in mine:
+            self.core.release(number)
+        self.wake()
+        until = time.monotonic() + self.config["transaction.timeout.ms"] / 1000 * 2
+        while time.monotonic() < until and not self.failure.done():
+            left = [s.number for s in self.core.primaries() if s.phase != "released" and not s.stopped_by]
+            if not left:
+                return
+            await asyncio.sleep(0.02)
+        log.warning("%d of %d segments are not released: their next owner resets them", len(left), len(mine))
+
+    def _close(self) -> None:
+        self._writing.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        while not self._scanners.empty():
+            self._scanners.get_nowait().close()
+        if self._writer:
+            self._writer.discard()
+
+    # -- for the interceptor --------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something changed that should not wait for the commit interval."""
+        self._changed.set()
+
+    async def make_room(self, segment: int, size: int) -> None:
+        """Returns once `size` bytes may be appended, by `oplog.overflow`: block, coalesce or reset."""
+        policy = self.config["oplog.overflow"]
+        core = self.core
+        if policy == "coalesce":
+            core.coalesce_all()
+        elif policy == "block":
+            until = time.monotonic() + self.config["max.block.ms"] / 1000
+            while not core.has_room(size) and (left := until - time.monotonic()) > 0:
+                core.counts.overflows["block"] += 1
+                self._room.clear()
+                try:
+                    await asyncio.wait_for(self._room.wait(), left)
+                except TimeoutError:
+                    break
+        core.make_room(segment, size)
+
+    @property
+    def stats(self) -> Stats:
+        """A copy of the counters."""
+        counts = self.core.counts
+        return Stats(
+            takeovers=counts.takeovers,
+            takeover_ms=[round(s * 1000, 1) for s in counts.takeover_seconds],
+            resets=dict(counts.resets),
+            reset_rows=counts.reset_rows,
+            written=counts.written,
+            pruned=counts.pruned,
+            transactions=counts.transactions,
+            fenced=counts.fenced,
+            zombie_commits_refused=self._causes[Cause.FENCED],
+            corrections=counts.corrections,
+            overflow=dict(counts.overflows),
+            unwritten=self.core.unwritten(),
+            stopped={s.number: s.stopped_by for s in self.core.primaries() if s.stopped_by},
+            signals=dict(self._signals.counts),
+        )
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        core, interval = self.core, self.config["commit.interval.ms"] / 1000
+        while not self._stopping.is_set():
+            self._changed.clear()
+            for effect in core.poll(time.time()):
+                self._carry_out(effect)
+            wait = max(0.001, core.next_poll(time.time()) or interval)
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait)
+            except TimeoutError:
+                continue
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Commit):
+            self._spawn(self._commit(effect))
+        elif isinstance(effect, Scan):
+            self._spawn(self._scan(effect))
+        elif isinstance(effect, OpenProducer):
+            self._spawn(self._open())
+        elif isinstance(effect, Fence):
+            self._spawn(self._fence(effect))
+        elif isinstance(effect, Corrected):
+            self._cache.corrected(effect.segment, list(effect.operations))
+        elif isinstance(effect, Released):
+            self._cache.released(effect.segment)
+        elif isinstance(effect, SteppedDown):
+            log.warning("segment %d: stepped down, %s", effect.segment, effect.reason)
+            self._cache.stepped_down(effect.segment, effect.reason)
+        elif isinstance(effect, Superseded):
+            raise SupersededError(f"{effect.by} is a newer process with this node.id; {self.member} ends")
+
+    async def _open(self) -> None:
+        assert self._writer is not None
+        await self._retrying(self._write_thread, self._writer.open)
+        self.core.producer_opened()
+        self.wake()
+
+    async def _commit(self, effect: Commit) -> None:
+        writer = self._writer
+        assert writer is not None
+        try:
+            await self._write_thread(lambda: writer.commit(self._encoder.records(effect.items)))
+        except kafka.WriteFailed as error:
+            log.warning("transaction not committed: %s", error)
+            self._causes[error.cause] += 1
+            self.core.commit_failed(effect.token, error.cause)
+        else:
+            self.core.committed(effect.token)
+        self.wake()
+
+    async def _fence(self, effect: Fence) -> None:
+        ids = [self._topics.transactional_id_node(n) for n in sorted(effect.node_ids)]
+        log.info("fencing %s for %d segments", ", ".join(sorted(effect.node_ids)), len(effect.segments))
+        fences = (self._retrying(self._blocking, kafka.fence, self.config, [one]) for one in ids)
+        await asyncio.gather(*fences)
+        self.core.fenced(effect.segments)
+        self.wake()
+
+    async def _scan(self, effect: Scan) -> None:
+        scanner = await self._scanners.get()  # at most SCANNERS at once; each comes back when it is done
+        loop = asyncio.get_running_loop()
+        wanted = set(effect.until)
+
+        def read() -> None:
+            for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
+                records = self._decoder.scanned(batch)
+                loop.call_soon_threadsafe(self.core.scanned, effect.partition, records)
+                wanted.difference_update(r.key for r in records)
+                if not wanted or self._stopping.is_set():
+                    return
+
+        try:
+            await self._blocking(read)
+        finally:
+            self._scanners.put_nowait(scanner)
+        if wanted:
+            log.error(
+                "partition %d of %s: own record not readable after %.0f s; an open transaction of another client "
+                "holds it back",
+                effect.partition,
+                self._topics.changes,
+                SCAN_SECONDS,
+            )
+        self.core.scan_ended(effect.partition, not wanted)
+        self.wake()
+
+    async def _follow(self, caught_up: asyncio.Event) -> None:
+        """The tail of the positions topic: it prunes, and shows one's own claims."""
+        topic = self._topics.positions
+        tail = await self._blocking(kafka.Tail, self.config, topic, self._partitions)
+        try:
+            while not self._stopping.is_set():
+                for raw in await self._blocking(tail.read, 0.1):
+                    self._state_read(raw)
+                if tail.caught_up:
+                    caught_up.set()
+        finally:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, tail.close))
+
+    def _state_read(self, raw: kafka.InRecord) -> None:
+        record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers, ON_POSITIONS)
+        try:
+            read = decode_state(record.key, record.value, record.header.kind)
+        except DeelogError as error:
+            raise type(error)(f"{raw.topic}[{raw.partition}]@{raw.offset}: {error}") from error
+        state = read.state
+        if isinstance(state, ClaimState) and (state.segments, state.partitions) != (
+            self.core.segments,
+            self._partitions,
+        ):
+            raise MapError(
+                f"{raw.topic}[{raw.partition}]@{raw.offset}: {state.member} claims with "
+                f"segment.count={state.segments} on {state.partitions} partitions, this node has {self.core.segments} "
+                f"on {self._partitions}: set segment.count and topic.creation.default.partitions to what the topic was "
+                "made with"
+            )
+        self.core.state_read(read)
+        self._room.set()
+        if state is not None and not isinstance(state, ClaimState):
+            return
+        self.wake()
+
+    async def _watch(self) -> None:
+        """Ends, leader epochs and the topic's id, every second: what Kafka can do to us."""
+        while not self._stopping.is_set():
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                await self._watch_ends()
+                topic_id = await self._blocking(self._brokers.topic_id, self._topics.changes)
+            except kafka.KafkaUnusable as error:
+                log.warning("Kafka does not answer: %s", error)
+                continue
+            self.core.topic_is(topic_id)
+            self.wake()
+
+    async def _watch_ends(self) -> None:
+        for end in await self._blocking(self._brokers.ends, self._topics.changes, range(self._partitions)):
+            lost = self.core.end_read(end.partition, end.offset, end.leader_epoch)
+            if lost:
+                log.error(
+                    "%s[%d] was truncated to %d: segments %s are reset",
+                    self._topics.changes,
+                    end.partition,
+                    end.offset,
+                    lost,
+                )
+
+    # -- threads and tasks ----------------------------------------------------------------------------------------
+
+    async def _blocking(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    async def _write_thread(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._writing, call, *args)
+
+    async def _retrying(self, run: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        retries = AsyncRetrying(
+            retry=retry_if_exception_type(kafka.WriteFailed),
+            wait=wait_exponential_jitter(0.1, self.config["retriable.restart.connector.wait.ms"] / 1000),
+            before_sleep=before_sleep_log(log, logging.WARNING),
+            reraise=True,
+        )
+        async for attempt in retries:
+            with attempt:
+                await run(*args)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not self.failure.done() and not self._stopping.is_set():
+            log.error("the connector cannot go on: %s", error)
+            self.failure.set_exception(error)
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(
+        segments=config["segment.count"],
+        partitions=config["topic.creation.default.partitions"],
+        max_batch_size=config["max.batch.size"],
+        chunk_size=config["incremental.snapshot.chunk.size"],
+        commit_interval=config["commit.interval.ms"] / 1000,
+        heartbeat_interval=config["heartbeat.interval.ms"] / 1000,
+        max_operations=config["max.queue.size"],
+        max_bytes=config["max.queue.size.in.bytes"],
+        acks_all=config["cache.acks"] == "all",
+    )
+
+
+__all__ = ["CacheSide", "Connector", "MapError", "Stats", "SupersededError"]
