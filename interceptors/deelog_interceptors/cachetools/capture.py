@@ -1,0 +1,249 @@
+"""`capture()`: attaches a cache to its topic; `Capture`: what to ask and to close.
+
+Weighed for what `capture()` returns: the cache (it would need `close` and `failure` among the user's own names), a
+new cache (who still holds the old one would go uncaptured), and a handle beside the cache, which stays the object it
+was. The handle.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import cachetools
+
+from deelog_connector.runtime import Stats
+from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
+from deelog_interceptors.cachetools.intercept import AnyCache, Seam, captured_class, subclass
+from deelog_interceptors.cachetools.mirror import Mirror
+from deelog_interceptors.cachetools.runner import Runner
+from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
+from deelog_interceptors.cachetools.tape import Tape
+from deelog_schemas.config import Config, ConfigError, FieldError, load, parse
+
+_LOG: Final = logging.getLogger("deelog.cachetools")
+_live: weakref.WeakSet[Capture] = weakref.WeakSet()
+_attaching: Final = threading.Lock()
+
+
+def capture(
+    cache: AnyCache,
+    config: str | Path | Mapping[str, Any] | Config,
+    *,
+    lock: AbstractContextManager[Any] | None = None,
+    key_serializer: Literal["json"] | Serializer | None = None,
+    value_serializer: Literal["json"] | Serializer | None = None,
+    expiry_interval: float | None = 0.1,
+    unix_time: Callable[[Any], float] | None = None,
+    on_failure: Literal["continue", "raise"] = "continue",
+    start_timeout: float = 60.0,
+) -> Capture:
+    """Captures every change of `cache` from now on; what it holds already is sent first.
+
+    `cache` is any cache of cachetools or a subclass; it stays the object it is. `config` is a file, a map, or a
+    `Config`; `bootstrap.servers`, `topic.prefix`, `cache.name` and `node.id` are required.
+
+    `lock` is the lock under which all threads use the cache, the one given to `@cached(cache, lock=...)`. It must be
+    given for caches with expiry, since a timer calls `cache.expire()` under it every `expiry_interval` seconds; with
+    `expiry_interval=None` there is no timer, and expiry is noticed at the next write or at your own `expire()`.
+
+    Keys and values are text or bytes by `cache.key.format` and `cache.value.format`; for anything else name a
+    serializer, `"json"` or a function that returns str or bytes. `unix_time` turns a moment of the cache's timer into
+    Unix seconds, needed only where the timer is none of `time`'s and gives no `datetime`.
+
+    `on_failure` says what happens once the connector cannot go on (`Capture.failure`): `continue` leaves the cache
+    working without capture, `raise` lets every later write raise `CaptureFailed` before the cache changes.
+
+    Blocks until the connector has read its topics, at most `start_timeout` seconds. Raises `ConfigError`,
+    `NotCapturable` for an entry that is there already, `CaptureFailed`, or what the connector met at its start.
+    Call `close()` at the end; an interpreter that ends in order does.
+    """
+    if not isinstance(cache, cachetools.Cache):
+        raise TypeError(f"capture() takes a cache of cachetools, not {type(cache).__name__}")
+    if lock is None and expiry_interval is not None and hasattr(cache, "expire"):
+        raise TypeError(
+            f"{type(cache).__name__} expires entries by time, and a thread of deelog's notices it: pass lock=, the "
+            "lock under which every use of this cache happens, or expiry_interval=None and call cache.expire() yourself"
+        )
+    if on_failure not in ("continue", "raise"):
+        raise ValueError(f"on_failure must be continue or raise, not {on_failure!r}")
+    settings = _settings(config)
+    values = Values(
+        settings["cache.value.format"], named(value_serializer) if value_serializer is not None else None
+    )  # fmt: skip
+    keys = keys_of(settings["cache.key.format"], key_serializer)
+    mirror = Mirror(settings["segment.count"], settings["before.image"] == "full", unix_ms_of(cache, unix_time))
+    made = Capture(cache, settings, mirror, on_failure)
+    seam = Seam(made.tape, keys, values, settings["max.entry.bytes"], made.make_room)
+    made.start(seam, nullcontext() if lock is None else lock, start_timeout)
+    if lock is not None and expiry_interval is not None and hasattr(cache, "expire"):
+        made.start_timer(lock, expiry_interval)
+    return made
+
+
+def _settings(config: str | Path | Mapping[str, Any] | Config) -> Config:
+    if isinstance(config, Config):
+        settings = config
+    else:
+        settings = load(config) if isinstance(config, str | Path) else parse(config)
+    name = settings["cache.name"]
+    if not settings.captures(name):
+        problem = "is not captured: cache.include.list or cache.exclude.list leaves it out"
+        raise ConfigError([FieldError("cache.name", problem, repr(name))])
+    return settings
+
+
+class Capture:
+    """A cache that is being captured. Made by `capture()`; also a context manager."""
+
+    def __init__(self, cache: AnyCache, config: Config, mirror: Mirror, on_failure: str) -> None:
+        self.cache = cache
+        self.tape = Tape()
+        self._plain = type(cache)
+        self._mirror = mirror
+        self._raise = on_failure == "raise"
+        self._failure: BaseException | None = None
+        self._name = config["cache.name"]
+        self._timer: ExpiryTimer | None = None
+        self._runner = Runner(config, mirror, self.tape, self._failed)
+        self._closing = threading.Lock()
+        self._closed = False
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why changes no longer reach Kafka, or None. It was logged once, too."""
+        return self._failure
+
+    @property
+    def stats(self) -> Stats:
+        """The connector's counters."""
+        return self._runner.stats
+
+    @property
+    def pending(self) -> int:
+        """Changes that no position was given yet; those that Kafka does not hold yet are in the op log."""
+        return len(self.tape.queue)
+
+    def start(self, seam: Seam, lock: AbstractContextManager[Any], timeout: float) -> None:
+        """For `capture()`: connector first, then the cache, so that nothing is captured that nobody takes."""
+        self._runner.start()
+        try:
+            try:
+                self._runner.wait_started(timeout)
+            except TimeoutError as error:
+                raise CaptureFailed(f"the connector was not ready within {timeout:g} s: does Kafka answer?") from error
+            expiry = expiry_of(self.cache)
+            with lock, _attaching:
+                if type(self.cache) in _captured_classes:
+                    raise CaptureFailed("this cache is captured already: close() that capture first")
+                self._load(seam, expiry)
+                made = captured_class(self._plain, seam, expiry)
+                _captured_classes.add(made)
+                self.cache.__class__ = made
+        except BaseException:
+            self._runner.stop(timeout)
+            raise
+        self._runner.begin()
+        _live.add(self)
+
+    def _load(self, seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
+        for key in list(cachetools.Cache.__iter__(self.cache)):
+            raw_key, raw_value = seam.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
+            seam.keys.stored(key, raw_key)
+            self._mirror.load(raw_key, raw_value, None if expiry is None else expiry(self.cache, key))
+
+    def start_timer(self, lock: AbstractContextManager[Any], interval: float) -> None:
+        """For `capture()`: expiry is noticed from now on."""
+        self._timer = ExpiryTimer(self.cache, lock, interval, self._failed)
+        self._timer.start()
+
+    def make_room(self, raw_key: Raw, size: int) -> None:
+        """For the write path: see `Seam.make_room`."""
+        try:
+            self._runner.make_room(raw_key, size)
+        except CaptureFailed:
+            if self._failure is None:
+                raise
+        if self._failure is not None and self._raise:
+            raise _failed(self._name, self._failure)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Ends the capture: what was captured is written, the segments are released; the cache goes on without it.
+
+        Do not hold the cache's lock. Raises `CaptureFailed` where not everything could be written within `timeout`
+        seconds. A second call does nothing.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            if self._timer is not None:
+                self._timer.stop()
+            self._detach()
+            self._runner.stop(timeout)
+            _live.discard(self)
+        error = self._runner.stop_error
+        if error is not None and self._failure is None:
+            self._failure = error
+            raise error if isinstance(error, CaptureFailed) else _failed(self._name, error)
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _failed(self, error: BaseException) -> None:
+        # Called by a thread of ours. A write under way goes on with the methods it began with; then none is captured.
+        self._failure = error
+        _LOG.error("cache %s: changes no longer reach Kafka: %s", self._name, error, exc_info=error)
+        self.cache.__class__ = _refusing(self._plain, self._name, error) if self._raise else self._plain
+
+    def _detach(self) -> None:
+        self.cache.__class__ = self._plain
+
+
+_captured_classes: Final[weakref.WeakSet[type[AnyCache]]] = weakref.WeakSet()
+
+
+def _failed(name: str, error: BaseException) -> CaptureFailed:
+    made = CaptureFailed(f"cache {name}: changes no longer reach Kafka: {error}")
+    made.__cause__ = error
+    return made
+
+
+def _refusing(base: type[AnyCache], name: str, error: BaseException) -> type[AnyCache]:
+    def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
+        raise _failed(name, error)
+
+    return subclass(base, {"__setitem__": __setitem__})
+
+
+def _close_all() -> None:
+    for one in list(_live):
+        try:
+            one.close()
+        except CaptureFailed as error:
+            _LOG.error("at exit: %s", error)
+
+
+def _forget_all() -> None:
+    """In a forked child: there is no connector's thread here, and the parent goes on capturing its own cache."""
+    for one in list(_live):
+        one._detach()
+    _live.clear()
+
+
+# Before the interpreter joins its threads and shuts the executors down that the connector needs to write its last
+# transaction; `atexit` comes too late for both.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
+os.register_at_fork(after_in_child=_forget_all)

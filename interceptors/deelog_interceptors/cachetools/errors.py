@@ -1,0 +1,26 @@
+"""What a captured write, or the capture itself, can fail with.
+
+DeelogError
+├── NotCapturable (TypeError)    key or value is no text, no bytes, not serializable; the cache did not change
+├── EntryTooLarge (ValueError)   above `max.entry.bytes`; the cache did not change
+└── CaptureFailed                the connector cannot go on, or could not write everything at the end
+
+The two bases are chosen for `@cached`: cachetools takes a `ValueError` of a write for its own "value too large" and
+returns the value uncached, which is right for an entry too large to capture and would hide a missing serializer.
+"""
+
+from __future__ import annotations
+
+from deelog_schemas.errors import DeelogError
+
+
+class NotCapturable(DeelogError, TypeError):
+    """A key or value that cannot be captured as it is. Raised by the write, before the cache changed."""
+
+
+class EntryTooLarge(DeelogError, ValueError):
+    """Key and value together are above `max.entry.bytes`. Raised by the write, before the cache changed."""
+
+
+class CaptureFailed(DeelogError):
+    """Changes no longer reach Kafka; `Capture.failure` and `__cause__` say why. The next start repairs by a reset."""

@@ -1,0 +1,91 @@
+"""When entries expire: as the cache says it, as records say it, and a timer that makes it happen in time.
+
+A timed cache of cachetools removes what has expired when it is next written to or counted. The timer calls the cache's
+own `expire()`, under the user's lock, so that a delete reaches Kafka also from a cache that nobody touches. Weighed:
+sleeping until the next expiry (which only private parts of the cache tell, in the unit of the user's timer) and
+looking at a fixed interval, which costs 1 µs where nothing has expired. The latter.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import cachetools
+
+from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.intercept import AnyCache
+
+
+def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
+    """How to ask a captured cache when an entry that it holds expires, in its own time; None where entries do not.
+
+    No public method tells it; the two names are cachetools' private ones.
+    """
+    for kind, name in ((cachetools.TTLCache, "_TTLCache__links"), (cachetools.TLRUCache, "_TLRUCache__items")):
+        if isinstance(cache, kind):
+            if not isinstance(getattr(cache, name, None), dict):
+                raise CaptureFailed(
+                    f"{kind.__name__} of cachetools {cachetools.__version__} keeps its expiries in a way that this "
+                    "version of deelog does not know: install cachetools 8.0"
+                )
+            return lambda held, key: getattr(held, name)[key].expires
+    if hasattr(cache, "expire"):
+        return lambda held, key: None  # timed in a way of the user's own: removals are captured, moments not known
+    return None
+
+
+def unix_ms_of(cache: AnyCache, given: Callable[[Any], float] | None) -> Callable[[Any], int | None]:
+    """From the cache's own time to Unix milliseconds: by the user's function (to Unix seconds), or by its timer.
+
+    `time.time`, `time.monotonic`, `time.perf_counter` and timers that give an aware `datetime` are known; of others
+    the unit is not, and `expires_at` is null.
+    """
+    if given is not None:
+        return lambda moment: round(given(moment) * 1000)
+    timer = getattr(getattr(cache, "timer", None), "_Timer__timer", None)
+    if timer is time.time:
+        return lambda moment: _milliseconds(moment)
+    if timer in (time.monotonic, time.perf_counter):
+        return lambda moment: _milliseconds(time.time() + moment - timer())
+    return lambda moment: _milliseconds(moment.timestamp()) if isinstance(moment, datetime.datetime) else None
+
+
+def _milliseconds(seconds: float) -> int | None:
+    # An entry with an endless time to live does not expire.
+    return round(seconds * 1000) if abs(seconds) < 1e14 else None
+
+
+class ExpiryTimer(threading.Thread):
+    """Calls `cache.expire()` under `lock` every `interval` seconds until stopped; `failed` hears of an exception."""
+
+    def __init__(
+        self,
+        cache: Any,
+        lock: AbstractContextManager[Any],
+        interval: float,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="deelog-expiry", daemon=True)  # holds nothing that an exit could cut in two
+        self._cache, self._lock, self._interval, self._failed = cache, lock, interval, failed
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            try:
+                with self._lock:
+                    if not self._stopped.is_set():
+                        self._cache.expire()
+            except Exception as error:
+                self._failed(error)
+                raise
+
+    def stop(self) -> None:
+        """Ends it; no `expire()` is called after this returns. The caller does not hold the lock."""
+        self._stopped.set()
+        if threading.current_thread() is not self:
+            self.join()

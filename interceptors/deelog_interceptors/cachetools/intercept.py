@@ -1,0 +1,287 @@
+"""A class like the cache's own whose writes are captured.
+
+Three ways to see the writes of somebody else's cache were weighed.
+
+- *A wrapper* (a `MutableMapping` around the cache): `isinstance` fails, which `@cached(info=True)` and users rely on;
+  references to the cache that were handed out before bypass it; and what the cache does inside `__setitem__`, its
+  evictions and expiries, is invisible from outside.
+- *Patching cachetools' classes*: concerns every cache of the process, other libraries' included; and methods with
+  two underscores cannot be patched on an instance.
+- *A subclass made for the one instance, assigned to its `__class__`*: the object stays the one that everybody holds,
+  `isinstance` and the user's own subclass stay true, no rule of any cache is copied, and the calls that cachetools
+  makes on itself (`self.popitem()` for an eviction, `self.expire()`, `del self[key]`) come to the subclass too. Taken.
+  `pop`, `setdefault`, `update` and `@cached` go through these methods. At the end the old class is put back.
+
+cachetools removes expired entries without `__delitem__`, but `expire()` returns them, and every such removal happens
+in `expire()`, in a `__delitem__` that then raises `KeyError`, or in a `TLRUCache.__setitem__` that stores nothing; a
+removal noted for an entry that was not there is dropped by the mirror. Where a user's subclass overrides a method, the
+capture looks what the cache holds afterwards instead of trusting that the method did what cachetools' own does.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import time
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import cachetools
+
+from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
+from deelog_interceptors.cachetools.serialize import Keys, PlainKeys, Raw, Values
+from deelog_interceptors.cachetools.tape import Tape, charge
+from deelog_schemas.operation import OVERHEAD, Reason
+
+AnyCache = cachetools.Cache[Any, Any]
+_PUT, _EVICT, _EXPIRE, _REMOVE = Reason.PUT, Reason.EVICT, Reason.EXPIRE, Reason.REMOVE
+_MISSING: Final = object()
+_FIRST_FREE_KEY: Final = "\x01"
+"""Texts below it begin with NUL, as the reserved keys do, or are empty: they take the long way round."""
+
+# Unbound methods of the base class: they look at the entry and move nothing in the order of use.
+_holds = cachetools.Cache.__contains__
+_count = cachetools.Cache.__len__
+_look = cachetools.Cache.__getitem__
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """What a captured class is made of."""
+
+    tape: Tape
+    keys: Keys
+    values: Values
+    max_entry_bytes: int
+    make_room: Callable[[Raw, int], None]
+    """Returns when the op log has room for the key's operation of so many bytes, or raises: the write fails."""
+
+    def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
+        """Raw key and value of a write to come, checked; raises before anything changed."""
+        raw_key, raw_value = self.keys.prepare(key), self.values.prepare(value)
+        if len(raw_key) + len(raw_value) > self.max_entry_bytes:
+            raise too_large(raw_key, raw_value, self.max_entry_bytes)
+        return raw_key, raw_value
+
+    def put(self, key: Any, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
+        """Notes an entry that now stands in the cache."""
+        self.keys.stored(key, raw_key)
+        self.tape.queue.append((_PUT, raw_key, raw_value, expires, time.time()))
+        self.tape.taken += charge(raw_key, raw_value)
+
+    def gone(self, key: Any, reason: Reason) -> None:
+        """Notes that the cache no longer has `key`, or never had: never fails, never waits."""
+        raw_key = self.keys.gone(key)
+        if raw_key is not None:
+            self.tape.queue.append((reason, raw_key, None, None, time.time()))
+            self.tape.taken += charge(raw_key, None)
+
+
+def too_large(raw_key: Raw, raw_value: Raw, limit: int) -> EntryTooLarge:
+    size = len(raw_key) + len(raw_value)
+    return EntryTooLarge(f"key and value are {size} bytes, max.entry.bytes allows {limit}: {ascii(raw_key)[:80]}")
+
+
+def captured_class(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> type[AnyCache]:
+    """The class to assign to a cache whose class is `base`.
+
+    `expiry` gives the moment, in the cache's own time, at which an entry expires; None where entries do not.
+    """
+    as_is = isinstance(seam.keys, PlainKeys) and seam.values.plain
+    if expiry is None and as_is and own(base, "__setitem__"):
+        setitem = _short_setitem(base, seam)
+    else:
+        setitem = _setitem(base, seam, expiry)
+    body: dict[str, Any] = {
+        "__setitem__": setitem,
+        "__delitem__": _delitem(base, seam),
+        "popitem": _popitem(base, seam),
+        "clear": _clear(base, seam),
+    }
+    if hasattr(base, "expire"):
+        body["expire"] = _expire(base, seam)
+    made = subclass(base, body)
+    made.__reduce_ex__ = _reduce_ex(base, made)  # type: ignore[method-assign]
+    return made
+
+
+def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
+    """A subclass that an instance of `base` can become, and that looks like `base` to those who print it."""
+    look = {
+        "__slots__": (),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+    }
+    return types.new_class(base.__name__, (base,), exec_body=lambda namespace: namespace.update(look | body))
+
+
+def own(base: type[AnyCache], name: str) -> bool:
+    """Whether `base` has the method from cachetools itself and not from a user's subclass."""
+    return getattr(getattr(base, name), "__module__", None) == cachetools.__name__
+
+
+def _short_setitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
+    """For text and bytes in cachetools' untimed caches, which store what they are given or raise before they do.
+
+    Written out, because each call that it saves is a tenth of what capture may cost.
+    """
+    tape, prepare, make_room, biggest = seam.tape, seam.prepare, seam.make_room, seam.max_entry_bytes + OVERHEAD
+    base_setitem, append, now = base.__setitem__, tape.queue.append, time.time
+    text = seam.values.text
+    key_type = str if isinstance(seam.keys, PlainKeys) and seam.keys.text else None
+    value_type = str if text else bytes
+
+    def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
+        raw_key: Raw
+        raw_value: Raw
+        if (
+            type(key) is key_type
+            and type(value) is value_type
+            and key >= _FIRST_FREE_KEY
+            and key.isascii()
+            and (not text or value.isascii())
+        ):
+            raw_key, raw_value = key, value
+        else:
+            raw_key, raw_value = prepare(key, value)
+        size = OVERHEAD + len(raw_key) + len(raw_value)
+        if size > biggest:
+            raise too_large(raw_key, raw_value, biggest - OVERHEAD)
+        if tape.taken + size > tape.limit:
+            make_room(raw_key, size)
+        writing, tape.writing = tape.writing, True
+        try:
+            base_setitem(self, key, value)
+        finally:
+            tape.writing = writing
+        append((_PUT, raw_key, raw_value, None, now()))
+        tape.taken += size
+
+    return __setitem__
+
+
+def _setitem(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> Callable[..., None]:
+    """For every other cache: what it holds after the write decides what is noted."""
+    tape, base_setitem, trusted = seam.tape, base.__setitem__, own(base, "__setitem__")
+
+    def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
+        raw_key, raw_value = seam.prepare(key, value)
+        size = charge(raw_key, raw_value)
+        if tape.taken + size > tape.limit:
+            seam.make_room(raw_key, size)
+        before, count = _stored(self, key), _count(self)
+        writing, tape.writing = tape.writing, True
+        try:
+            base_setitem(self, key, value)
+        finally:
+            tape.writing = writing
+            after = _stored(self, key)
+            if after is _MISSING:
+                # The entry's time is over already (TLRUCache), it was taken out to make room, or never stored.
+                seam.gone(key, _EXPIRE)
+            elif after is not before or after is value:  # else declined
+                seam.put(key, raw_key, raw_value, None if expiry is None else expiry(self, key))
+        if after is _MISSING and not trusted and before is _MISSING and _count(self) > count:
+            raise NotCapturable(
+                f"{base.__name__}.__setitem__ stored {ascii(key)[:80]} under another key: deelog would not know it "
+                "when it is evicted; change the key before the write"
+            )
+
+    return __setitem__
+
+
+def _stored(cache: AnyCache, key: Any) -> Any:
+    # Asked in this order: __getitem__ of a key that is missing would call the user's __missing__.
+    return _look(cache, key) if _holds(cache, key) else _MISSING
+
+
+def _delitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
+    tape, base_delitem, trusted = seam.tape, base.__delitem__, own(base, "__delitem__")
+
+    def __delitem__(self: AnyCache, key: Any) -> None:
+        try:
+            base_delitem(self, key)
+        except KeyError:
+            # A timed cache raises it behind the removal of an entry whose time was over.
+            if not _holds(self, key):
+                seam.gone(key, _EXPIRE)
+            raise
+        if trusted or not _holds(self, key):
+            seam.gone(key, tape.removing)
+
+    return __delitem__
+
+
+def _popitem(base: type[AnyCache], seam: Seam) -> Callable[..., tuple[Any, Any]]:
+    tape, base_popitem, trusted = seam.tape, base.popitem, own(base, "popitem")
+
+    def popitem(self: AnyCache) -> tuple[Any, Any]:
+        """Remove and return a `(key, value)` pair, by the rule of the cache."""
+        reason = _EVICT if tape.writing else _REMOVE
+        removing, tape.removing = tape.removing, reason
+        try:
+            key, value = base_popitem(self)
+        finally:
+            tape.removing = removing
+        if not trusted and not _holds(self, key):
+            seam.gone(key, reason)
+        return key, value
+
+    return popitem
+
+
+def _expire(base: Any, seam: Seam) -> Callable[..., list[tuple[Any, Any]]]:
+    tape, base_expire = seam.tape, base.expire
+
+    def expire(self: AnyCache, time: Any = None) -> list[tuple[Any, Any]]:
+        """Remove expired items and return their `(key, value)` pairs."""
+        removing, tape.removing = tape.removing, _EXPIRE
+        try:
+            expired: Iterable[tuple[Any, Any]] | None = base_expire(self, time)
+        finally:
+            tape.removing = removing
+        if not expired:
+            return []
+        pairs = list(expired)
+        for key, _ in pairs:
+            if not _holds(self, key):
+                seam.gone(key, _EXPIRE)
+        return pairs
+
+    return expire
+
+
+def _clear(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
+    base_clear, trusted = base.clear, own(base, "clear")
+
+    def clear(self: AnyCache) -> None:
+        """Remove all entries."""
+        before = [] if trusted else list(cachetools.Cache.__iter__(self))
+        base_clear(self)
+        if _count(self):
+            for key in before:
+                if not _holds(self, key):
+                    seam.gone(key, _REMOVE)
+        else:
+            seam.keys.cleared()
+            seam.tape.queue.append((Reason.CLEAR, "", None, None, time.time()))
+            seam.tape.taken += charge("", None)
+
+    return clear
+
+
+def _reduce_ex(base: type[AnyCache], made: type[AnyCache]) -> Callable[..., Any]:
+    def __reduce_ex__(self: AnyCache, protocol: Any) -> Any:
+        # A pickle or copy is another cache, of the class that the user wrote, and nobody captures it.
+        reduced = base.__reduce_ex__(self, protocol)
+        if not isinstance(reduced, tuple):
+            return reduced
+        function, arguments, *rest = reduced
+        arguments = tuple(base if argument is made else argument for argument in arguments)
+        if function is copyreg.__newobj__:  # type: ignore[attr-defined]
+            function = base.__new__  # pickle insists on the object's own class behind the other name
+        return (base if function is made else function, arguments, *rest)
+
+    return __reduce_ex__

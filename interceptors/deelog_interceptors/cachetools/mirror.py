@@ -1,0 +1,135 @@
+"""What was captured of the cache, by segment: the connector's view of it, kept in the connector's own thread.
+
+When the connector reads a segment for a reset, it could read the cache under the user's lock, or a mirror that the
+same thread keeps up to date as it takes changes from the queue. The mirror was taken, for four reasons. Its content
+is by construction the fold of what has a position, so it is consistent with `core.last_sequence`. It holds the values
+as they were captured: a list that its owner changed after the write is not read again. It needs no lock, so a reset
+never holds up a write, and, what decided it: with `oplog.overflow=block` a writer waits *holding the lock* until the
+connector has made room; a connector that needs the lock for that would never make it. And reading it moves nothing in
+the order in which the cache evicts. It costs about 150 bytes per entry: keys and values are the cache's own objects,
+but for values that had to be serialized, of which it keeps the bytes.
+
+It also knows whether an entry existed and what was there before, so the write path need not look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from deelog_interceptors.cachetools.serialize import Raw, encoded
+from deelog_interceptors.cachetools.tape import Tape, charge
+from deelog_schemas.keys import segment_of
+from deelog_schemas.operation import Entry, Operation, Reason
+
+_PUT, _CLEAR = Reason.PUT, Reason.CLEAR
+
+
+class Appender(Protocol):
+    """What a drain needs of `ConnectorCore`."""
+
+    def append(
+        self,
+        segment: int,
+        reason: str,
+        key: bytes,
+        value: bytes | None,
+        expires_at: int | None,
+        ts_us: int,
+        existed: bool,
+        before: bytes | None = None,
+    ) -> Operation: ...
+
+    def acked(self, segment: int, sequence: int) -> None: ...
+
+
+class Mirror:
+    """One thread's: whoever drains also reads.
+
+    `unix_ms` turns an expiry in the cache's own time into Unix milliseconds, or None where that cannot be known.
+    """
+
+    def __init__(self, segments: int, full_before: bool, unix_ms: Callable[[Any], int | None]) -> None:
+        self._segments = segments
+        self._full_before = full_before
+        self._unix_ms = unix_ms
+        self._values: list[dict[Raw, Raw]] = [{} for _ in range(segments)]
+        self._expiries: dict[Raw, int] = {}
+        self.drained = 0
+        """Bytes ever taken from the tape; what lies on it is `tape.taken` less this."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._values))
+
+    def load(self, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
+        """Takes an entry that was there before the capture: state, not an operation."""
+        self._values[segment_of(encoded(raw_key), self._segments)][raw_key] = raw_value
+        self._expires(raw_key, expires)
+
+    def entries(self, segment: int) -> list[Entry]:
+        """All entries of a segment."""
+        expiry = self._expiries.get
+        return [Entry(encoded(key), encoded(value), expiry(key)) for key, value in self._values[segment].items()]
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        """One entry."""
+        raw_key: Raw = key
+        value = self._values[segment].get(key)
+        if value is None and key.isascii():
+            raw_key = key.decode()
+            value = self._values[segment].get(raw_key)
+        return None if value is None else Entry(key, encoded(value), self._expiries.get(raw_key))
+
+    def drain(self, tape: Tape, core: Appender, limit: int) -> int:
+        """Gives at most `limit` changes their positions, and counts them as acknowledged; returns how many it took."""
+        popleft = tape.queue.popleft
+        last: dict[int, int] = {}
+        count = min(limit, len(tape.queue))
+        for _ in range(count):
+            reason, raw_key, raw_value, expires, at = popleft()
+            self.drained += charge(raw_key, raw_value)
+            ts_us = int(at * 1_000_000)
+            if reason is _CLEAR:
+                last |= self._clear(core, ts_us)
+                continue
+            key = encoded(raw_key)
+            segment = segment_of(key, self._segments)
+            values = self._values[segment]
+            before = values.get(raw_key)
+            if raw_value is None and before is None:
+                continue  # what was not there is not gone
+            value, expires_at = self._take(values, raw_key, raw_value, expires)
+            image = encoded(before) if self._full_before and before is not None else None
+            operation = core.append(segment, reason, key, value, expires_at, ts_us, before is not None, image)
+            last[segment] = operation.sequence
+        for segment, sequence in last.items():
+            core.acked(segment, sequence)
+        return count
+
+    def _take(
+        self, values: dict[Raw, Raw], raw_key: Raw, raw_value: Raw | None, expires: Any
+    ) -> tuple[bytes | None, int | None]:
+        if raw_value is None:
+            del values[raw_key]
+            self._expiries.pop(raw_key, None)
+            return None, None
+        values[raw_key] = raw_value
+        return encoded(raw_value), self._expires(raw_key, expires)
+
+    def _expires(self, raw_key: Raw, expires: Any) -> int | None:
+        expires_at = None if expires is None else self._unix_ms(expires)
+        if expires_at is not None:
+            self._expiries[raw_key] = expires_at
+        elif self._expiries:
+            self._expiries.pop(raw_key, None)
+        return expires_at
+
+    def _clear(self, core: Appender, ts_us: int) -> dict[int, int]:
+        """One operation for each segment that has entries; returns their sequences."""
+        last = {}
+        for segment, values in enumerate(self._values):
+            if values:
+                values.clear()
+                last[segment] = core.append(segment, _CLEAR, b"", None, None, ts_us, True).sequence
+        self._expiries.clear()
+        return last

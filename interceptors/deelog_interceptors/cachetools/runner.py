@@ -1,0 +1,251 @@
+"""The connector of one captured cache, in a thread of its own with an event loop of its own.
+
+Weighed: a task in the user's event loop (many programs have none, and a slow one would hold up the transactions), a
+process of its own (every value would be copied into it), and a thread. The thread looks at the queue on a fixed tick
+instead of being woken: waking a loop costs the writer some 5 µs, and a transaction waits `commit.interval.ms` anyhow.
+
+A cache of one process owns all segments (protocol.md section 7, last lines): the epoch is one above the highest
+claim, every segment is reset once at the start, since a cache that came back is a changed cache, and what has a
+position is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from deelog_connector.runtime import Connector, Stats
+from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.mirror import Mirror
+from deelog_interceptors.cachetools.serialize import Raw, encoded
+from deelog_interceptors.cachetools.tape import Tape
+from deelog_schemas.config import Config
+from deelog_schemas.keys import segment_of
+from deelog_schemas.operation import OVERHEAD, Entry, Operation
+
+_LOG: Final = logging.getLogger("deelog.cachetools")
+_SLICE: Final = 64
+"""Changes between two points where the thread lets go of the interpreter lock: about 0.2 ms."""
+_MAX_STEP_DOWNS: Final = 5
+"""As often in a row may another process claim our segments before this one gives up."""
+_SETTLED_SECONDS: Final = 60.0
+
+
+class Runner(threading.Thread):
+    """Runs the connector until `stop()`, or until it fails and `failed` is called, once.
+
+    Not a daemon: the interpreter waits for the transaction under way. `capture.py` stops it before an exit.
+    """
+
+    def __init__(self, config: Config, mirror: Mirror, tape: Tape, failed: Callable[[BaseException], None]) -> None:
+        super().__init__(name=f"deelog-{config['cache.name']}")
+        self._config, self._mirror, self._tape, self._failed = config, mirror, tape, failed
+        self._tick = min(0.02, max(0.001, config["commit.interval.ms"] / 5000))
+        self._max_block = config["max.block.ms"] / 1000
+        self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._begin, self._stop = threading.Event(), threading.Event()
+        self._stop_seconds = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connector: Connector | None = None
+        self._reported = False
+        self.stop_error: BaseException | None = None
+
+    def wait_started(self, seconds: float) -> None:
+        """Returns once the connector has read what it needs; raises what kept it from it, `TimeoutError` at last."""
+        self._started.result(seconds)
+
+    @property
+    def stats(self) -> Stats:
+        """The connector's counters. Only after `wait_started()`."""
+        assert self._connector is not None
+        return self._connector.stats
+
+    def begin(self) -> None:
+        """The cache is captured and its mirror loaded: take over all segments."""
+        self._begin.set()
+
+    def stop(self, seconds: float) -> None:
+        """Writes what was captured, releases the segments, and ends the thread; at most `seconds`, or `stop_error`."""
+        self._stop_seconds = seconds
+        self._stop.set()
+        self.join()
+
+    def make_room(self, raw_key: Raw, size: int) -> None:
+        """Called by a writer, under the user's lock: waits as `oplog.overflow` says, `max.block.ms` and a bit."""
+        loop = self._loop
+        if loop is None or not self.is_alive():
+            return
+        segment = segment_of(encoded(raw_key), self._config["segment.count"])
+        waiting = asyncio.run_coroutine_threadsafe(self._make_room(segment, size), loop)
+        try:
+            waiting.result(self._max_block + 10)
+        except (concurrent.futures.CancelledError, TimeoutError) as error:
+            waiting.cancel()
+            raise CaptureFailed("the connector made no room in the op log; see Capture.failure") from error
+
+    async def _make_room(self, segment: int, size: int) -> None:
+        assert self._connector is not None
+        self._drain_all()
+        await self._connector.make_room(segment, size)
+        self._publish()
+
+    # -- in the thread --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except Exception as error:  # noqa: BLE001 - handed on: to whoever starts, stops, or asks for `failure`
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        if not self._started.done():
+            self._started.set_exception(error)
+        elif self._stop.is_set():
+            self.stop_error = self.stop_error or error
+        elif not self._reported:
+            self._reported = True
+            self._failed(error)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        member = f"{self._config['node.id']}@{time.time_ns() // 1_000_000}"
+        side = Side(self._mirror)
+        connector = self._connector = Connector(self._config, member, side, connector_name="cachetools")
+        side.acked = connector.core.acked
+        try:
+            await self._start(connector)
+            self._started.set_result(None)
+            await self._until(self._begin)
+            if self._begin.is_set():
+                self._promote(range(self._config["segment.count"]), "start")
+                await self._serve(side)
+        except BaseException as error:
+            self._report(error)  # before writers that wait for room are cancelled with this loop
+            await connector.stop(release=False)
+            raise
+        await self._finish(connector)
+
+    async def _start(self, connector: Connector) -> None:
+        starting = asyncio.ensure_future(connector.start())
+        while not starting.done():
+            await asyncio.wait([starting], timeout=0.1)
+            if self._stop.is_set():
+                starting.cancel()
+        await starting
+
+    async def _until(self, event: threading.Event) -> None:
+        while not (event.is_set() or self._stop.is_set()):
+            await asyncio.sleep(self._tick)
+            self._raise_failure()
+
+    async def _serve(self, side: Side) -> None:
+        while not self._stop.is_set():
+            while self._drain():  # noqa: ASYNC110
+                # Each pass over the selector lets go of the interpreter lock: writers wait for one slice at most.
+                await asyncio.sleep(0)
+            self._publish()
+            if side.lost:
+                await self._take_back(side)
+            await asyncio.sleep(self._tick)
+            self._raise_failure()
+
+    async def _finish(self, connector: Connector) -> None:
+        if not self._begin.is_set():
+            await connector.stop(release=False)
+            return
+        self._drain_all()
+        connector.wake()
+        core, segments = connector.core, range(self._config["segment.count"])
+        until = time.monotonic() + self._stop_seconds
+        while any(core.phase(s) != "writing" for s in segments) or core.unwritten():
+            if time.monotonic() > until or connector.failure.done() or connector.stats.stopped:
+                break
+            await asyncio.sleep(self._tick)
+        await connector.stop()
+        left, stopped = [s for s in segments if core.phase(s) != "released"], connector.stats.stopped
+        if left:
+            why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
+            raise CaptureFailed(
+                f"{len(left)} of {len(segments)} segments could not be written to their end within "
+                f"{self._stop_seconds:g} s; the next start repairs them by a reset{why}"
+            )
+
+    def _promote(self, segments: Iterable[int], reason: str) -> None:
+        assert self._connector is not None
+        core = self._connector.core
+        epoch = core.highest_claim() + 1
+        for segment in segments:
+            core.promote(segment, epoch, reason)
+        self._publish()
+        self._connector.wake()
+
+    async def _take_back(self, side: Side) -> None:
+        """Another process claimed segments of ours; there is no cluster that could have given them to it."""
+        now = time.monotonic()
+        side.step_downs = 1 if now - side.stepped_down_at > _SETTLED_SECONDS else side.step_downs + 1
+        side.stepped_down_at = now
+        if side.step_downs > _MAX_STEP_DOWNS:
+            raise CaptureFailed(
+                f"another process captures cache {self._config['cache.name']!r} into the same topic and takes its "
+                f"segments again and again ({side.lost_why}): give one of them another cache.name or topic.prefix"
+            )
+        await asyncio.sleep(0.1 * 2**side.step_downs)
+        lost, side.lost = sorted(side.lost), set()
+        self._promote(lost, "superseded")
+
+    def _raise_failure(self) -> None:
+        assert self._connector is not None
+        failure = self._connector.failure
+        if failure.done() and not failure.cancelled():
+            failure.result()
+
+    def _drain(self) -> int:
+        assert self._connector is not None
+        return self._mirror.drain(self._tape, self._connector.core, _SLICE)
+
+    def _drain_all(self) -> None:
+        while self._drain():
+            pass
+
+    def _publish(self) -> None:
+        """Tells the writers how much the op log takes now. An operation is never smaller than its overhead."""
+        assert self._connector is not None
+        budget = self._connector.core.budget
+        free = min(budget.max_bytes - budget.bytes, (budget.max_operations - budget.operations) * OVERHEAD)
+        self._tape.limit = self._mirror.drained + max(0, free)
+
+
+class Side:
+    """How the connector looks at the cache: `CacheSide`."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self.acked: Callable[[int, int], None] | None = None
+        self.lost: set[int] = set()
+        self.lost_why = ""
+        self.step_downs = 0
+        self.stepped_down_at = float("-inf")
+
+    def entries(self, segment: int) -> list[Entry]:
+        return self._mirror.entries(segment)
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        return self._mirror.get(segment, key)
+
+    def corrected(self, segment: int, operations: list[Operation]) -> None:
+        """They say what the mirror holds already; there is no backup whose answer they would have to wait for."""
+        assert self.acked is not None
+        self.acked(segment, operations[-1].sequence)
+
+    def released(self, segment: int) -> None:
+        """The stop goes on by itself."""
+
+    def stepped_down(self, segment: int, reason: str) -> None:
+        _LOG.warning("segment %d: %s; taking it back", segment, reason)
+        self.lost.add(segment)
+        self.lost_why = reason

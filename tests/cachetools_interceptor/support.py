@@ -1,0 +1,133 @@
+"""A captured cache without Kafka: the write path and the mirror as they are, and a core that writes operations down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cachetools
+
+from deelog_interceptors.cachetools.expiry import expiry_of, unix_ms_of
+from deelog_interceptors.cachetools.intercept import Seam, captured_class
+from deelog_interceptors.cachetools.mirror import Mirror
+from deelog_interceptors.cachetools.serialize import Serializer, Values, encoded, keys_of, named
+from deelog_interceptors.cachetools.tape import Tape
+from deelog_schemas.keys import segment_of
+from deelog_schemas.operation import Operation, Reason
+
+SEGMENTS = 16
+
+
+class Clock:
+    """A timer that goes on when it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Written:
+    """A core that only appends, and checks what it is told: existed as the operations before say, acks in order."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[int, Operation]] = []
+        self.states: list[dict[bytes, bytes]] = [{} for _ in range(SEGMENTS)]
+        self.last = [0] * SEGMENTS
+        self.acks = [0] * SEGMENTS
+
+    def append(
+        self,
+        segment: int,
+        reason: str,
+        key: bytes,
+        value: bytes | None,
+        expires_at: int | None,
+        ts_us: int,
+        existed: bool,
+        before: bytes | None = None,
+    ) -> Operation:
+        self.last[segment] += 1
+        operation = Operation(1, self.last[segment], reason, key, value, expires_at, ts_us, existed, before)
+        self.operations.append((segment, operation))
+        state = self.states[segment]
+        if reason == Reason.CLEAR:
+            assert state, "a clear of a segment without entries"
+            state.clear()
+            return operation
+        assert segment == segment_of(key, SEGMENTS)
+        assert existed == (key in state), f"{reason} of {key!r}: existed {existed}"
+        assert before is None or before == state[key]
+        if value is None:
+            assert reason in (Reason.EVICT, Reason.EXPIRE, Reason.REMOVE)
+            del state[key]
+        else:
+            assert reason == Reason.PUT
+            state[key] = value
+        return operation
+
+    def acked(self, segment: int, sequence: int) -> None:
+        assert self.acks[segment] < sequence == self.last[segment]
+        self.acks[segment] = sequence
+
+    @property
+    def entries(self) -> dict[bytes, bytes]:
+        """What a reader of all operations has."""
+        return {key: value for state in self.states for key, value in state.items()}
+
+
+class Attached:
+    """`cache`, captured into `core`; `room` is called where a write would exceed `tape.limit`."""
+
+    def __init__(
+        self,
+        cache: Any,
+        *,
+        key_format: str = "string",
+        value_format: str = "string",
+        key_serializer: str | Serializer | None = None,
+        value_serializer: str | Serializer | None = None,
+        max_entry_bytes: int = 1000,
+        full_before: bool = False,
+        unix_time: Callable[[Any], float] | None = None,
+        room: Callable[[Any, int], None] | None = None,
+    ) -> None:
+        self.cache, self.core, self.tape = cache, Written(), Tape()
+        self.tape.limit = 10**9
+        self.plain = type(cache)
+        self.mirror = Mirror(SEGMENTS, full_before, unix_ms_of(cache, unix_time))
+        self.keys = keys_of(key_format, key_serializer)
+        self.values = Values(value_format, None if value_serializer is None else named(value_serializer))
+        seam = Seam(self.tape, self.keys, self.values, max_entry_bytes, room or self._no_room)
+        cache.__class__ = captured_class(self.plain, seam, expiry_of(cache))
+
+    @staticmethod
+    def _no_room(raw_key: Any, size: int) -> None:
+        raise AssertionError("a write asked for room that there is")
+
+    def drain(self) -> list[Operation]:
+        """Takes all changes; returns the operations they became."""
+        before = len(self.core.operations)
+        while self.mirror.drain(self.tape, self.core, 3):
+            pass
+        assert self.mirror.drained == self.tape.taken, "what was charged is what was drained"
+        return [operation for _, operation in self.core.operations[before:]]
+
+    def told(self) -> list[tuple[str, str]]:
+        """Reason and key of the operations since the last drain."""
+        return [(str(o.reason), o.key.decode()) for o in self.drain()]
+
+    def check(self) -> None:
+        """What the operations say, what the mirror has, and what the cache holds are the same."""
+        self.drain()
+        held = {}
+        for key in list(cachetools.Cache.__iter__(self.cache)):
+            raw_key = self.keys.prepare(key)
+            held[encoded(raw_key)] = encoded(self.values.prepare(cachetools.Cache.__getitem__(self.cache, key)))
+        assert self.core.entries == held
+        mirrored = [entry for segment in range(SEGMENTS) for entry in self.mirror.entries(segment)]
+        assert {entry.key: entry.value for entry in mirrored} == held
+        assert len(mirrored) == len(self.mirror) == len(held)
+        for entry in mirrored:
+            assert self.mirror.get(segment_of(entry.key, SEGMENTS), entry.key) == entry
