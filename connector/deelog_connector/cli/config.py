@@ -109,7 +109,7 @@ def _takes(field: Field) -> str:
     if field.pattern is not None:
         return f"{kind}: `{field.pattern.pattern}`"
     if field.type in (Type.INT, Type.LONG):
-        return f"{kind}: {field.takes.removeprefix('a whole number ')}"
+        return f"{kind}: {field.takes.removeprefix('a whole number ').removeprefix('of ')}"
     return kind
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deelog_schemas.config import secrets
@@ -79,18 +79,24 @@ def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
 
 
 def _names(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    parts = ("topic.prefix", "cache.name", "topic.delimiter")
-    if not known.keys() >= set(parts):
+    if not known.keys() >= {"topic.prefix", "cache.name", "topic.delimiter"}:
         return
+    prefix, cache, delimiter = known["topic.prefix"], known["cache.name"], known["topic.delimiter"]
     try:
-        prefix, cache, delimiter = (known[part] for part in parts)
         Topics(prefix, cache, delimiter, known.get("diff.topic"), known.get("signal.kafka.topic"))
     except ConfigError as error:
-        for e in error.errors:
-            if any(references(given.get(name, "")) for name in (*parts, e.field)):
-                yield FieldError(e.field, "resolves to a name that cannot be used", _shown(e.field, {}, given))
-            else:
-                yield e
+        yield from without_resolved(error.errors, given)
+
+
+def without_resolved(errors: Sequence[FieldError], given: Mapping[str, str]) -> list[FieldError]:
+    """Errors of `Topics`, which name topics, as they may be shown: not where a reference takes part in the name."""
+    kept = []
+    for e in errors:
+        if any(references(given.get(name, "")) for name in ("topic.prefix", "cache.name", "topic.delimiter", e.field)):
+            kept.append(FieldError(e.field, "resolves to a name that cannot be used", _shown(e.field, {}, given)))
+        else:
+            kept.append(e)
+    return kept
 
 
 def _shown(name: str, known: Mapping[str, Any], given: Mapping[str, str]) -> str:

@@ -53,16 +53,15 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
         if field is None:
             errors.append(_unknown(name))
             continue
+        text = None
         try:
             raw[name] = text = _text(given)
-            if _has_reference(text):
-                continue  # what it points at is checked when it is resolved
-            values[name] = field.parse(text)
+            if not _has_reference(text):  # what one points at is checked when it is resolved
+                values[name] = field.parse(text)
         except Refused as error:
-            visible = None if given is None else shown(name, str(given))
-            errors.append(FieldError(name, str(error), visible))
+            errors.append(FieldError(name, str(error), None if text is None else shown(name, text)))
     for field in FIELDS.values():
-        if field.name not in raw:
+        if field.name not in mapping:
             if field.required_by(role):
                 errors.append(FieldError(field.name, f"is required; {field.takes}"))
             else:
@@ -107,13 +106,22 @@ class Config(Mapping[str, Any]):
             raise ConfigError([FieldError("cache.name", "is required here")])
         # Derived names are left to Topics, so that there is one place that makes them.
         overrides = {name: self[name] if name in self._raw else None for name in ("diff.topic", "signal.kafka.topic")}
-        return Topics(
-            self["topic.prefix"],
-            cache,
-            self["topic.delimiter"],
-            overrides["diff.topic"],
-            overrides["signal.kafka.topic"],
-        )
+        try:
+            return Topics(
+                self["topic.prefix"],
+                cache,
+                self["topic.delimiter"],
+                overrides["diff.topic"],
+                overrides["signal.kafka.topic"],
+            )
+        except ConfigError as error:
+            raise ConfigError(checks.without_resolved(error.errors, self._raw)) from None
+
+    @property
+    def entries_per_segment(self) -> int:
+        """A segment's share of `cache.max.entries`, at least 1."""
+        share: int = self["cache.max.entries"] // self["segment.count"]
+        return share
 
     def captures(self, cache: str) -> bool:
         """Whether the cache of that name is captured, by `cache.include.list` and `cache.exclude.list`."""
@@ -203,11 +211,11 @@ class Config(Mapping[str, Any]):
         return None if self["cache.name"] is None else self.topics.diff
 
 
-def _field(name: str) -> Field | None:
-    """The declaration behind a name: a field's, or one made for an override that is allowed or refused by name."""
+def _field(name: Any) -> Field | None:
+    """The declaration behind a name: a field's, or one made for an override that is allowed."""
     if name in FIELDS:
         return FIELDS[name]
-    for client in CLIENTS:
+    for client in CLIENTS if isinstance(name, str) else ():
         prefix = f"{client}.override."
         if name.startswith(prefix) and refusal(client, name.removeprefix(prefix)) is None:
             return Field(

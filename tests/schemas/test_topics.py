@@ -1,0 +1,104 @@
+"""The names on a Kafka cluster."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deelog_schemas.errors import ConfigError
+from deelog_schemas.topics import RESERVED_SUFFIXES, Topics, topic_problem, transactional_id_diff, transactional_id_node
+
+names = st.text("abAB09._-", min_size=1, max_size=12)
+delimiters = st.text("._-", min_size=1, max_size=2)
+
+
+def test_every_name_of_a_cache() -> None:
+    topics = Topics("shop", "sessions")
+    assert (topics.changes, topics.positions) == ("shop.sessions", "shop.sessions.positions")
+    assert (topics.topology, topics.diff) == ("shop.sessions.topology", "shop.sessions.diff")
+    assert topics.signal == "shop-signal"
+    assert (topics.controller_group, topics.diff_group) == ("shop.sessions.controller", "shop.sessions.diff")
+    assert topics.transactional_id_node("n1") == "shop/sessions/node/n1"
+    assert topics.transactional_id_controller == "shop/sessions/controller"
+    assert topics.transactional_id_diff(3) == "shop/sessions/diff/3"
+
+
+def test_the_delimiter_governs_all_suffixes() -> None:
+    topics = Topics("shop", "sessions", "__")
+    assert topics.positions == "shop__sessions__positions"
+    assert topics.diff == "shop__sessions__diff"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "cache", "delimiter", "fields"),
+    [
+        ("p", "", ".", {"cache.name"}),
+        ("", "c", ".", {"topic.prefix"}),
+        ("p q", "c", ".", {"topic.prefix"}),
+        ("p", "c/d", ".", {"cache.name"}),
+        ("p", "é", ".", {"cache.name"}),
+        ("p", "c\n", ".", {"cache.name"}),
+        ("p", "c", "", {"topic.delimiter"}),
+        ("p", "c", "/", {"topic.delimiter"}),
+        ("p", "positions", ".", {"cache.name"}),
+        ("p", "a.positions", ".", {"cache.name"}),
+        ("p", "mytopology", ".", {"cache.name"}),
+        ("p", "a-diff", "-", {"cache.name"}),
+        ("p", "signal", "-", {"signal.kafka.topic"}),
+        ("p" * 125, "c" * 114, ".", {"cache.name"}),
+        ("p" * 125, "c" * 125, ".", {"cache.name", "diff.topic"}),
+        ("p" * 245, "c", ".", {"cache.name", "diff.topic", "signal.kafka.topic"}),
+    ],
+)
+def test_names_that_cannot_be(prefix: str, cache: str, delimiter: str, fields: set[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Topics(prefix, cache, delimiter)
+    assert {error.field for error in caught.value.errors} == fields
+
+
+def test_the_longest_name_that_can_be() -> None:
+    assert len(Topics("p" * 125, "c" * 113).positions) == 249
+
+
+@pytest.mark.parametrize("other", ["shop.sessions", "shop.sessions.positions", "shop.sessions.topology"])
+def test_a_topic_named_by_hand_must_be_another(other: str) -> None:
+    with pytest.raises(ConfigError, match=r"diff\.topic.*another topic"):
+        Topics("shop", "sessions", diff_topic=other)
+    with pytest.raises(ConfigError, match=r"signal\.kafka\.topic.*another topic"):
+        Topics("shop", "sessions", signal_topic=other)
+    with pytest.raises(ConfigError, match=r"signal\.kafka\.topic"):
+        Topics("shop", "sessions", diff_topic="x", signal_topic="x")
+    with pytest.raises(ConfigError, match=r"diff\.topic.*neither"):
+        Topics("shop", "sessions", diff_topic="..")
+
+
+def _all(topics: Topics) -> set[str]:
+    return {topics.changes, topics.positions, topics.topology, topics.diff}
+
+
+@given(names, names, names, delimiters)
+def test_no_two_caches_share_a_topic(prefix: str, one: str, other: str, delimiter: str) -> None:
+    try:
+        first, second = Topics(prefix, one, delimiter), Topics(prefix, other, delimiter)
+    except ConfigError:
+        return
+    assert all(topic_problem(name) is None for name in _all(first))
+    assert one == other or not _all(first) & _all(second)
+
+
+@given(names, delimiters, st.sampled_from(RESERVED_SUFFIXES))
+def test_a_cache_that_another_ones_topic_would_fall_onto_is_refused(cache: str, delimiter: str, suffix: str) -> None:
+    with pytest.raises(ConfigError):
+        Topics("p", f"{cache}{delimiter}{suffix}", delimiter)
+
+
+@pytest.mark.parametrize("node_id", ["", "a.b", "a/b", "x" * 65, "n1\n"])
+def test_a_node_id_that_cannot_be(node_id: str) -> None:
+    with pytest.raises(ConfigError, match=r"node\.id"):
+        transactional_id_node("p", "c", node_id)
+
+
+def test_a_partition_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        transactional_id_diff("p", "c", -1)
