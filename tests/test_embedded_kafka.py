@@ -15,8 +15,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deelog_connector.kafka.embedded import EmbeddedKafka, free_port, running, stop_running
+from deelog_connector.kafka.embedded import EmbeddedKafka
 from deelog_connector.kafka.prerequisites import AlreadyRunning, BrokerFailed, JavaError, PortTaken, find_java
+from deelog_connector.kafka.probe import free_port
+from deelog_connector.kafka.running import running, stop_running
 
 Settings = dict[str, str | int | float | bool]
 

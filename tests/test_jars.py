@@ -14,9 +14,9 @@ from threading import Thread
 import pytest
 
 from deelog_connector.kafka import jars
-from deelog_connector.kafka.embedded import free_port
 from deelog_connector.kafka.jars import Jar
 from deelog_connector.kafka.prerequisites import DownloadError
+from deelog_connector.kafka.probe import free_port
 
 CONTENT = {f"org.example:part{n}:1.{n}": f"jar {n}".encode() * 1000 for n in range(6)}
 PINNED = [Jar(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items()]

@@ -7,6 +7,7 @@ broker. All three are Apache Kafka; DEELOG_TEST_KAFKA=embedded|docker forces one
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,13 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from deelog_connector.kafka.embedded import HOST, EmbeddedKafka, free_port, wait_until_it_serves
+from deelog_connector.kafka.development import settings
+from deelog_connector.kafka.embedded import EmbeddedKafka
+from deelog_connector.kafka.probe import HOST, free_port, wait_until_it_serves
 
 IMAGE = "apache/kafka:4.3.1"
 _ENGINE_SECONDS = 2
+_DOCKER_SOCKET = "/var/run/docker.sock"
 _START_SECONDS = 90.0
 
 
@@ -82,10 +86,10 @@ class ContainerBroker:
         from testcontainers.core.container import DockerContainer
 
         self._port = free_port()
-        settings = EmbeddedKafka(Path("/tmp/kraft")).settings(self._port, 9093)
-        settings["listeners"] = f"PLAINTEXT://:{self._port},CONTROLLER://:9093"
+        inside = settings(self._port, 9093, Path("/tmp/kraft"))
+        inside["listeners"] = f"PLAINTEXT://:{self._port},CONTROLLER://:9093"
         self._container = DockerContainer(IMAGE).with_bind_ports(self._port, self._port)
-        for name, value in settings.items():
+        for name, value in inside.items():
             self._container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
         self._container.start()
         wait_until_it_serves(self.bootstrap, _START_SECONDS)
@@ -125,8 +129,13 @@ class ContainerBroker:
 
 def _engine_answers() -> bool:
     """Whether a Docker engine answers within two seconds."""
-    if not os.environ.get("DOCKER_HOST") and not Path("/var/run/docker.sock").exists():
-        return False
+    if not os.environ.get("DOCKER_HOST"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_ENGINE_SECONDS)
+            try:
+                probe.connect(_DOCKER_SOCKET)
+            except OSError:
+                return False
     import docker
     from docker.errors import DockerException
 

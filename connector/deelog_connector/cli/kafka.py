@@ -72,7 +72,7 @@ def start(port: int, data_dir: Path | None, heap: str, foreground: bool) -> None
 @_DATA_DIR
 def stop(data_dir: Path | None) -> None:
     """Stop the broker of the folder; no error where none runs."""
-    from deelog_connector.kafka.embedded import stop_running
+    from deelog_connector.kafka.running import stop_running
 
     folder = _data_dir(data_dir)
     click.echo(f"stopped the broker of {folder}" if stop_running(folder) else f"no broker runs on {folder}")
@@ -82,7 +82,7 @@ def stop(data_dir: Path | None) -> None:
 @_DATA_DIR
 def status(data_dir: Path | None) -> None:
     """Print the broker's address; exit code 0 where it runs, 3 where it does not."""
-    from deelog_connector.kafka.embedded import running
+    from deelog_connector.kafka.running import running
 
     folder = _data_dir(data_dir)
     broker = running(folder)

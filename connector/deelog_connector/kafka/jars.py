@@ -108,7 +108,6 @@ def _download(set_name: str, jars: list[Jar], folder: Path) -> None:
         urls={jar.name: base + jar.path for jar in jars},
         retry_if_failed=_RETRIES,
     )
-    get = pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS, verify=trust_store(), chunk_size=_CHUNK_BYTES)
     quiet = not sys.stderr.isatty()
     if quiet:
         _say(f"fetching {len(jars)} jars of {set_name} ({total / 1e6:.0f} MB) into {folder}")
@@ -116,7 +115,7 @@ def _download(set_name: str, jars: list[Jar], folder: Path) -> None:
         ThreadPoolExecutor(_PARALLEL, thread_name_prefix="jars") as pool,
         tqdm(total=total, unit="B", unit_scale=True, desc=f"{set_name} jars", disable=quiet) as bar,
     ):
-        running = {pool.submit(client.fetch, jar.name, downloader=get): jar for jar in jars}
+        running = {pool.submit(client.fetch, jar.name, downloader=_get): jar for jar in jars}
         for done in as_completed(running):
             jar = running[done]
             try:
@@ -127,6 +126,19 @@ def _download(set_name: str, jars: list[Jar], folder: Path) -> None:
             bar.update(jar.size)
     if quiet:
         _say(f"fetched {set_name}")
+
+
+def _get(url: str, output: str, client: object) -> None:
+    """pooch's downloader, but one that closes the connection also where the answer is an error."""
+    import requests
+
+    with (
+        requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS, verify=trust_store()) as response,
+        Path(output).open("wb") as file,
+    ):
+        response.raise_for_status()
+        for chunk in response.iter_content(_CHUNK_BYTES):
+            file.write(chunk)
 
 
 def _explained(jar: Jar, url: str, folder: Path, error: Exception) -> DownloadError:

@@ -1,0 +1,79 @@
+"""Ports, and whether somebody serves on them: small waits with a deadline."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+__all__ = ["HOST", "can_bind", "free_port", "until", "wait_until_it_serves"]
+
+HOST = "127.0.0.1"
+_POLL_SECONDS = 0.05
+
+
+def wait_until_it_serves(bootstrap: str, timeout: float, check: Callable[[], None] = lambda: None) -> None:
+    """Return once a broker at `bootstrap` takes requests; TimeoutError after `timeout` seconds.
+
+    That is when metadata names a broker: the port opens a moment before topics can be created. `check` is called at
+    every turn and may raise to end the wait.
+    """
+    deadline = time.monotonic() + timeout
+    host, port = bootstrap.rsplit(":", 1)
+
+    def connects() -> bool:
+        check()
+        return _connects(host, int(port))
+
+    # The client comes second: it would log every refused connection.
+    if not until(connects, deadline):
+        raise TimeoutError(f"did not open its port within {timeout:.0f} s")
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    if not until(lambda: connects() and _names_a_broker(admin), deadline):
+        raise TimeoutError(f"did not answer within {timeout:.0f} s")
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def can_bind(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        # As Java does: connections of a former broker that linger in TIME_WAIT are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _connects(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _names_a_broker(admin: AdminClient) -> bool:
+    try:
+        return bool(admin.list_topics(timeout=2).brokers)
+    except KafkaException:
+        return False
+
+
+def until(condition: Callable[[], bool], deadline: float) -> bool:
+    """Ask until it holds; False once `time.monotonic()` has passed `deadline`."""
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
