@@ -596,6 +596,14 @@ def test_a_broken_file_shows_none_of_its_lines(
     path.unlink()
 
 
+def test_a_value_that_came_by_reference_prints_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED", MARKER)
+    config = parse(GOOD | {"topic.prefix": "${env:PLANTED}", "producer.override.client.id": "${env:PLANTED}"})
+    resolved, producer = config.resolved(), config.overrides("producer")
+    assert resolved["topic.prefix"] == producer["client.id"] == MARKER
+    assert all(MARKER not in text for text in (repr(resolved), f"{producer}", repr(config)))
+
+
 def test_an_address_with_credentials_is_masked() -> None:
     error = only_error(GOOD | {"bootstrap.servers": f"https://me:{MARKER}@host"})
     assert error.value == "********"

@@ -66,8 +66,7 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
                 errors.append(FieldError(field.name, f"is required; {field.takes}"))
             else:
                 values[field.name] = None if field.default is REQUIRED else field.default
-    broken = {error.field for error in errors}
-    errors += [e for e in checks.across(values, raw) if e.field not in broken]
+    errors += checks.across(values, raw)
     if errors:
         raise ConfigError(errors)
     return Config(raw, values, role)
@@ -200,8 +199,10 @@ class Config(Mapping[str, Any]):
         return field
 
     def _hidden(self) -> frozenset[str]:
-        """Names whose resolved value must not be printed."""
-        return frozenset(n for n, text in self._raw.items() if is_secret(n) or _has_reference(text))
+        """Names whose resolved value must not be printed; a derived one may be made of any that is referred to."""
+        referred = {name for name, text in self._raw.items() if references(text)}
+        derived = {f.name for f in FIELDS.values() if f.derived is not None and referred}
+        return frozenset(referred | derived | {name for name in self._raw if is_secret(name)})
 
     def _derived(self, name: str) -> Any:
         if name == "cache.advertised.host":
