@@ -419,7 +419,7 @@ class Connector:
     async def _retrying(self, run: Callable[..., Awaitable[Any]], *args: Any) -> None:
         retries = AsyncRetrying(
             retry=retry_if_exception_type(kafka.WriteFailed),
-            wait=wait_exponential_jitter(0.1, self.config["retriable.restart.connector.wait.ms"] / 1000),
+            wait=wait_exponential_jitter(multiplier=0.1, max=self.config["retriable.restart.connector.wait.ms"] / 1000),
             before_sleep=before_sleep_log(log, logging.WARNING),
             reraise=True,
         )
@@ -450,6 +450,7 @@ def _settings(config: Config) -> Settings:
         chunk_size=config["incremental.snapshot.chunk.size"],
         commit_interval=config["commit.interval.ms"] / 1000,
         heartbeat_interval=config["heartbeat.interval.ms"] / 1000,
+        patience=SCAN_SECONDS,
         max_operations=config["max.queue.size"],
         max_bytes=config["max.queue.size.in.bytes"],
         acks_all=config["cache.acks"] == "all",
