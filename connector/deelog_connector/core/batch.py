@@ -41,6 +41,8 @@ class Settings:
     """Rows of one segment in one transaction, at most."""
     commit_interval: float = 0.05
     heartbeat_interval: float = 5.0
+    patience: float = 10.0
+    """How long to wait for one's own record on the positions topic before superseded claimants are fenced."""
     max_operations: int = 500_000
     max_bytes: int = 268_435_456
     acks_all: bool = True

@@ -384,6 +384,7 @@ class ConnectorCore:
             seg = self._primaries.get(advance.segment)
             if seg is None or seg.turn != advance.turn or seg.phase is not advance.phase:
                 continue
+            seg.asked_at = self._now
             if seg.phase is Phase.CLAIM:
                 seg.go(Phase.LOOK)
                 self._start_scan(seg)
@@ -597,6 +598,7 @@ class ConnectorCore:
         """What to do now. `now` in Unix seconds. Call again after every event, and at `next_poll()` at the latest."""
         self._now = now
         self._note_times(now)
+        self._lose_patience(now)
         effects, self._outbox = self._outbox, []
         if self._producer == "none" and self._batch is None:
             self._producer = "opening"
@@ -625,6 +627,18 @@ class ConnectorCore:
                 self.counts.takeover_seconds.append(now - seg.promoted_at)
                 del self.counts.takeover_seconds[:-MAX_SAMPLES]
                 seg.promoted_at = 0.0
+
+    def _lose_patience(self, now: float) -> None:
+        """An open transaction on the positions topic hides one's own record for too long: fence who is superseded."""
+        waiting: list[Segment] = []
+        for seg in self._primaries.values():
+            asked = seg.awaited and seg.phase in (Phase.LOOK, Phase.READ)
+            if asked and now - seg.asked_at >= self.settings.patience:
+                seg.asked_at = now
+                waiting.append(seg)
+        if waiting:
+            self.counts.scans_in_vain += 1
+            self._fence_superseded(waiting)
 
     def _fences(self) -> list[Effect]:
         if self._fencing:

@@ -130,6 +130,8 @@ class Segment:
     marker_offset: int = -1
     awaited: int = 0
     """Number of one's own claim record that is being waited for on the positions topic; 0 = none."""
+    asked_at: float = 0.0
+    """When the record of `awaited` was committed."""
     known: Known = field(default_factory=Known)
 
     sent: int = 0

@@ -1,0 +1,324 @@
+"""The grid's side of Kafka: the topology topic, and the consumer group whose one assigned member is the controller.
+
+Weighed: ZooKeeper or etcd (another system to run), Raft among the nodes (another protocol to get right, and Kafka has
+elected and fenced already), and this one: Kafka's group protocol says who is controller, and a transaction that
+carries the group's metadata is refused for one who no longer is.
+
+All classes here block or own a thread; what they find is handed over on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from deelog_schemas.config import Config
+from deelog_schemas.errors import DeelogError
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS: Final = 0.1
+_CALL_SECONDS: Final = 10.0
+_TRIES: Final = 4
+_MAX_RECORDS: Final = 500
+
+
+class GridKafkaError(DeelogError):
+    """Kafka refuses something that the grid cannot do without; the message says what and the remedy."""
+
+    exit_code = 3
+
+
+class SeatLost(Exception):
+    """Somebody else is controller, or nobody can tell: give up the office, `rejoin()`, and wait to be seated anew."""
+
+
+class TopologyRecord(NamedTuple):
+    """A record of the topology topic; `value` is None where the key is removed."""
+
+    offset: int
+    key: str
+    value: bytes | None
+
+
+def _common(config: Config) -> dict[str, Any]:
+    return {"bootstrap.servers": ",".join(config["bootstrap.servers"])}
+
+
+def _error(found: KafkaException) -> KafkaError:
+    error: KafkaError = found.args[0]
+    return error
+
+
+def create_topology_topic(config: Config) -> None:
+    """Creates the topology topic (one partition, compacted) where it is missing. Blocks; `GridKafkaError`."""
+    admin = AdminClient(_common(config) | dict(config.overrides("admin")))
+    topic = config.topics.topology
+    new = NewTopic(
+        topic,
+        num_partitions=1,
+        replication_factor=config["topic.creation.default.replication.factor"],
+        config={"cleanup.policy": "compact"},
+    )
+    try:
+        admin.create_topics([new], request_timeout=_CALL_SECONDS)[topic].result(_CALL_SECONDS)
+    except KafkaException as error:
+        if _error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise GridKafkaError(f"topic {topic} cannot be created: {_error(error).str()}") from error
+
+
+class TopologyReader:
+    """Follows the topology topic from its beginning, `read_committed`, in a thread of its own.
+
+    `on_records` gets batches in order, `on_failure` the error after which nothing comes any more; both are called on
+    `loop`. You must call `stop()`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        on_records: Callable[[list[TopologyRecord]], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._topic = config.topics.topology
+        self._settings = _common(config) | {
+            "group.id": f"{config.topics.controller_group}.reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": False,
+            "reconnect.backoff.max.ms": 500,
+            **config.overrides("consumer"),
+        }
+        self._loop, self._on_records, self._on_failure = loop, on_records, on_failure
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="deelog-topology", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; blocks until it has."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        consumer = Consumer(self._settings)
+        try:
+            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            while not self._stop.is_set():
+                records = [self._decoded(message) for message in consumer.consume(_MAX_RECORDS, _POLL_SECONDS)]
+                found = [record for record in records if record is not None]
+                if found:
+                    _hand_over(self._loop, self._on_records, found)
+        except (KafkaException, GridKafkaError, UnicodeDecodeError) as error:
+            _hand_over(self._loop, self._on_failure, error)
+        finally:
+            consumer.close()
+
+    def _decoded(self, message: Any) -> TopologyRecord | None:
+        error = message.error()
+        if error is None:
+            return TopologyRecord(message.offset(), (message.key() or b"").decode(), message.value())
+        if error.fatal() or error.code() in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_TOPIC,
+            KafkaError._UNKNOWN_PARTITION,
+            KafkaError._AUTO_OFFSET_RESET,
+        ):
+            raise GridKafkaError(f"topic {self._topic}: {error.str()}; was it deleted? Restart the nodes")
+        log.warning("topic %s: %s", self._topic, error.str())
+        return None
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        # The loop is closed: there is nobody left to tell, and the caller's own loop ends by its stop flag.
+        log.info("the event loop ended before %s", getattr(function, "__name__", "a callback"))
+
+
+def publish(config: Config, key: str, value: bytes) -> None:
+    """Writes one record to the topology topic, outside any transaction; returns once Kafka holds it. Blocks."""
+    producer = Producer(
+        _common(config)
+        | {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0, "linger.ms": 0}
+        | dict(config.overrides("producer"))
+    )
+    failures: list[KafkaError] = []
+
+    def report(error: KafkaError | None, _message: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer.produce(config.topics.topology, value, key.encode(), partition=0, on_delivery=report)
+    if producer.flush(_CALL_SECONDS) or failures:
+        reason = failures[0].str() if failures else f"no answer within {_CALL_SECONDS:.0f} s"
+        producer.purge()
+        producer.flush(1)
+        raise GridKafkaError(f"topic {config.topics.topology}: {key} cannot be written: {reason}")
+
+
+@retry(
+    retry=retry_if_exception_type(KafkaException),
+    stop=stop_after_attempt(_TRIES),
+    wait=wait_exponential(multiplier=0.1),
+    reraise=True,
+)
+def fence(config: Config, node_id: str) -> None:
+    """Fences the producer of a node: its open transaction is aborted and its later ones are refused. Blocks."""
+    producer = _transactional(config, config.topics.transactional_id_node(node_id))
+    producer.init_transactions(_CALL_SECONDS)
+
+
+def _transactional(config: Config, transactional_id: str) -> Any:
+    return Producer(
+        _common(config)
+        | {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": config["transaction.timeout.ms"],
+            "acks": "all",
+            "linger.ms": 0,
+        }
+        | dict(config.overrides("producer"))
+    )
+
+
+class ControllerSeat:
+    """A member of the controller group, and the producer of whoever is assigned the topology topic.
+
+    `on_seated(seated)` is called on `loop` at each change. When seated: `take()`, read the topic to your own record,
+    then `commit()` views. After `SeatLost`: `rejoin()`, never `take()` again until seated. You must call `stop()`.
+    """
+
+    def __init__(
+        self, config: Config, loop: asyncio.AbstractEventLoop, on_seated: Callable[[bool], None], client_id: str
+    ) -> None:
+        self._config = config
+        self._topic = config.topics.topology
+        timeout = config["cache.controller.session.timeout.ms"]
+        self._settings = _common(config) | {
+            "group.id": config.topics.controller_group,
+            "client.id": client_id,
+            "session.timeout.ms": timeout,
+            "heartbeat.interval.ms": max(timeout // 4, 1),
+            # A node that joins does not take the office away from the one that has it.
+            "partition.assignment.strategy": "cooperative-sticky",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",  # nothing is read here: the assignment is all that counts
+            "allow.auto.create.topics": False,
+            "reconnect.backoff.max.ms": 500,
+            **config.overrides("consumer"),
+        }
+        self._loop, self._on_seated = loop, on_seated
+        self._consumer: Any = None
+        self._producer: Any = None
+        self._rejoin = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="deelog-controller-group", daemon=True)
+
+    def start(self) -> None:
+        """Join the group."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the group, so that the next one is assigned at once; blocks."""
+        self._stop.set()
+        self._thread.join()
+
+    def rejoin(self) -> None:
+        """Leave the group and join it as a new member."""
+        self._producer = None
+        self._rejoin.set()
+
+    def take(self) -> None:
+        """Takes the office: fences the last controller's producer. Blocks; `SeatLost`."""
+        producer = _transactional(self._config, self._config.topics.transactional_id_controller)
+        try:
+            producer.init_transactions(_CALL_SECONDS)
+        except KafkaException as error:
+            raise SeatLost(f"the office cannot be taken: {_error(error).str()}") from error
+        self._producer = producer
+
+    def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """Commits records to the topology topic if this node is still controller. Blocks; `SeatLost`."""
+        last = ""
+        for _ in range(_TRIES):
+            try:
+                self._commit_once(records)
+                return
+            except KafkaException as error:
+                found = _error(error)
+                last = found.str()
+                if not found.txn_requires_abort() or not self._aborted():
+                    break
+                if found.code() == KafkaError.UNKNOWN_MEMBER_ID:
+                    break
+        raise SeatLost(f"a view cannot be committed: {last}")
+
+    def _commit_once(self, records: Sequence[tuple[str, bytes]]) -> None:
+        producer, consumer = self._producer, self._consumer
+        if producer is None or consumer is None:
+            raise SeatLost("not seated")
+        producer.begin_transaction()
+        for key, value in records:
+            producer.produce(self._topic, value, key.encode(), partition=0)
+        # The group's metadata makes the broker refuse the view of one who is no longer a member.
+        offsets = [TopicPartition(self._topic, 0, 0)]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), _CALL_SECONDS)
+        producer.commit_transaction(_CALL_SECONDS)
+
+    def _aborted(self) -> bool:
+        try:
+            self._producer.abort_transaction(_CALL_SECONDS)
+        except KafkaException as error:
+            log.warning("a view's transaction cannot be aborted: %s", _error(error).str())
+            return False
+        return True
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._rejoin.clear()
+            consumer = self._consumer = Consumer(self._settings)
+            try:
+                consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
+                while not self._stop.is_set() and not self._rejoin.is_set():
+                    error = getattr(consumer.poll(_POLL_SECONDS), "error", lambda: None)()
+                    if error is not None:
+                        log.warning("controller group: %s", error.str())
+                        if error.fatal():
+                            break
+            finally:
+                self._consumer = None
+                consumer.close()
+            self._tell(False)
+
+    def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        if partitions:
+            self._tell(True)
+
+    def _lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            self._tell(False)
+
+    def _tell(self, seated: bool) -> None:
+        _hand_over(self._loop, self._on_seated, seated)

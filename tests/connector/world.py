@@ -1,0 +1,402 @@
+"""A small world for the core: several nodes, one Kafka in memory, everything by explicit steps.
+
+The Kafka here has what the protocol rests on: transactions that are open, committed or aborted, a last stable offset
+that hides what stands behind an open one, and fencing by transactional id. The same behaviour of the real broker is
+tested in `test_connector_kafka.py`; records go through the real encoder, decoder and reading rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from deelog_connector.core import ConnectorCore, Settings
+from deelog_connector.core import history as past
+from deelog_connector.core.effects import (
+    Cause,
+    Commit,
+    Corrected,
+    Effect,
+    Fence,
+    OpenProducer,
+    Released,
+    Scan,
+    SteppedDown,
+    Superseded,
+)
+from deelog_connector.kafka.client import InRecord, OutRecord
+from deelog_connector.runtime.encode import Decoder, Encoder
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.keys import partition_of, segment_of
+from deelog_schemas.operation import Entry, Operation, Reason
+from deelog_schemas.positions import decode_state
+from deelog_schemas.records import ON_POSITIONS, Record, decode
+
+SEGMENTS, PARTITIONS = 4, 2
+CHANGES, POSITIONS = "p.c", "p.c.positions"
+
+
+@dataclass
+class Slot:
+    """One record on a partition. `status`: committed, aborted, or the transaction it is open in."""
+
+    record: OutRecord
+    status: str
+
+
+@dataclass
+class Log:
+    """One partition."""
+
+    slots: list[Slot] = field(default_factory=list)
+
+    def stable(self) -> int:
+        """The last stable offset."""
+        for offset, slot in enumerate(self.slots):
+            if slot.status.startswith("open"):
+                return offset
+        return len(self.slots)
+
+    def read(self, topic: str, partition: int, start: int) -> list[InRecord]:
+        """Committed records from `start` to the last stable offset."""
+        found = []
+        for offset in range(max(start, 0), self.stable()):
+            slot = self.slots[offset]
+            if slot.status == "committed":
+                r = slot.record
+                headers = [(n, v if isinstance(v, bytes) else None) for n, v in r.headers]
+                found.append(InRecord(topic, partition, offset, r.key, r.value, headers))
+        return found
+
+
+class Broker:
+    """The partitions of both topics, and who may write under which transactional id."""
+
+    def __init__(self) -> None:
+        self.logs = {(t, p): Log() for t in (CHANGES, POSITIONS) for p in range(PARTITIONS)}
+        self.sessions: dict[str, int] = {}
+        self.refuse: set[bytes] = set()
+        """Record keys that the broker refuses, as it does what is too large."""
+
+    def init(self, node_id: str) -> int:
+        """A new session: what the last one has open is aborted."""
+        self._end(node_id, "aborted")
+        self.sessions[node_id] = self.sessions.get(node_id, 0) + 1
+        return self.sessions[node_id]
+
+    def begin(self, node_id: str, session: int, records: Iterable[OutRecord]) -> Cause | None:
+        """Appends records in an open transaction; the cause where it is not let."""
+        if self.sessions.get(node_id) != session:
+            return Cause.FENCED
+        records = list(records)
+        if any(r.key in self.refuse and r.value is not None for r in records):
+            return Cause.REFUSED
+        for record in records:
+            self.logs[record.topic, record.partition].slots.append(Slot(record, f"open {node_id}"))
+        return None
+
+    def commit(self, node_id: str, session: int) -> Cause | None:
+        """Ends the open transaction."""
+        if self.sessions.get(node_id) != session:
+            return Cause.FENCED
+        self._end(node_id, "committed")
+        return None
+
+    def _end(self, node_id: str, status: str) -> None:
+        for log in self.logs.values():
+            for slot in log.slots:
+                if slot.status == f"open {node_id}":
+                    slot.status = status
+
+
+class Node:
+    """One process: a core, a cache, a producer session, a tail."""
+
+    def __init__(self, world: World, member: str) -> None:
+        self.world, self.member = world, member
+        self.node_id = member.rpartition("@")[0]
+        self.cache: dict[bytes, bytes] = {}
+        settings = Settings(SEGMENTS, PARTITIONS, max_batch_size=world.batch, chunk_size=2, commit_interval=0.0, patience=1.0)
+        self.core = ConnectorCore(member, settings, self)
+        self.core.topic_is("t1")
+        self.session = 0
+        self.tails = dict.fromkeys(range(PARTITIONS), 0)
+        codec = JsonCodec(CHANGES, "test", "p", "c")
+        self.encoder = Encoder(codec, CHANGES, POSITIONS, member, True)
+        self.decoder = Decoder(codec, SEGMENTS)
+        self.hanging: Commit | None = None
+        self.unanswered: list[Effect] = []
+        self.told: list[Effect] = []
+        self.alive = True
+        self.waits = 0
+
+    def entries(self, segment: int) -> list[Entry]:
+        """CacheState."""
+        return [Entry(k, v, None) for k, v in sorted(self.cache.items()) if segment_of(k, SEGMENTS) == segment]
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        """CacheState."""
+        value = self.cache.get(key)
+        return None if value is None else Entry(key, value, None)
+
+    def take(self, operation: Operation) -> None:
+        """Applies an operation to the cache."""
+        if operation.reason == Reason.CLEAR:
+            raise NotImplementedError
+        if operation.value is None:
+            self.cache.pop(operation.key, None)
+        else:
+            self.cache[operation.key] = operation.value
+
+    def step(self, hang: bool = False) -> bool:
+        """Tail, poll, and carry out every effect; `hang` leaves a transaction open. Whether anything happened."""
+        worked = self.follow()
+        effects, self.unanswered = self.unanswered + self.core.poll(self.world.now), []
+        for effect in effects:
+            worked |= self.carry_out(effect, hang)
+        return worked
+
+    def waiting(self) -> bool:
+        """Whether it waits for what an open transaction hides."""
+        return bool(self.unanswered) or any(s.awaited for s in self.core.primaries())
+
+    def follow(self) -> bool:
+        """Reads the positions topic on, and the ends."""
+        worked = False
+        for partition, start in self.tails.items():
+            for raw in self.world.broker.logs[POSITIONS, partition].read(POSITIONS, partition, start):
+                record = decode(*raw, ON_POSITIONS)
+                self.core.state_read(decode_state(record.key, record.value, record.header.kind))
+                self.tails[partition] = raw.offset + 1
+                worked = True
+            self.core.end_read(partition, self.world.broker.logs[CHANGES, partition].stable(), 0)
+        return worked
+
+    def carry_out(self, effect: Effect, hang: bool) -> bool:
+        """One effect."""
+        core, broker = self.core, self.world.broker
+        if isinstance(effect, OpenProducer):
+            self.session = broker.init(self.node_id)
+            core.producer_opened()
+        elif isinstance(effect, Commit):
+            cause = broker.begin(self.node_id, self.session, self.encoder.records(effect.items))
+            if cause is None and hang:
+                self.hanging = effect
+                return True
+            self._answer(effect, cause or broker.commit(self.node_id, self.session))
+        elif isinstance(effect, Fence):
+            for node_id in effect.node_ids:
+                broker.init(node_id)
+                self.world.fences.append((self.node_id, node_id))
+            core.fenced(effect.segments)
+        elif isinstance(effect, Scan):
+            return self._scan(effect)
+        else:
+            self.told.append(effect)
+            if isinstance(effect, Corrected):
+                for operation in effect.operations:
+                    self.world.replicate(self, effect.segment, operation)
+        return True
+
+    def _answer(self, effect: Commit, cause: Cause | None) -> None:
+        if cause is None:
+            self.core.committed(effect.token)
+        else:
+            self.world.refused.append((self.node_id, cause))
+            self.core.commit_failed(effect.token, cause)
+
+    def finish(self) -> None:
+        """Commits the transaction that was left open, or learns that it was fenced."""
+        effect, self.hanging = self.hanging, None
+        assert effect is not None
+        self._answer(effect, self.world.broker.commit(self.node_id, self.session))
+
+    def _scan(self, effect: Scan) -> bool:
+        log = self.world.broker.logs[CHANGES, effect.partition]
+        records = self.decoder.scanned(log.read(CHANGES, effect.partition, effect.from_offset))
+        if not effect.until <= {r.key for r in records}:
+            self.waits += 1
+            if self.waits % 5:
+                self.unanswered.append(effect)  # somebody's open transaction hides it
+                return False
+            self.core.scan_ended(effect.partition, False)
+            return False
+        self.core.scanned(effect.partition, records)
+        self.core.scan_ended(effect.partition, True)
+        return True
+
+
+class World:
+    """Nodes, the broker, and what a grid's controller and replication would do, step by step."""
+
+    def __init__(self, nodes: int = 2, batch: int = 50) -> None:
+        self.batch = batch
+        self.now = 1000.0
+        self.broker = Broker()
+        self.fences: list[tuple[str, str]] = []
+        self.refused: list[tuple[str, Cause]] = []
+        self.epoch = 0
+        self.incarnation = 0
+        self.nodes = {f"n{i}": self.start(f"n{i}") for i in range(nodes)}
+        self.primary: dict[int, Node] = {}
+        self.backups: dict[int, list[Node]] = {s: [] for s in range(SEGMENTS)}
+
+    def start(self, node_id: str) -> Node:
+        """A new process under a node id."""
+        self.incarnation += 1
+        return Node(self, f"{node_id}@{self.incarnation}")
+
+    def crash(self, node: Node) -> None:
+        """kill -9: memory is gone; an open transaction stays until somebody fences or it times out."""
+        node.alive = False
+        for segment in range(SEGMENTS):
+            self.backups[segment] = [b for b in self.backups[segment] if b is not node]
+
+    def restart(self, node: Node) -> Node:
+        """The crashed node comes back, empty, as another member."""
+        fresh = self.nodes[node.node_id] = self.start(node.node_id)
+        return fresh
+
+    def own(self, segment: int, primary: Node, *backups: Node, must_reset: str | None = None) -> None:
+        """A view: a new epoch, everybody it names hears of it; the old primary, if not named, does not."""
+        self.epoch = max(self.epoch, primary.core.highest_claim()) + 1
+        old = self.primary.get(segment)
+        self.primary[segment], self.backups[segment] = primary, list(backups)
+        if old is not None and old is not primary and old in backups:
+            old.core.demote(segment)
+        primary.core.promote(segment, self.epoch, must_reset)
+        for backup in backups:
+            self.catch_up(segment, backup)
+        self.ack(segment)
+
+    def catch_up(self, segment: int, backup: Node) -> str:
+        """Brings a backup level, by operations where that is possible, else by state; returns how."""
+        primary, history = self.primary[segment], self.primary[segment].core.history(segment)
+        common = past.common_point(history, backup.core.history(segment))
+        lacking = primary.core.operations_after(segment, common)
+        keys = backup.core.truncate(segment, common)
+        if lacking is None or keys is None:
+            mine = {k for k in backup.cache if segment_of(k, SEGMENTS) == segment}
+            for key in mine:
+                del backup.cache[key]
+            backup.cache.update((e.key, e.value) for e in primary.entries(segment))
+            backup.core.install(segment, history, primary.core.last_sequence(segment))
+            return "state"
+        for key in keys:
+            entry = primary.get(segment, key)
+            backup.cache.pop(key, None)
+            if entry:
+                backup.cache[key] = entry.value
+        backup.core.adopt(segment, history)
+        for operation in lacking:
+            backup.core.apply(segment, operation)
+            if operation.reason == Reason.CLEAR:
+                self._clear(backup, segment)
+            else:
+                backup.take(operation)
+        return "operations"
+
+    def put(self, key: bytes, value: bytes | None, at: Node | None = None, acked: bool = True) -> Operation:
+        """A client's write at the primary (or at `at`, who believes so), replicated and acknowledged unless told."""
+        segment = segment_of(key, SEGMENTS)
+        node = at or self.primary[segment]
+        existed = key in node.cache
+        reason = Reason.PUT if value is not None else Reason.REMOVE
+        operation = node.core.append(segment, reason, key, value, None, int(self.now * 1e6), existed)
+        node.take(operation)
+        if acked and node is self.primary[segment]:
+            self.replicate(node, segment, operation)
+        return operation
+
+    def clear(self, segment: int) -> Operation:
+        """FLUSHALL's share of one segment."""
+        node = self.primary[segment]
+        operation = node.core.append(segment, Reason.CLEAR, b"", None, None, int(self.now * 1e6), True)
+        for owner in (node, *self.backups[segment]):
+            self._clear(owner, segment)
+            if owner is not node:
+                owner.core.apply(segment, operation)
+        self.ack(segment)
+        return operation
+
+    def _clear(self, node: Node, segment: int) -> None:
+        for entry in node.entries(segment):
+            del node.cache[entry.key]
+
+    def replicate(self, node: Node, segment: int, operation: Operation) -> None:
+        """To every backup, then acknowledged."""
+        for backup in self.backups[segment]:
+            backup.core.apply(segment, operation)
+            backup.take(operation)
+        self.ack(segment)
+
+    def ack(self, segment: int) -> None:
+        """Every in-sync owner holds everything."""
+        core = self.primary[segment].core
+        core.acked(segment, core.last_sequence(segment))
+
+    def settle(self, *nodes: Node, steps: int = 400) -> None:
+        """Lets the given nodes (default: all that live) work until nothing moves."""
+        for _ in range(steps):
+            self.now += 0.1
+            working = [n for n in nodes or self.nodes.values() if n.alive and n.hanging is None]
+            worked = [n.step() for n in working]
+            if not any(worked) and not any(n.waiting() for n in working):
+                return
+        raise AssertionError("the world does not come to rest")
+
+    # -- what a reader sees ---------------------------------------------------------------------------------------
+
+    def records(self, segment: int | None = None) -> list[Record]:
+        """The committed records of the change topic, of one segment or all."""
+        found = []
+        for partition in range(PARTITIONS):
+            for raw in self.broker.logs[CHANGES, partition].read(CHANGES, partition, 0):
+                record = decode(*raw)
+                if segment is None or record.header.segment == segment:
+                    found.append(record)
+        return found
+
+    def reader(self, segment: int) -> SegmentReader:
+        """The segment as a consumer derives it; positions that come again fail."""
+        reader = SegmentReader(segment)
+        codec = self.primary[segment].encoder._codec
+        for record in self.records(segment):
+            reader.apply(record, lambda r: _entry(codec, r))
+        assert reader.repeats == 0, f"segment {segment}: {reader.repeats} positions were written twice"
+        return reader
+
+    def check(self) -> None:
+        """Everything derived equals what the primaries hold, and no reset is left open."""
+        for segment, node in self.primary.items():
+            reader = self.reader(segment)
+            assert reader.open is None, f"segment {segment}: reset {reader.open} is left open"
+            derived = {k: e.value for k, e in reader.entries.items()}
+            assert derived == {e.key: e.value for e in node.entries(segment)}, f"segment {segment}"
+
+    def kinds(self, segment: int) -> list[str]:
+        """The kinds of the segment's records, in order."""
+        return [r.header.kind.name for r in self.records(segment)]
+
+
+def _entry(codec: object, record: Record) -> tuple[bytes, Entry | None]:
+    assert isinstance(codec, JsonCodec)
+    key = codec.decode_key(record.key)
+    return key, None if record.value is None else codec.decode_value(record.value).after
+
+
+def key_of(segment: int, number: int = 0) -> bytes:
+    """The `number`th key that falls into a segment."""
+    found = (k for k in (b"k%d" % i for i in range(100_000)) if segment_of(k, SEGMENTS) == segment)
+    for _ in range(number):
+        next(found)
+    return next(found)
+
+
+def partition_log(world: World, segment: int) -> Log:
+    """The change topic's partition of a segment."""
+    return world.broker.logs[CHANGES, partition_of(segment, PARTITIONS, SEGMENTS)]
+
+
+__all__ = ["PARTITIONS", "SEGMENTS", "Node", "Released", "SteppedDown", "Superseded", "World", "key_of"]
