@@ -144,7 +144,8 @@ def test_kafkas_client_stands_behind_the_adapters() -> None:
     in_connector = importers("deelog_connector", library)
     assert in_connector
     assert {module for module in in_connector if not within(module, "deelog_connector.kafka")} == set()
-    assert importers("deelog_interceptors", library) == set()
+    # The demo's proof reads Kafka with a consumer that shares no code with the connector.
+    assert importers("deelog_interceptors", library) <= {"deelog_interceptors.demo.topics"}
     assert importers("deelog_schemas", library) == set()
     assert importers("deelog_spark", library) <= {"deelog_spark.kafka"}
 
