@@ -30,24 +30,12 @@ import pyarrow.parquet as pq
 
 from deelog_spark.errors import BusyError, CheckpointError
 from deelog_spark.marks import Open, Segment
-from deelog_spark.rows import Row
+from deelog_spark.rows import ROW_SCHEMA, Row
 
 LAYOUT: Final = 1
 START: Final = -1
 """The batch number of a start."""
 _KEPT: Final = 3
-_SCHEMA: Final = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("ordinal", pa.int32()),
-        ("cause", pa.string()),
-        ("op", pa.string()),
-        ("header", pa.binary()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +97,9 @@ class Batch:
     written_ms: int = 0
     void: list[tuple[int, int]] = field(default_factory=list)
     """Ends, by segment and offset, that close nothing (`Marks`)."""
+
+    small: bool = False
+    """Whether the driver carries the rows itself."""
 
     def done(self, before: Totals, found: Mapping[str, Mapping[str, int]]) -> Batch:
         """The state after this planned batch. `found` counts its rows by cause and op."""
@@ -222,13 +213,13 @@ class Checkpoint:
         path = self.rows_path(batch.number)
         temporary = path.with_suffix(".tmp")
         count = 0
-        with pq.ParquetWriter(temporary, _SCHEMA) as writer:
+        with pq.ParquetWriter(temporary, ROW_SCHEMA) as writer:
             for chunk in rows:
                 if chunk:
                     count += len(chunk)
                     columns = [list(column) for column in zip(*chunk, strict=True)]
-                    arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-                    writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
+                    arrays = [pa.array(c, f.type) for c, f in zip(columns, ROW_SCHEMA, strict=True)]
+                    writer.write_table(pa.Table.from_arrays(arrays, schema=ROW_SCHEMA))
         if count:
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
@@ -310,6 +301,7 @@ def _json(batch: Batch) -> dict[str, Any]:
         "rows": batch.rows,
         "written_ms": batch.written_ms,
         "void": batch.void,
+        "small": batch.small,
     }
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import JsonCodec
@@ -22,7 +23,7 @@ from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_spark.errors import DiffError
 from deelog_spark.marks import Ended, Marks, Segment, located
-from deelog_spark.rows import CHANGE, Renderer, Row
+from deelog_spark.rows import CHANGE, ROW_SCHEMA, Renderer, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 Batches = Iterator[pa.RecordBatch]
 _BLOB: Final = "blob binary"
-_ROW_COLUMNS: Final = Row._fields
+_ROW_COLUMNS: Final = list(Row._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Walked:
     ended: list[Ended]
     records: int
     repeats: int
+    size: int
+    """Bytes of keys and values."""
     error: str | None
 
 
@@ -98,34 +101,43 @@ def cut(raw: DataFrame) -> DataFrame:
     )
 
 
-def walk(records: DataFrame, task: Walk) -> list[Walked]:
-    """Walks every partition of a batch by headers alone."""
+def walk(records: DataFrame, task: Walk, small: bool) -> list[Walked]:
+    """Walks every partition of a batch by headers alone; a `small` batch on the driver, without Python workers."""
     from pyspark.sql import functions as F
 
-    headers = records.select("partition", "offset", "header", "control", F.col("key").isNull().alias("keyless"))
-    found = headers.mapInArrow(functools.partial(_walk, task), _BLOB).collect()
-    return sorted((pickle.loads(row["blob"]) for row in found), key=lambda w: w.partition)
+    size = F.octet_length("key") + F.coalesce(F.octet_length("value"), F.lit(0))
+    headers = records.select("partition", "offset", "header", "control", size.alias("size"))
+    mapper = functools.partial(_walk, task)
+    if small:
+        table = headers.toArrow()
+        parts = [table.filter(pc.equal(table["partition"], p)) for p in pc.unique(table["partition"])]
+        found = [blob for part in parts for batch in mapper(iter(part.to_batches())) for blob in batch["blob"]]
+        return sorted((pickle.loads(blob.as_py()) for blob in found), key=lambda w: w.partition)
+    rows = headers.mapInArrow(mapper, _BLOB).collect()
+    return sorted((pickle.loads(row["blob"]) for row in rows), key=lambda w: w.partition)
 
 
 def _walk(task: Walk, batches: Batches) -> Batches:
     marks = task.marks()
     place = (-1, -1)
     error = None
+    total = 0
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
-        for partition, offset, raw, control, keyless in zip(*columns, strict=True):
+        for partition, offset, raw, control, size in zip(*columns, strict=True):
             if error is not None:
                 continue
             _in_order(place, partition, offset)
             place = (partition, offset)
             try:
-                if keyless:
+                if size is None:
                     raise RecordError("the record has no key")
+                total += size
                 marks.step(partition, offset, raw, control)
             except RecordError as problem:
                 error = str(located(problem, task.topic, partition, offset, raw, control))
     if place[0] >= 0:
-        found = Walked(place[0], marks.now, marks.ended, marks.records, marks.repeats, error)
+        found = Walked(place[0], marks.now, marks.ended, marks.records, marks.repeats, total, error)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["blob"])
 
 
@@ -162,6 +174,30 @@ def kept(records: DataFrame, task: Walk) -> DataFrame:
         "key",
         "value",
     )
+
+
+def kept_table(records: DataFrame, task: Walk) -> pa.Table:
+    """The same of a small batch, brought to the driver."""
+    table = records.toArrow()
+    names = ("partition", "offset", "header", "control")
+    rows = list(zip(*(table[name].to_pylist() for name in names), strict=True))
+    counts: dict[int, Marks] = {}
+    flags = [counts.setdefault(row[0], task.marks()).step(*row) for row in rows]
+    table = table.filter(pa.array(flags, pa.bool_()))
+    columns = {
+        "ordinal": pa.repeat(pa.scalar(0, pa.int32()), len(table)),
+        "cause": pa.repeat(pa.scalar(CHANGE), len(table)),
+        "op": pa.repeat(pa.scalar(""), len(table)),
+    }
+    for name, column in columns.items():
+        table = table.append_column(name, column)
+    return table.select(_ROW_COLUMNS).cast(ROW_SCHEMA)
+
+
+def merged_table(changes: pa.Table, rows: pa.Table) -> pa.Table:
+    """`merged` of a small batch."""
+    order = [(name, "ascending") for name in ("partition", "offset", "ordinal")]
+    return pa.concat_tables([changes, rows.cast(ROW_SCHEMA)]).sort_by(order)
 
 
 def merged(changes: DataFrame, rows: DataFrame, partitions: int) -> DataFrame:
@@ -202,6 +238,7 @@ def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], ba
 def rows_of(batches: Batches) -> Iterator[Row]:
     """Arrow batches with the columns of `Row` as rows."""
     for batch in batches:
+        # Through Arrow's lists, a column at a time: no object per cell but the value.
         yield from map(Row, *(batch.column(name).to_pylist() for name in _ROW_COLUMNS))
 
 
@@ -288,6 +325,8 @@ def kafka_options(config: Config) -> dict[str, str]:
     return {
         "kafka.bootstrap.servers": ",".join(config["bootstrap.servers"]),
         "kafka.isolation.level": "read_committed",
+        # A range often ends with a transaction's marker, behind which a fetch waits for more: 500 ms by default.
+        "kafka.fetch.max.wait.ms": "10",
         "includeHeaders": "true",
         "failOnDataLoss": "true",
     }

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+import tenacity
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -30,8 +31,48 @@ from deelog_spark.errors import DiffError, TopicError
 REQUEST_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 60.0
 """A read that gets nothing for so long fails: the records it was promised do not come."""
+QUIET: Final = {"log_level": 4, "log.connection.close": False}
+"""Of librdkafka's own lines, warnings and worse."""
+RETRY_SECONDS: Final = 60.0
 _POLL: Final = 0.1
 _CHUNK: Final = 2000
+
+
+_PASSING: Final = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+    }
+)
+"""What a broker that starts, moves or is away answers: worth asking again."""
+
+
+def passing(error: BaseException) -> bool:
+    """Whether a call that failed so may be made again as it was."""
+    if not isinstance(error, KafkaException):
+        return False
+    told = error.args[0]
+    return not told.fatal() and (told.retriable() or told.code() in _PASSING)
+
+
+retried: Final = tenacity.retry(
+    retry=tenacity.retry_if_exception(passing),
+    wait=tenacity.wait_exponential(0.05, max=1),
+    stop=tenacity.stop_after_delay(RETRY_SECONDS),
+    reraise=True,
+)
+"""For calls that may be repeated; gives up after RETRY_SECONDS with the last error."""
 
 
 class Layout(NamedTuple):
@@ -60,6 +101,9 @@ def consumer(config: Config, group: str, **more: Any) -> Consumer:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            # A read ends at a known offset: a fetch that waits for more would only delay the next partition.
+            "fetch.wait.max.ms": 10,
+            **QUIET,
             **more,
         }
     )
@@ -77,7 +121,7 @@ class Cluster:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._admin = AdminClient(
-            {**config.overrides("admin"), "bootstrap.servers": ",".join(config["bootstrap.servers"])}
+            {**config.overrides("admin"), "bootstrap.servers": ",".join(config["bootstrap.servers"]), **QUIET}
         )
         self._consumer = consumer(config, config.topics.diff_group)
 
@@ -85,6 +129,7 @@ class Cluster:
         """Closes the consumer."""
         self._consumer.close()
 
+    @retried
     def layout(self, topic: str, wait: float = 0.0) -> Layout:
         """Id and partitions of a topic, waited for `wait` seconds; TopicError where there is none."""
         deadline = time.monotonic() + wait
@@ -103,12 +148,14 @@ class Cluster:
                 )
             time.sleep(_POLL)
 
+    @retried
     def settings(self, topic: str) -> dict[str, str]:
         """A topic's effective settings."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
         return {name: entry.value for name, entry in answer[resource].result(REQUEST_SECONDS).items()}
 
+    @retried
     def create(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> None:
         """Creates a topic; no error where somebody else just did."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=settings)
@@ -127,6 +174,7 @@ class Cluster:
         """The first offset of every partition that is still there."""
         return self._list(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
+    @retried
     def _list(self, topic: str, partitions: int, spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(topic, p): spec for p in range(partitions)}
         answers = self._admin.list_offsets(
@@ -165,11 +213,6 @@ class Cluster:
                             return
         finally:
             client.unassign()
-
-    def committed(self, topic: str, partitions: int) -> dict[int, TopicPartition]:
-        """What the job's group has stored for each partition; `offset` is below 0 where there is nothing."""
-        asked = [TopicPartition(topic, p) for p in range(partitions)]
-        return {tp.partition: tp for tp in self._consumer.committed(asked, timeout=REQUEST_SECONDS)}
 
     def known(self, topic: str) -> Known:
         """Reads the positions topic to its end. RecordError where a record there is not ours."""

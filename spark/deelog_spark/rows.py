@@ -7,9 +7,10 @@ dumping it. The last one: everything that the capture said stays as it was said.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
@@ -36,6 +37,21 @@ class Row(NamedTuple):
     header: bytes
     key: bytes
     value: bytes | None
+
+
+ROW_SCHEMA: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("ordinal", pa.int32()),
+        ("cause", pa.string()),
+        ("op", pa.string()),
+        ("header", pa.binary()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+"""Of `Row`, in files and frames."""
 
 
 class Told(NamedTuple):

@@ -83,6 +83,7 @@ class Writer:
         self._producers.pop(partition, None)
         self._producer(partition)
 
+    @kafka.retried
     def stored(self, partition: int) -> Mark | None:
         """The partition's mark as the group has it now."""
         asked = [TopicPartition(self._topics.changes, partition)]
@@ -107,12 +108,13 @@ class Writer:
                     self._produce(self._producers[partition], partition, told)
                     result.records += 1
             if floor is not None:
-                self._producers[partition].commit_transaction(_FLUSH_SECONDS)
+                kafka.retried(self._producers[partition].commit_transaction)(_FLUSH_SECONDS)
         except RecordError as error:
             self._abandon(partition)
             result.error = str(error)
         except BaseException:
-            self._abandon(partition)
+            # What it left open is ended by whoever initialises next.
+            self._producers.pop(partition, None)
             raise
         return result
 
@@ -148,11 +150,10 @@ class Writer:
         raise AssertionError("unreachable")
 
     def _abandon(self, partition: int) -> None:
-        """Drops the producer with its transaction; the next one to initialise aborts it on the broker."""
-        producer = self._producers.pop(partition, None)
-        if producer is not None:
-            producer.purge()
-            self._producer(partition)
+        """Ends the partition's transaction unwritten."""
+        producer = self._producers.pop(partition)
+        producer.purge()
+        kafka.retried(producer.abort_transaction)(_FLUSH_SECONDS)
 
     def close(self) -> None:
         """Lets go of the producers; what is committed stays."""
@@ -186,7 +187,8 @@ class Writer:
         if stored is None:
             raise CheckpointError(
                 f"{name}: the group {self._topics.diff_group} holds no offset beside a checkpoint that is not empty "
-                "(groups expire, or it was deleted): delete the checkpoint; the job then starts over and emits differences only"
+                "(groups expire, or it was deleted): delete the checkpoint; the job then starts over and emits "
+                "differences only"
             )
         raise BusyError(
             f"{name}: another diff job (checkpoint {stored.checkpoint}) writes {self._topics.diff}: stop one"
@@ -224,10 +226,11 @@ class Writer:
                 "transactional.id": self._topics.transactional_id_diff(partition),
                 "transaction.timeout.ms": TRANSACTION_MS,
                 "message.timeout.ms": 0,
+                **kafka.QUIET,
                 "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             }
             producer = Producer(settings)
-            producer.init_transactions(_FLUSH_SECONDS)
+            kafka.retried(producer.init_transactions)(_FLUSH_SECONDS)
             self._producers[partition] = producer
         return producer
 
