@@ -110,7 +110,7 @@ def test_read_to_own_record() -> None:
 
 
 def test_claim_before_fence_and_a_lower_claim_that_comes_late() -> None:
-    world, (n0, n1) = started(3)
+    world, (_n0, n1) = started(3)
     n2 = world.nodes["n2"]
     world.own(0, n1)
     late = world.epoch
@@ -357,7 +357,7 @@ def test_prune_in_history() -> None:
 
 
 def test_coalesce_acked() -> None:
-    world, (n0, n1) = started()
+    world, (n0, _n1) = started()
     k, j = key_of(0), key_of(0, 1)
     world.put(k, b"1")
     world.put(j, b"2")
@@ -451,6 +451,6 @@ def test_a_recreated_topic_is_noticed_and_repaired() -> None:
 
 
 def test_promote_needs_a_higher_epoch() -> None:
-    world, (n0, _) = started()
+    _world, (n0, _) = started()
     with pytest.raises(ValueError, match="epoch 1 is not above"):
         n0.core.promote(0, 1)

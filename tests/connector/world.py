@@ -117,7 +117,9 @@ class Node:
         self.world, self.member = world, member
         self.node_id = member.rpartition("@")[0]
         self.cache: dict[bytes, bytes] = {}
-        settings = Settings(SEGMENTS, PARTITIONS, max_batch_size=world.batch, chunk_size=2, commit_interval=0.0, patience=1.0)
+        settings = Settings(
+            SEGMENTS, PARTITIONS, max_batch_size=world.batch, chunk_size=2, commit_interval=0.0, patience=1.0
+        )
         self.core = ConnectorCore(member, settings, self)
         self.core.topic_is("t1")
         self.session = 0
@@ -238,6 +240,8 @@ class World:
         self.refused: list[tuple[str, Cause]] = []
         self.epoch = 0
         self.incarnation = 0
+        self.members: list[Node] = []
+        """Every process there ever was."""
         self.nodes = {f"n{i}": self.start(f"n{i}") for i in range(nodes)}
         self.primary: dict[int, Node] = {}
         self.backups: dict[int, list[Node]] = {s: [] for s in range(SEGMENTS)}
@@ -245,7 +249,8 @@ class World:
     def start(self, node_id: str) -> Node:
         """A new process under a node id."""
         self.incarnation += 1
-        return Node(self, f"{node_id}@{self.incarnation}")
+        self.members.append(Node(self, f"{node_id}@{self.incarnation}"))
+        return self.members[-1]
 
     def crash(self, node: Node) -> None:
         """kill -9: memory is gone; an open transaction stays until somebody fences or it times out."""
@@ -325,10 +330,13 @@ class World:
             del node.cache[entry.key]
 
     def replicate(self, node: Node, segment: int, operation: Operation) -> None:
-        """To every backup, then acknowledged."""
+        """To every backup, with what it lacked before, then acknowledged."""
         for backup in self.backups[segment]:
-            backup.core.apply(segment, operation)
-            backup.take(operation)
+            if backup.core.last_sequence(segment) == operation.sequence - 1:
+                backup.core.apply(segment, operation)
+                backup.take(operation)
+            else:
+                self.catch_up(segment, backup)
         self.ack(segment)
 
     def ack(self, segment: int) -> None:

@@ -183,12 +183,11 @@ class ConnectorCore:
         """A reset of a segment that this node writes: asked for by a signal, an overflow, a loss in Kafka."""
         seg = self._segments[segment]
         opened = seg.reset
-        seg.turn += seg.phase is Phase.WRITING
         if seg.phase in (Phase.WRITING, Phase.STOPPED):
-            seg.reset, seg.owed = None, reason
+            seg.reset, seg.owed, seg.turn = None, reason, seg.turn + 1
             seg.go(Phase.OWED)
         elif seg.phase is Phase.OWED and opened is not None and opened.reason == Reason.CLEAR:
-            seg.reset, seg.owed = None, reason
+            seg.reset, seg.owed, seg.turn = None, reason, seg.turn + 1
         elif opened is None or opened.position is not None:
             seg.owed = reason  # after this takeover, or after the reset whose rows are read already
         # CHECK nothing-over-a-hole: from here on nothing of the segment is written but its begin.
@@ -467,7 +466,7 @@ class ConnectorCore:
         """Records of the change topic, in offset order; those that nobody waits for are passed over."""
         for record in records:
             seg = self._primaries.get(record.segment)
-            if seg is None or seg.marker is None or seg.marker_offset >= 0 or record.offset < seg.scan_next:
+            if seg is None or not seg.listens or seg.marker_offset >= 0 or record.offset < seg.scan_next:
                 continue
             seg.scan_next = record.offset + 1
             if record.key == seg.marker:
@@ -655,8 +654,7 @@ class ConnectorCore:
         waiting: dict[int, list[Segment]] = {}
         in_flight = {i.segment for i in self._batch.items} if self._batch else set()
         for seg in self._primaries.values():
-            ready = seg.marker is not None and seg.awaited == 0 and seg.number not in in_flight
-            if ready and seg.phase in (Phase.LOOK, Phase.READ, Phase.BEGUN, Phase.RELEASING):
+            if seg.listens and seg.number not in in_flight:
                 waiting.setdefault(seg.partition, []).append(seg)
         effects: list[Effect] = []
         for partition, found in waiting.items():
@@ -682,6 +680,8 @@ class ConnectorCore:
         if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in primaries):
             self._turn = (self._turn + 1) % max(1, len(primaries))
             self._builder.entries(batch, primaries[self._turn :] + primaries[: self._turn], room)
+            if not batch.items:  # a clear came first in its segment: that is a begin
+                self._builder.control(batch, primaries, lambda p: self._ends.get(p, -1))
         if due:
             self._builder.renewals(batch, primaries, now)
             self._releases(batch, primaries)

@@ -56,6 +56,8 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.STOPPED: _ALWAYS | {Phase.ACTIVE, Phase.OWED},
 }
 
+_LISTENING: Final = frozenset({Phase.LOOK, Phase.READ, Phase.BEGUN, Phase.RELEASING})
+
 RECHECK: Final[dict[Phase, Phase]] = {
     # CHECK recheck-keeps-place: each takes up again where it was, not further on.
     Phase.CLAIM: Phase.CLAIM,
@@ -154,6 +156,11 @@ class Segment:
     def last_sequence(self) -> int:
         """Highest sequence assigned or applied."""
         return last_of(self.history)
+
+    @property
+    def listens(self) -> bool:
+        """Whether it waits for a control record of its own on the change topic, and may read up to it now."""
+        return self.marker is not None and self.awaited == 0 and self.phase in _LISTENING
 
     @property
     def is_primary(self) -> bool:
