@@ -33,7 +33,7 @@ from deelog_interceptors.demo.stage import (
     set_up,
     writes_of,
 )
-from deelog_interceptors.demo.topics import end_offsets, read_changes, read_diff
+from deelog_interceptors.demo.topics import end_offsets, fold_changes, fold_diff, read_topic
 from deelog_interceptors.demo.traces import final_of, read_final
 from deelog_interceptors.demo.verify import Verdict, verify
 from deelog_schemas.errors import DeelogError
@@ -183,8 +183,9 @@ def _unwritten(stage: Stage) -> int:
 
 def _verify(stage: Stage, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:
     settings = stage.settings
-    changes = read_changes(stage.kafka.bootstrap, stage.topics.changes)
-    diff = read_diff(stage.kafka.bootstrap, stage.topics.diff)
+    bootstrap, topics = stage.kafka.bootstrap, stage.topics
+    changes = fold_changes(topics.changes, read_topic(bootstrap, topics.changes))
+    diff = fold_diff(topics.diff, read_topic(bootstrap, topics.diff))
     # With the loss of all owners the caches themselves forget: there only diff and caches must agree.
     listed = final_of(settings.trace) if settings.trace is not None and settings.faults != "all" else None
     verdict = verify(

@@ -92,9 +92,10 @@ class Child:
 
     def stop(self, seconds: float = _STOP_SECONDS) -> None:
         """SIGTERM, and `kill` where that takes longer than `seconds`."""
-        if self.pid is not None:
-            self.send(signal.SIGTERM)
-            self.send(signal.SIGCONT)  # one that is stopped would not hear SIGTERM
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # one that is stopped would not hear SIGTERM
             with contextlib.suppress(TimeoutError):
                 until(lambda: self.pid is None, seconds, f"end of {self.name}")
         self.kill()
@@ -125,7 +126,7 @@ class Child:
         process = self._process
         if process is None:
             return
-        # The group outlives its leader where a grandchild does; the id is not given to others while we have not waited.
+        # The group outlives its leader where a grandchild does, and its id is nobody else's for as long.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         process.wait(_STOP_SECONDS)

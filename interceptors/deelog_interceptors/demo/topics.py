@@ -7,7 +7,7 @@ the end that they have at the beginning of the reading, `read_committed`, into m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -127,20 +127,20 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
         consumer.close()
 
 
-def read_changes(bootstrap: str, topic: str) -> ChangeTopic:
-    """Reads and folds a change topic of JSON records with text keys and values."""
+def fold_changes(topic: str, reads: Iterable[Read]) -> ChangeTopic:
+    """Folds and counts the records of a change topic: JSON, text keys and values, any order of partitions."""
     fold = _ChangeFold(JsonCodec(topic, "", "", ""))
-    for read in read_topic(bootstrap, topic):
+    for read in reads:
         fold.take(read)
     return fold.finish()
 
 
-def read_diff(bootstrap: str, topic: str) -> DiffTopic:
-    """Reads and folds a diff topic."""
+def fold_diff(topic: str, reads: Iterable[Read]) -> DiffTopic:
+    """Folds and counts the records of a diff topic."""
     codec = JsonCodec(topic, "", "", "", cause=True)
     diff = DiffTopic()
     seen: set[tuple[Any, ...]] = set()
-    for record, _ in read_topic(bootstrap, topic):
+    for record, _ in reads:
         key = codec.decode_key(record.key)
         if record.value is None:
             diff.entries.pop(key, None)
@@ -148,7 +148,7 @@ def read_diff(bootstrap: str, topic: str) -> DiffTopic:
         envelope = codec.decode_value(record.value)
         cause = envelope.source["cause"]
         diff.counts[_CAUSES[cause]][envelope.op] += 1
-        identity = (key, record.header.position, cause, envelope.op)
+        identity = (key, record.header.position, cause)
         diff.duplicates += identity in seen
         seen.add(identity)
         if envelope.after is None:
