@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -228,8 +229,10 @@ class ControllerSeat:
             **config.overrides("consumer"),
         }
         self._loop, self._on_seated = loop, on_seated
-        self._consumer: Any = None
+        self._metadata: Any = None
+        self._candidate: Any = None
         self._producer: Any = None
+        self._assigned_now = False
         self._rejoin = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="deelog-controller-group", daemon=True)
@@ -250,7 +253,9 @@ class ControllerSeat:
 
     def take(self) -> None:
         """Takes the office: fences the last controller's producer. Blocks; `SeatLost`."""
-        producer = _transactional(self._config, self._config.topics.transactional_id_controller)
+        producer = self._candidate
+        if producer is None:
+            raise SeatLost("not seated")
         try:
             producer.init_transactions(_CALL_SECONDS)
         except KafkaException as error:
@@ -271,18 +276,19 @@ class ControllerSeat:
                     break
                 if found.code() == KafkaError.UNKNOWN_MEMBER_ID:
                     break
+                time.sleep(_POLL_SECONDS)  # a rebalance: the next poll brings the group's new generation
         raise SeatLost(f"a view cannot be committed: {last}")
 
     def _commit_once(self, records: Sequence[tuple[str, bytes]]) -> None:
-        producer, consumer = self._producer, self._consumer
-        if producer is None or consumer is None:
+        producer, metadata = self._producer, self._metadata
+        if producer is None or metadata is None:
             raise SeatLost("not seated")
         producer.begin_transaction()
         for key, value in records:
             producer.produce(self._topic, value, key.encode(), partition=0)
         # The group's metadata makes the broker refuse the view of one who is no longer a member.
         offsets = [TopicPartition(self._topic, 0, 0)]
-        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), _CALL_SECONDS)
+        producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
         producer.commit_transaction(_CALL_SECONDS)
 
     def _aborted(self) -> bool:
@@ -296,7 +302,9 @@ class ControllerSeat:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._rejoin.clear()
-            consumer = self._consumer = Consumer(self._settings)
+            # Connected already when the office comes: half a second less without a controller.
+            self._candidate = _transactional(self._config, self._config.topics.transactional_id_controller)
+            consumer = Consumer(self._settings)
             try:
                 consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
                 while not self._stop.is_set() and not self._rejoin.is_set():
@@ -305,19 +313,25 @@ class ControllerSeat:
                         log.warning("controller group: %s", error.str())
                         if error.fatal():
                             break
+                    # Taken on this thread: the client holds the interpreter lock while it waits for the answer, and a
+                    # rebalance callback that needs that lock would keep the answer back for ever.
+                    self._metadata = consumer.consumer_group_metadata()
+                    if self._assigned_now:
+                        self._assigned_now = False
+                        self._tell(True)
             finally:
-                self._consumer = None
+                self._metadata = self._candidate = None
                 consumer.close()
             self._tell(False)
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
         consumer.pause(partitions)
-        if partitions:
-            self._tell(True)
+        self._assigned_now = bool(partitions)
 
     def _lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         if partitions:
+            self._assigned_now = False
             self._tell(False)
 
     def _tell(self, seated: bool) -> None:

@@ -1,0 +1,66 @@
+"""`deelog node`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import click
+
+from deelog_schemas.config import Config, Role, load
+from deelog_schemas.errors import DeelogError
+
+
+@click.command(short_help="Run one node of the cache grid with its connector.")
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help=".properties or .json file")
+@click.option("--log-level", default="WARNING", show_default=True, help="level of the log on stderr")
+def node(path: Path, log_level: str) -> None:
+    """Run one node of the cache grid, with its connector, until SIGTERM or Ctrl-C.
+
+    \b
+    Example:
+      deelog node --config node1.properties
+      redis-cli -c -p 6379
+    """
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        config = load(path, Role.NODE)
+        config.resolved()
+        code = asyncio.run(serve(config))
+    except DeelogError as error:
+        click.echo(f"deelog node: {error}", err=True)
+        code = error.exit_code
+    raise SystemExit(code)
+
+
+async def serve(config: Config) -> int:
+    """Serves until a signal or a failure; the exit code. Raises `DeelogError` where the node cannot start or go on."""
+    from deelog_interceptors.grid.node import Node
+
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    running = Node(config)
+    loop.set_exception_handler(
+        lambda _loop, context: running.failed(context.get("exception") or RuntimeError(context["message"]))
+    )
+    stopped = asyncio.ensure_future(stop.wait())
+    start = asyncio.ensure_future(running.start())
+    await asyncio.wait({start, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not start.done() or start.exception() is not None:
+        start.cancel()
+        await asyncio.wait({start})
+        await running.abort()
+        if start.cancelled():
+            return 0
+        start.result()
+    client, peer = running.addresses
+    click.echo(f"deelog node {running.member} serves {client} peers {peer}")
+    await asyncio.wait([stopped, running.failure], return_when=asyncio.FIRST_COMPLETED)
+    await running.stop()
+    if running.failure.done():
+        running.failure.result()
+    return 0

@@ -1,0 +1,441 @@
+"""One grid node: its entries, its part in replication, its clients and its connector, on one asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from deelog_connector.kafka import group
+from deelog_connector.runtime import Connector
+from deelog_interceptors.grid import server, strings, topology
+from deelog_interceptors.grid.backup import Backup
+from deelog_interceptors.grid.commands import Dispatcher
+from deelog_interceptors.grid.controller import Request
+from deelog_interceptors.grid.frames import AnyFrame, Heartbeat, HeartbeatAnswer, Hello
+from deelog_interceptors.grid.office import Office
+from deelog_interceptors.grid.peers import Incoming, Link, PeerListener
+from deelog_interceptors.grid.policy import peek
+from deelog_interceptors.grid.registry import Registry
+from deelog_interceptors.grid.replicator import Replicator
+from deelog_interceptors.grid.resp import Blocked, Clients
+from deelog_interceptors.grid.roles import Roles
+from deelog_interceptors.grid.segment import Role, Segment
+from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
+from deelog_interceptors.grid.store import Store, now_ms
+from deelog_interceptors.grid.view import Member, View
+from deelog_schemas.config import Config
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.operation import Entry, Operation
+
+log = logging.getLogger(__name__)
+
+COMMAND_MODULES: Final = (server, strings, topology)
+"""Importing them fills the table of commands."""
+
+_SWEEP_SECONDS: Final = 0.25
+_BEAT_SOON_SECONDS: Final = 0.005
+_IDLE_SECONDS: Final = 0.1
+
+
+class NodeError(DeelogError):
+    """The node cannot go on; the message is one line."""
+
+
+class Node:
+    """`await start()`, serve, watch `failure`, `await stop()`. Everything on one loop's thread."""
+
+    def __init__(self, config: Config) -> None:
+        self.settings = settings = Settings.of(config)
+        self.member = f"{settings.node_id}@{time.time_ns() // 1_000_000}"
+        self.started = time.monotonic()
+        self.client_port = self.peer_port = 0
+        self.leaving = False
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[None] = self._loop.create_future()
+        self._config = config
+        self._links: dict[str, Link] = {}
+        self.connector = Connector(config, self.member, self, connector_name="grid")
+        core = self.connector.core
+        self.replicator = Replicator(
+            core, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed
+        )
+        self.store = Store(settings, core, self._captured)
+        self.replicator.store = self.store
+        self._backup = Backup(self.store, core)
+        self._roles = Roles(self.member, self.store, core, self.replicator, self._backup, self.connector.wake)
+        self._registry = Registry(config.topics.topology, settings.segments, self._view_read, self._registry_read)
+        self._registry.own, self._registry.token = self.member, uuid.uuid4().hex
+        self._reader = group.TopologyReader(config, self._loop, self._records, self.failed)
+        self._office = Office(
+            config,
+            self.member,
+            self._registry,
+            copies=settings.copies,
+            unclean=settings.unclean,
+            timeout=settings.failure_timeout,
+            floor=core.highest_claim,
+            on_error=self.failed,
+        )
+        self.dispatcher = Dispatcher(self)
+        self.clients = Clients(self.dispatcher, settings.max_entry_bytes, MAX_CONNECTIONS)
+        self._listener = PeerListener(self.member, self._problem_of, self)
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._role_changed: asyncio.Future[None] = self._loop.create_future()
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._expiry_at = float("inf")
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._beats = 0
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """The last view."""
+        return self._registry.view
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Where clients and where other nodes reach this one."""
+        host = self.settings.advertised_host
+        shown = f"[{host}]" if ":" in host else host
+        return f"{shown}:{self.client_port}", f"{shown}:{self.peer_port}"
+
+    async def start(self) -> None:
+        """Returns once a view names this member. Raises `DeelogError` with one line that says what is in the way."""
+        await self._listen()
+        self.connector.failure.add_done_callback(self._connector_failed)
+        await asyncio.to_thread(group.create_topology_topic, self._config)
+        await self.connector.start()
+        self._reader.start()
+        # Registered only now: whoever sees the newer incarnation may rest assured that it fenced the older one.
+        read = self._registry.expect(self._registry.token)
+        client, peer = self.addresses
+        record = self._registry.registration(Member(self.member, client, peer))
+        await asyncio.to_thread(group.publish, self._config, *record)
+        await self._or_failure(read.wait())
+        self._office.start()
+        for work in (self._beat_regularly, self._sweep):
+            task = asyncio.create_task(work(), name=work.__name__)
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
+        await self._or_failure(self._until(lambda: self.member in self.view.members))
+
+    async def stop(self) -> None:
+        """Controlled shutdown: the segments are released and elected away, or released; then everything is closed."""
+        if not self.failure.done():
+            self.leaving = True
+            self._beat_soon()
+            try:
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._or_failure(self._until(self._has_left))
+            except (TimeoutError, DeelogError) as error:
+                log.warning("%s could not give all of its segments away: %s", self.member, error or "no time left")
+        for segment in self.store.segments:
+            segment.releasing = True  # capture has ended
+        await self.connector.stop(release=not self.failure.done())
+        await self._close()
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        try:
+            self._server = await self._loop.create_server(self.clients, settings.client_host, settings.client_port)
+            self.client_port = self._server.sockets[0].getsockname()[1]
+        except OSError as error:
+            raise NodeError(
+                f"cache.listen: cannot listen at {settings.client_host}:{settings.client_port}: {error}"
+            ) from error
+        try:
+            self.peer_port = await self._listener.listen(settings.peer_host, settings.peer_port)
+        except OSError as error:
+            raise NodeError(
+                f"cache.peer.listen: cannot listen at {settings.peer_host}:{settings.peer_port}: {error}"
+            ) from error
+
+    async def abort(self) -> None:
+        """Closes everything without releasing anything: after a failed start."""
+        self._connector_failure_seen()
+        await self.connector.stop(release=False)
+        await self._close()
+
+    async def _close(self) -> None:
+        self._beats = -1
+        for task in self._tasks:
+            task.cancel()
+        for timer in (self._beat_timer, self._expiry_timer):
+            if timer is not None:
+                timer.cancel()
+        await self._office.stop()
+        await asyncio.to_thread(self._reader.stop)
+        for link in list(self._links.values()):
+            link.close()
+        await self._listener.close()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.clients.open):
+            connection.abort()
+
+    async def _or_failure(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        await asyncio.wait({task, self.failure}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            raise _as_deelog_error(self.failure.exception())
+        task.result()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.wait({self._role_changed}, timeout=_IDLE_SECONDS)
+
+    def _has_left(self) -> bool:
+        others = any(not m.leaving for m in self.view.members.values() if m.member != self.member)
+        return not others or all(self.member not in row.holders for row in self.view.rows)
+
+    def failed(self, error: BaseException) -> None:
+        """The node cannot go on."""
+        if not self.failure.done():
+            self.failure.set_exception(_as_deelog_error(error))
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.failed(error)
+
+    def _connector_failed(self, failure: asyncio.Future[None]) -> None:
+        if not failure.cancelled() and (error := failure.exception()) is not None:
+            self.failed(error)
+
+    def _connector_failure_seen(self) -> None:
+        if self.connector.failure.done() and not self.connector.failure.cancelled():
+            self.connector.failure.exception()
+
+    # -- topology ---------------------------------------------------------------------------------------------------
+
+    def _records(self, records: list[group.TopologyRecord]) -> None:
+        try:
+            self._registry.read(records)
+        except DeelogError as error:
+            self.failed(error)
+
+    def _registry_read(self) -> None:
+        self._dial()
+        self._office.changed()
+
+    def _view_read(self, view: View) -> None:
+        self._dial()
+        self._roles.apply(view)
+        self._expire_at(0.0)
+        changed, self._role_changed = self._role_changed, self._loop.create_future()
+        changed.set_result(None)
+        self._beat_soon()
+
+    def _dial(self) -> None:
+        """A link to each other member of the view, and to the controller."""
+        if self._beats < 0:
+            return
+        wanted = {name: member.peer for name, member in self.view.members.items()}
+        for member in self._registry.members.values():
+            if member.member == self._registry.controller:
+                wanted[member.member] = member.peer
+        wanted.pop(self.member, None)
+        for name in self._links.keys() - wanted.keys():
+            self._links.pop(name).close()
+        hello = Hello(self.settings.cluster, self.member, self.settings.segments)
+        for name in wanted.keys() - self._links.keys():
+            self._links[name] = Link(name, wanted[name], hello, self)
+
+    def _beat_soon(self) -> None:
+        if self._beat_timer is None:
+            self._beat_timer = self._loop.call_later(_BEAT_SOON_SECONDS, self._beat)
+
+    async def _beat_regularly(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(self.settings.failure_timeout / 5)
+
+    def _beat(self) -> None:
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
+        controller = self._registry.controller
+        if controller is None or self._beats < 0:
+            return
+        self._beats += 1
+        requests: list[Request] = [*self._roles.requests()]
+        requests += self.replicator.requests(time.monotonic(), self.settings.failure_timeout)
+        beat = Heartbeat(self._beats, self.view.topology_id, self.leaving, requests)
+        if controller == self.member:
+            self._office.heartbeat(self.member, beat)
+        elif controller in self._links:
+            self._links[controller].send(beat)
+
+    def link_up(self, link: Link) -> None:
+        """See `peers.LinkEvents`."""
+        segments = [s for s in self.store.segments if s.role is Role.PRIMARY and link.member in s.members]
+        self.replicator.follow(segments, self.view.topology_id)
+        self._beat_soon()
+
+    def link_frame(self, link: Link, frame: AnyFrame) -> None:
+        """See `peers.LinkEvents`."""
+        if not isinstance(frame, HeartbeatAnswer):
+            self.replicator.frame(link, frame)
+
+    def link_down(self, link: Link) -> None:
+        """See `peers.LinkEvents`."""
+        self.replicator.link_down(link)
+
+    def link_refused(self, member: str) -> None:
+        """See `peers.LinkEvents`."""
+        self._office.refused(member)
+
+    def incoming_up(self, connection: Incoming) -> None:
+        """See `peers.IncomingEvents`."""
+        self._backup.up(connection)
+
+    def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
+        """See `peers.IncomingEvents`."""
+        if isinstance(frame, Heartbeat):
+            answer = self._office.heartbeat(connection.member, frame)
+            if answer is not None:
+                connection.send(answer)
+        else:
+            self._backup.frame(connection, frame)
+
+    def incoming_down(self, connection: Incoming) -> None:
+        """See `peers.IncomingEvents`."""
+        self._backup.down(connection)
+
+    def _problem_of(self, hello: Hello) -> str | None:
+        if hello.cluster != self.settings.cluster:
+            return f"a node of {hello.cluster}"
+        if hello.segments != self.settings.segments:
+            return f"segment.count {hello.segments}; here it is {self.settings.segments}"
+        return None
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, segment: Segment, size: int) -> None:
+        """Raises `Blocked` unless `size` bytes may be captured and replicated now."""
+        if segment.closed:
+            raise Blocked(self.role_changed)
+        if not self.connector.core.has_room(size):
+            raise Blocked(lambda: self.connector.make_room(segment.number, size))
+        if not self.replicator.has_room():
+            raise Blocked(self.replicator.room)
+
+    async def role_changed(self) -> None:
+        """Returns at the next view."""
+        await asyncio.wait({self._role_changed})
+
+    def _captured(self, segment: Segment, operation: Operation) -> None:
+        self.replicator.operation(segment, operation)
+        if operation.expires_at is not None:
+            self._expire_at(operation.expires_at / 1000)
+
+    def _level_reached(self, segment: Segment) -> None:
+        self._roles.level_reached(segment)
+
+    def _expire_at(self, at: float) -> None:
+        """The timer fires at `at` (Unix seconds), if it would not sooner."""
+        if at < self._expiry_at:
+            if self._expiry_timer is not None:
+                self._expiry_timer.cancel()
+            self._expiry_at = at
+            self._expiry_timer = self._loop.call_later(max(0.0, at - time.time()), self._expire)
+
+    def _expire(self) -> None:
+        self._expiry_timer, self._expiry_at = None, float("inf")
+        left = self.store.expire_due(now_ms())
+        if left is not None:
+            self._expire_at(time.time() + left)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.replicator.expire_pendings(time.monotonic())
+
+    # -- what the connector asks and tells ----------------------------------------------------------------------------
+
+    def entries(self, segment: int) -> list[Entry]:
+        """See `CacheSide`."""
+        return list(self.store.entries(self.store.segments[segment]))
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        """See `CacheSide`."""
+        found = peek(self.store.segments[segment].data, key)
+        return None if found is None else Entry(key, *found)
+
+    def corrected(self, segment: int, operations: list[Operation]) -> None:
+        """See `CacheSide`."""
+        found = self.store.segments[segment]
+        for operation in operations:
+            found.last = operation.sequence
+            self.replicator.operation(found, operation)
+
+    def released(self, segment: int) -> None:
+        """See `CacheSide`."""
+        self.store.segments[segment].released = True
+        self._beat_soon()
+
+    def stepped_down(self, segment: int, reason: str) -> None:
+        """See `CacheSide`."""
+        self._roles.stepped_down(segment, reason)
+        self._beat_soon()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def address_of(self, member: str | None) -> str | None:
+        """Where clients reach a member of the view."""
+        found = self.view.members.get(member) if member is not None else None
+        return None if found is None else found.client
+
+    @staticmethod
+    def short_id(member: str) -> str:
+        """A member as Redis Cluster names nodes: 40 hexadecimal digits."""
+        return hashlib.sha1(member.encode(), usedforsecurity=False).hexdigest()
+
+    def stats(self) -> dict[str, Any]:
+        """Counters for reports: the connector's, and `grid`."""
+        roles = Counter(str(segment.role) for segment in self.store.segments)
+        replicator, backup, office = self.replicator, self._backup, self._office
+        grid = {
+            "member": self.member,
+            "topology_id": self.view.topology_id,
+            "controller": self.view.controller,
+            "segments": dict(roles),
+            "entries": {
+                str(role): sum(len(s.data) for s in self.store.segments if s.role is role)
+                for role in (Role.PRIMARY, Role.BACKUP)
+            },
+            "commands": self.dispatcher.executed,
+            "operations": replicator.operations,
+            "acked": replicator.acknowledged,
+            "unreplicated": replicator.unreplicated,
+            "timed_out": replicator.timed_out,
+            "stale_answers": replicator.stale_answers,
+            "caught_up": {"operations": replicator.recovered_by_operations, "state": replicator.recovered_by_state},
+            "applied": backup.applied,
+            "refused_frames": backup.refused,
+            "states_taken": backup.states,
+            "evicted": self.store.evicted,
+            "expired": self.store.expired,
+            "transitions": dict(self._roles.transitions),
+            "view_apply_ms": round(self._roles.apply_ms, 3),
+            "office": {"terms": office.terms, "views": office.views, "deaths": office.deaths, "holds": office.holds},
+        }
+        stats = self.connector.stats
+        return {name: getattr(stats, name) for name in stats.__dataclass_fields__} | {"grid": grid}
+
+
+def _as_deelog_error(error: BaseException | None) -> DeelogError:
+    if isinstance(error, DeelogError):
+        return error
+    found = NodeError(f"internal error: {error!r}")
+    found.__cause__ = error
+    return found

@@ -1,0 +1,152 @@
+"""From a view to roles: each transition by its own name, and the way out, a release.
+
+none ─────bootstrap as primary / backup──▶ primary, backup
+backup ───promotion──▶ primary            (the takeover; moves nothing)
+primary ──demotion───▶ backup             (drops later what the new primary does not have)
+primary, backup ──dropped──▶ none
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from deelog_connector.core import ConnectorCore
+from deelog_interceptors.grid import resp
+from deelog_interceptors.grid.backup import Backup
+from deelog_interceptors.grid.controller import RELEASED, RESET_DONE, STEPPED_DOWN, Request
+from deelog_interceptors.grid.replicator import Replicator
+from deelog_interceptors.grid.segment import Role, Segment
+from deelog_interceptors.grid.store import Store
+from deelog_interceptors.grid.view import Row, State, View
+
+log = logging.getLogger(__name__)
+
+_LOST = resp.error("TRYAGAIN the segment's primary changed before the write was acknowledged")
+
+
+class Roles:
+    """Applies views to the segments of one member. `wake` wakes the connector."""
+
+    def __init__(
+        self,
+        member: str,
+        store: Store,
+        core: ConnectorCore,
+        replicator: Replicator,
+        backup: Backup,
+        wake: Callable[[], None],
+    ) -> None:
+        self.transitions: Counter[str] = Counter()
+        self.apply_ms = 0.0
+        """How long the last view took to apply."""
+        self._member, self._store, self._core = member, store, core
+        self._replicator, self._backup, self._wake = replicator, backup, wake
+        self._view: View | None = None
+
+    def apply(self, view: View) -> None:
+        """All changes of a view, in one step of the loop."""
+        started = time.perf_counter()
+        rows = self._view.rows if self._view is not None else (None,) * len(view.rows)
+        for segment, row, before in zip(self._store.segments, view.rows, rows, strict=True):
+            if row != before:
+                self._apply(segment, row)
+        self._view = view
+        primaries = [segment for segment in self._store.segments if segment.role is Role.PRIMARY]
+        self._replicator.follow(primaries, view.topology_id)
+        self._backup.view_applied(view.topology_id)
+        for segment in primaries:
+            if view.rows[segment.number].target is not None:
+                segment.releasing = True
+                self.level_reached(segment)
+        self._wake()
+        self.apply_ms = (time.perf_counter() - started) * 1000
+
+    def _apply(self, segment: Segment, row: Row) -> None:
+        changed = row.epoch != segment.epoch or row.primary != segment.primary
+        segment.primary, segment.in_sync, segment.members = row.primary, row.in_sync, row.holders
+        segment.members = tuple(member for member in row.holders if member != self._member)
+        if row.state is State.ONLINE and row.primary == self._member:
+            if segment.role is not Role.PRIMARY or changed:
+                self._promote(segment, row)
+        elif self._member in row.holders:
+            if segment.role is Role.PRIMARY:
+                self._demote(segment)
+            elif changed or segment.role is Role.NONE:
+                self._follow(segment)
+        elif segment.role is not Role.NONE:
+            self._drop(segment)
+        segment.epoch = row.epoch
+
+    def _promote(self, segment: Segment, row: Row) -> None:
+        # CHECK incarnation: the view names this very member, `<node.id>@<incarnation>`, not a node id.
+        self.transitions[f"{segment.role}→primary"] += 1
+        segment.epoch, segment.source, segment.staged = row.epoch, None, None
+        segment.releasing = segment.release_begun = segment.released = segment.stepped_down = False
+        self._replicator.end(segment)
+        segment.role = Role.PRIMARY
+        segment.last = self._core.last_sequence(segment.number)
+        self._replicator.begin(segment)
+        self._store.become_primary(segment, row.epoch, row.must_reset)
+
+    def _leave_primary(self, segment: Segment) -> None:
+        segment.releasing = segment.release_begun = segment.released = segment.stepped_down = False
+        self._replicator.end(segment)
+        self._replicator.fail_pendings(segment, _LOST)
+
+    def _demote(self, segment: Segment) -> None:
+        self.transitions["primary→backup"] += 1
+        self._leave_primary(segment)
+        segment.role = Role.BACKUP
+        segment.source = segment.staged = None
+        self._store.become_backup(segment)
+
+    def _follow(self, segment: Segment) -> None:
+        """backup of another primary or epoch, or a new backup: the primary will ask what it holds."""
+        self.transitions[f"{segment.role}→backup"] += 1
+        segment.role = Role.BACKUP
+        segment.source = segment.staged = None
+
+    def _drop(self, segment: Segment) -> None:
+        self.transitions[f"{segment.role}→none"] += 1
+        if segment.role is Role.PRIMARY:
+            self._leave_primary(segment)
+        segment.role = Role.NONE
+        segment.source = segment.staged = None
+        self._store.drop(segment)
+
+    # -- giving a segment away --------------------------------------------------------------------------------------
+
+    def level_reached(self, segment: Segment) -> None:
+        """A segment that is to be released is, once all of it is acknowledged."""
+        if (
+            segment.releasing
+            and not segment.release_begun
+            and segment.acked >= segment.last
+            and not segment.stepped_down
+        ):
+            segment.release_begun = True
+            self._core.release(segment.number)
+            self._wake()
+
+    def stepped_down(self, number: int, reason: str) -> None:
+        """The connector found a higher claim: no more writes until a view says otherwise."""
+        segment = self._store.segments[number]
+        if segment.role is Role.PRIMARY:
+            log.warning("segment %d: stepped down: %s", number, reason)
+            segment.stepped_down = True
+            self._replicator.fail_pendings(segment, _LOST)
+
+    def requests(self) -> Iterator[Request]:
+        """What this member asks of the controller for the segments that it is primary of."""
+        for segment in self._store.segments:
+            if segment.role is not Role.PRIMARY or self._view is None:
+                continue
+            if segment.released:
+                yield Request(RELEASED, segment.number, segment.epoch)
+            elif segment.stepped_down:
+                yield Request(STEPPED_DOWN, segment.number, segment.epoch)
+            elif self._view.rows[segment.number].must_reset and self._core.phase(segment.number) == "writing":
+                yield Request(RESET_DONE, segment.number, segment.epoch)

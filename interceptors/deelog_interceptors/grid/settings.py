@@ -1,0 +1,77 @@
+"""What the grid takes from the configuration, in its own units, read once at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from deelog_schemas.config import Config, split_address
+from deelog_schemas.errors import ConfigError, FieldError
+
+ACK_SECONDS: Final = 5.0
+"""A write that is not acknowledged within this time is answered with an error."""
+LEAVE_SECONDS: Final = 10.0
+"""A clean stop gives its segments away for at most this long before it stops all the same."""
+MAX_CONNECTIONS: Final = 10_000
+MAX_PIPELINE: Final = 10_000
+"""Replies that one connection may be owed; beyond it nothing more is read from it."""
+MAX_UNREPLICATED: Final = 100_000
+"""Operations of a node that its in-sync backups do not hold yet; beyond it writes wait."""
+MAX_LINK_BYTES: Final = 16 << 20
+"""Bytes that may wait for one backup; beyond it writes wait."""
+MAX_BACKLOG: Final = 200_000
+"""Operations kept for one catch-up; beyond it the catch-up begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times are in seconds; `capacity` is entries per segment."""
+
+    cluster: str
+    node_id: str
+    segments: int
+    copies: int
+    policy: str
+    capacity: int
+    acks_all: bool
+    before_full: bool
+    text_keys: bool
+    text_values: bool
+    max_entry_bytes: int
+    failure_timeout: float
+    unclean: bool
+    client_host: str
+    client_port: int
+    peer_host: str
+    peer_port: int
+    advertised_host: str
+
+    @classmethod
+    def of(cls, config: Config) -> Settings:
+        """Raises `ConfigError`."""
+        client_host, client_port = split_address(config["cache.listen"])
+        peer_host, peer_port = split_address(config["cache.peer.listen"])
+        advertised = config["cache.advertised.host"]
+        if advertised in ("0.0.0.0", "::"):
+            problem = "is needed where a listener names all interfaces: the name by which others reach this node"
+            raise ConfigError([FieldError("cache.advertised.host", problem)])
+        return cls(
+            cluster=config.topics.changes,
+            node_id=config["node.id"],
+            segments=config["segment.count"],
+            copies=config["cache.backups"] + 1,
+            policy=config["cache.policy"],
+            capacity=max(1, config["cache.max.entries"] // config["segment.count"]),
+            acks_all=config["cache.acks"] == "all",
+            before_full=config["before.image"] == "full",
+            text_keys=config["cache.key.format"] != "bytes",
+            text_values=config["cache.value.format"] != "bytes",
+            max_entry_bytes=config["max.entry.bytes"],
+            failure_timeout=config["cache.failure.timeout.ms"] / 1000,
+            unclean=config["unclean.election"],
+            client_host=client_host,
+            client_port=client_port,
+            peer_host=peer_host,
+            peer_port=peer_port,
+            advertised_host=advertised,
+        )

@@ -1,0 +1,140 @@
+"""The cluster view: who is there, and per segment its state, primary, in-sync members and epoch.
+
+Weighed: one record per segment (a view would no longer be one step), a view that names a member in full at each
+place (16384 segments would not fit one record), and this one: the whole view as one JSON record in which members
+are indexes into one table.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from deelog_schemas.errors import RecordError
+from deelog_schemas.keys import SLOTS
+
+
+class State(StrEnum):
+    """State of a segment; `controller.VALID` is the one table of transitions."""
+
+    NON_EXISTENT = "NonExistent"
+    NEW = "New"
+    ONLINE = "Online"
+    OFFLINE = "Offline"
+
+
+class Row(NamedTuple):
+    """One segment. Members are `<node.id>@<incarnation>`; the primary of an Online segment is among `in_sync`.
+
+    `owners` is where the segment should be, the preferred primary first; `in_sync` may for a while hold others.
+    `target` is who the primary is asked to release the segment for. `must_reset` is the reason of a reset that this
+    epoch's primary owes, until that one reports it done.
+    """
+
+    state: State = State.NON_EXISTENT
+    epoch: int = 0
+    primary: str | None = None
+    in_sync: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    target: str | None = None
+    must_reset: str | None = None
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Everybody who holds the segment or is to hold it."""
+        return self.owners + tuple(member for member in self.in_sync if member not in self.owners)
+
+
+class Member(NamedTuple):
+    """A live member and where it listens, `host:port`."""
+
+    member: str
+    client: str
+    peer: str
+    leaving: bool = False
+
+
+class View(NamedTuple):
+    """What all nodes follow. `rows[n]` is segment n."""
+
+    topology_id: int
+    controller: str
+    members: dict[str, Member]
+    rows: tuple[Row, ...]
+
+
+def node_id_of(member: str) -> str:
+    """The node id of a member text."""
+    return member.rpartition("@")[0]
+
+
+def incarnation_of(member: str) -> int:
+    """The incarnation of a member text, Unix milliseconds."""
+    return int(member.rpartition("@")[2])
+
+
+def first_slot(segment: int, segments: int) -> int:
+    """The first hash slot of a segment."""
+    return -(-segment * SLOTS // segments)
+
+
+_VERSION: Final = 1
+
+
+def encode_view(view: View) -> bytes:
+    """A view as JSON."""
+    names = sorted({name for row in view.rows for name in (*row.holders, row.primary, row.target) if name is not None})
+    index: dict[str | None, int] = {name: number for number, name in enumerate(names)}
+    index[None] = -1
+    states = list(State)
+    rows = [
+        [
+            states.index(row.state),
+            row.epoch,
+            index[row.primary],
+            [index[member] for member in row.in_sync],
+            [index[member] for member in row.owners],
+            index[row.target],
+            row.must_reset,
+        ]
+        for row in view.rows
+    ]
+    return orjson.dumps(
+        {
+            "version": _VERSION,
+            "topology_id": view.topology_id,
+            "controller": view.controller,
+            "segment_count": len(view.rows),
+            "members": [list(member) for member in view.members.values()],
+            "names": names,
+            "rows": rows,
+        }
+    )
+
+
+def decode_view(data: bytes) -> View:
+    """The view that `encode_view` wrote; `RecordError` where it did not."""
+    try:
+        found: dict[str, Any] = orjson.loads(data)
+        if found["version"] != _VERSION or len(found["rows"]) != found["segment_count"]:
+            raise ValueError(f"version {found['version']}, {len(found['rows'])} of {found['segment_count']} rows")
+        names: list[str | None] = [*found["names"], None]
+        states = list(State)
+        rows = tuple(
+            Row(
+                states[state],
+                epoch,
+                names[primary],
+                tuple(found["names"][member] for member in in_sync),
+                tuple(found["names"][member] for member in owners),
+                names[target],
+                must_reset,
+            )
+            for state, epoch, primary, in_sync, owners, target, must_reset in found["rows"]
+        )
+        members = {fields[0]: Member(*fields) for fields in found["members"]}
+        return View(found["topology_id"], found["controller"], members, rows)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise RecordError(f"not a view that this version can read: {error!r}") from error
