@@ -250,6 +250,21 @@ def test_foreground_notices_a_broker_that_dies(tmp_path: Path) -> None:
         assert "Kafka ended with exit code -9" in process.stderr.read()
 
 
+def test_everything_it_writes_is_in_its_folder(broker: EmbeddedKafka, prefix: str) -> None:
+    create_topic(broker, prefix)
+    settings: Settings = {"compression.type": "lz4", "linger.ms": 50}
+    producer = Producer(client(broker, settings))
+    for _ in range(100):
+        producer.produce(prefix, bytes(1000))
+    assert producer.flush(20) == 0
+    open_files = [str(entry.readlink()) for entry in Path(f"/proc/{broker.pid}/fd").iterdir()]
+    maps = Path(f"/proc/{broker.pid}/maps").read_text()
+    mapped = [line.split(maxsplit=5)[5] for line in maps.splitlines() if "/" in line]
+    ours = ("/tmp/", "/var/tmp/", str(Path.home()))
+    written = [name for name in {*open_files, *mapped} if name.strip().startswith(ours) and not name.endswith(".jar")]
+    assert [name for name in written if not name.strip().startswith(f"{broker.data_dir}/")] == []
+
+
 def test_a_stale_file_is_no_broker(tmp_path: Path) -> None:
     (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "bootstrap": "127.0.0.1:1"}}')
     assert running(tmp_path) is None

@@ -11,6 +11,7 @@ __all__ = ["JVM", "settings"]
 # A quiet log (slf4j-simple writes to stderr) and no second one by log4j, which only carries the level settings.
 JVM = (
     "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",  # else a file in /tmp that a killed JVM leaves behind
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",

@@ -200,7 +200,11 @@ class EmbeddedKafka:
             raise BrokerFailed(f"{self.data_dir} could not be formatted for Kafka:\n{_tail(done.stdout)}")
 
     def _command(self, java: Path, classpath: str, properties: Path) -> list[str]:
-        options = [f"-Xmx{self.heap}", "-XX:+ExitOnOutOfMemoryError", *JVM, "-cp", classpath]
+        # Compression libraries unpack their native parts there, and a killed JVM leaves them behind.
+        temporary = self.data_dir / "tmp"
+        temporary.mkdir(exist_ok=True)
+        memory = [f"-Xmx{self.heap}", "-XX:+ExitOnOutOfMemoryError"]
+        options = [*memory, f"-Djava.io.tmpdir={temporary}", *JVM, "-cp", classpath]
         command = [str(java), *options, "kafka.Kafka", str(properties)]
         if self.detached or not sys.platform.startswith("linux"):
             return command
