@@ -6,6 +6,7 @@ the end that they have at the beginning of the reading, `read_committed`, into m
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from deelog_schemas.records import Record, decode
 
 _REQUEST_SECONDS = 15.0
 _SILENCE_SECONDS = 30.0
+_TURN_SECONDS = 0.1
 _AT_ONCE = 2000
 
 Position = tuple[int, int]
@@ -108,9 +110,13 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
         missing = set(ends)
+        heard = time.monotonic()
         while missing:
-            messages = consumer.consume(_AT_ONCE, _SILENCE_SECONDS)
-            if not messages:
+            # It waits for all that it is asked for, or for its timeout: hence the short one.
+            messages = consumer.consume(_AT_ONCE, _TURN_SECONDS)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _SILENCE_SECONDS:
                 raise ReadError(f"{topic} gave no record for {_SILENCE_SECONDS:g} s; partitions {sorted(missing)} lack")
             message: Any  # the client types partition and offset as optional
             for message in messages:
