@@ -63,7 +63,8 @@ def capture(
     `on_failure` says what happens once the connector cannot go on (`Capture.failure`): `continue` leaves the cache
     working without capture, `raise` lets every later write raise `CaptureFailed` before the cache changes.
 
-    Blocks until the connector has read its topics, at most `start_timeout` seconds. Raises `ConfigError`,
+    Blocks until the connector has read its topics, at most `start_timeout` seconds and what a request to Kafka that
+    is under way then still takes. Raises `ConfigError`,
     `NotCapturable` for an entry that is there already, `CaptureFailed`, or what the connector met at its start.
     Call `close()` at the end; an interpreter that ends in order does.
     """
@@ -135,10 +136,9 @@ class Capture:
 
     def start(self, seam: Seam, lock: AbstractContextManager[Any], timeout: float) -> None:
         """For `capture()`: connector first, then the cache, so that nothing is captured that nobody takes."""
-        self._runner.start()
         try:
             try:
-                self._runner.wait_started(timeout)
+                self._runner.start(timeout)
             except TimeoutError as error:
                 raise CaptureFailed(f"the connector was not ready within {timeout:g} s: does Kafka answer?") from error
             expiry = expiry_of(self.cache)
@@ -164,7 +164,6 @@ class Capture:
     def start_timer(self, lock: AbstractContextManager[Any], interval: float) -> None:
         """For `capture()`: expiry is noticed from now on."""
         self._timer = ExpiryTimer(self.cache, lock, interval, self._failed)
-        self._timer.start()
 
     def make_room(self, raw_key: Raw, size: int) -> None:
         """For the write path: see `Seam.make_room`."""

@@ -60,7 +60,7 @@ def _milliseconds(seconds: float) -> int | None:
     return round(seconds * 1000) if abs(seconds) < 1e14 else None
 
 
-class ExpiryTimer(threading.Thread):
+class ExpiryTimer:
     """Calls `cache.expire()` under `lock` every `interval` seconds until stopped; `failed` hears of an exception."""
 
     def __init__(
@@ -70,22 +70,23 @@ class ExpiryTimer(threading.Thread):
         interval: float,
         failed: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(name="deelog-expiry", daemon=True)  # holds nothing that an exit could cut in two
         self._cache, self._lock, self._interval, self._failed = cache, lock, interval, failed
         self._stopped = threading.Event()
+        # A daemon: it holds nothing that an exit could cut in two.
+        self._thread = threading.Thread(target=self._run, name="deelog-expiry", daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.wait(self._interval):
             try:
                 with self._lock:
                     if not self._stopped.is_set():
                         self._cache.expire()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - may be any of the user's timer or subclass; it is reported
                 self._failed(error)
-                raise
+                return
 
     def stop(self) -> None:
-        """Ends it; no `expire()` is called after this returns. The caller does not hold the lock."""
+        """Ends it; no `expire()` begins after this returned. The caller does not hold the lock."""
         self._stopped.set()
-        if threading.current_thread() is not self:
-            self.join()
+        self._thread.join()

@@ -36,14 +36,14 @@ _MAX_STEP_DOWNS: Final = 5
 _SETTLED_SECONDS: Final = 60.0
 
 
-class Runner(threading.Thread):
+class Runner:
     """Runs the connector until `stop()`, or until it fails and `failed` is called, once.
 
-    Not a daemon: the interpreter waits for the transaction under way. `capture.py` stops it before an exit.
+    Its thread is no daemon: the interpreter waits for the transaction under way. `capture.py` stops it before an exit.
     """
 
     def __init__(self, config: Config, mirror: Mirror, tape: Tape, failed: Callable[[BaseException], None]) -> None:
-        super().__init__(name=f"deelog-{config['cache.name']}")
+        self._thread = threading.Thread(target=self._run, name=f"deelog-{config['cache.name']}")
         self._config, self._mirror, self._tape, self._failed = config, mirror, tape, failed
         self._tick = min(0.02, max(0.001, config["commit.interval.ms"] / 5000))
         self._max_block = config["max.block.ms"] / 1000
@@ -55,13 +55,14 @@ class Runner(threading.Thread):
         self._reported = False
         self.stop_error: BaseException | None = None
 
-    def wait_started(self, seconds: float) -> None:
+    def start(self, seconds: float) -> None:
         """Returns once the connector has read what it needs; raises what kept it from it, `TimeoutError` at last."""
+        self._thread.start()
         self._started.result(seconds)
 
     @property
     def stats(self) -> Stats:
-        """The connector's counters. Only after `wait_started()`."""
+        """The connector's counters. Only after `start()`."""
         assert self._connector is not None
         return self._connector.stats
 
@@ -73,12 +74,12 @@ class Runner(threading.Thread):
         """Writes what was captured, releases the segments, and ends the thread; at most `seconds`, or `stop_error`."""
         self._stop_seconds = seconds
         self._stop.set()
-        self.join()
+        self._thread.join()
 
     def make_room(self, raw_key: Raw, size: int) -> None:
         """Called by a writer, under the user's lock: waits as `oplog.overflow` says, `max.block.ms` and a bit."""
         loop = self._loop
-        if loop is None or not self.is_alive():
+        if loop is None or not self._thread.is_alive():
             return
         segment = segment_of(encoded(raw_key), self._config["segment.count"])
         waiting = asyncio.run_coroutine_threadsafe(self._make_room(segment, size), loop)
@@ -96,7 +97,7 @@ class Runner(threading.Thread):
 
     # -- in the thread --------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def _run(self) -> None:
         try:
             asyncio.run(self._main())
         except Exception as error:  # noqa: BLE001 - handed on: to whoever starts, stops, or asks for `failure`
@@ -136,6 +137,8 @@ class Runner(threading.Thread):
             await asyncio.wait([starting], timeout=0.1)
             if self._stop.is_set():
                 starting.cancel()
+                await asyncio.wait([starting])
+                raise CaptureFailed("closed before the connector was ready")
         await starting
 
     async def _until(self, event: threading.Event) -> None:
@@ -161,12 +164,13 @@ class Runner(threading.Thread):
         self._drain_all()
         connector.wake()
         core, segments = connector.core, range(self._config["segment.count"])
-        until = time.monotonic() + self._stop_seconds
+        until, late = time.monotonic() + self._stop_seconds, False
         while any(core.phase(s) != "writing" for s in segments) or core.unwritten():
-            if time.monotonic() > until or connector.failure.done() or connector.stats.stopped:
+            late = time.monotonic() > until
+            if late or connector.failure.done() or connector.stats.stopped:
                 break
             await asyncio.sleep(self._tick)
-        await connector.stop()
+        await connector.stop(release=not late)
         left, stopped = [s for s in segments if core.phase(s) != "released"], connector.stats.stopped
         if left:
             why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
