@@ -408,7 +408,10 @@ class Node:
             "member": self.member,
             "topology_id": self.view.topology_id,
             "controller": self.view.controller,
+            "members": len(self.view.members),
             "segments": dict(roles),
+            "under_replicated": sum(len(row.in_sync) < self.settings.copies for row in self.view.rows),
+            "in_sync": sum(self.member in row.in_sync for row in self.view.rows),
             "entries": {
                 str(role): sum(len(s.data) for s in self.store.segments if s.role is role)
                 for role in (Role.PRIMARY, Role.BACKUP)
