@@ -36,11 +36,11 @@ _READY_LINE: Final = "deelog node "
 
 
 class Slots(NamedTuple):
-    """A range of hash slots, both ends included, and the ports of its owners, the primary's first."""
+    """A range of hash slots, both ends included, and the port of its primary."""
 
     first: int
     last: int
-    ports: tuple[int, ...]
+    port: int
 
 
 class Node(Child):
@@ -65,11 +65,17 @@ class Node(Child):
             retry=Retry(NoBackoff(), 0),
         )
 
-    def ask(self, *command: Any, seconds: float = _ANSWER_SECONDS) -> Any:
-        """The answer to one command; RedisError where it does not answer or answers with an error."""
-        with self.client(seconds) as client:
-            answer: Any = client.execute_command(*command)
-            return answer
+    def stats(self) -> dict[str, Any] | None:
+        """What it counted until now, None where it does not answer."""
+        if self.pid is None:
+            return None
+        try:
+            with self.client() as client:
+                answer: Any = client.execute_command("DEELOG.STATS")
+        except RedisError:
+            return None
+        found: dict[str, Any] = orjson.loads(answer)
+        return found
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
         """Returns once it has told its addresses; `ProcessError` where it ended instead."""
@@ -84,16 +90,14 @@ class Node(Child):
         """Its view of who owns what, or None where it does not answer now."""
         try:
             with self.client() as client:
-                # A private parser is not wanted: redis-py turns CLUSTER SLOTS into a mapping that loses nothing.
                 answer: Any = client.execute_command("CLUSTER SLOTS")
         except RedisError:
             return None
         return [_slots(first, last, owners) for (first, last), owners in answer.items()]
 
 
-def _slots(first: int, last: int, owners: Mapping[str, Any]) -> Slots:
-    ports = [owners["primary"][1], *(replica[1] for replica in owners.get("replicas", ()))]
-    return Slots(int(first), int(last), tuple(int(port) for port in ports))
+def _slots(first: Any, last: Any, owners: Mapping[str, Any]) -> Slots:
+    return Slots(int(first), int(last), int(owners["primary"][1]))
 
 
 class ClusterError(DeelogError):
@@ -106,7 +110,6 @@ class Cluster:
     def __init__(self, names: Iterable[str], directory: Path, settings: Mapping[str, str]) -> None:
         self.nodes = [Node(name, directory, settings) for name in names]
         self.segments = int(settings["segment.count"])
-        self._copies = min(int(settings["cache.backups"]) + 1, len(self.nodes))
 
     def start(self) -> None:
         """Starts every node and returns once each segment has its primary and all its backups."""
@@ -132,7 +135,7 @@ class Cluster:
         """How many segments each node is primary of."""
         found: Counter[str] = Counter()
         for part in self.slots():
-            found[self.by_port(part.ports[0]).node_id] += (part.last - part.first + 1) * self.segments // _SLOTS
+            found[self.by_port(part.port).node_id] += (part.last - part.first + 1) * self.segments // _SLOTS
         return found
 
     def wait_whole(self, seconds: float = SETTLE_SECONDS) -> float:
@@ -141,14 +144,12 @@ class Cluster:
         def whole() -> bool:
             for node in self.nodes:
                 node.must_run()
-            return all(self._is_whole(node.slots()) for node in self.nodes)
+            answers = [node.stats() for node in self.nodes]
+            # Nodes that know different views would each be content with its own.
+            views = {stats["grid"]["topology_id"] if stats else None for stats in answers}
+            return len(views) == 1 and all(stats and not stats["grid"]["under_replicated"] for stats in answers)
 
-        return until(whole, seconds, "all segments to have a primary and their backups in sync", 0.1)
-
-    def _is_whole(self, view: list[Slots] | None) -> bool:
-        if not view or any(len(part.ports) < self._copies for part in view):
-            return False
-        return sum(part.last - part.first + 1 for part in view) == _SLOTS
+        return until(whole, seconds, "every segment to have a primary and all its backups in sync", 0.1)
 
     def wait_without(self, gone: Iterable[Node], seconds: float = SETTLE_SECONDS) -> float:
         """Until somebody else is primary of all that `gone` were primaries of; seconds taken."""
@@ -160,7 +161,7 @@ class Cluster:
             return all(
                 view is not None
                 and sum(part.last - part.first + 1 for part in view) == _SLOTS
-                and not any(part.ports[0] in ports for part in view)
+                and not any(part.port in ports for part in view)
                 for view in views
             )
 
@@ -178,11 +179,15 @@ class Cluster:
                 if part is None:
                     raise ClusterError(f"segment {segment} has no primary")
                 try:
-                    answer: Any = clients[part.ports[0]].execute_command("DEELOG.DUMP", segment)
+                    answer: Any = clients[part.port].execute_command("DEELOG.DUMP", segment)
                 except RedisError as error:
                     problem = f"the primary of segment {segment} does not tell its entries: {error}"
                     raise ClusterError(problem) from error
-                entries.update((key, Entry(key, value, expires_at)) for key, value, expires_at in answer)
+                role, _epoch, _sequence, *rows = answer
+                if role != b"primary":
+                    raise ClusterError(f"{self.by_port(part.port).name} is {role!r} of segment {segment}, not primary")
+                for key, value, expires_at in rows:
+                    entries[key] = Entry(key, value, None if expires_at < 0 else expires_at)
         return entries
 
 
@@ -205,18 +210,14 @@ class Monitor:
 
     def poll(self, node: Node) -> dict[str, Any] | None:
         """What a node counted until now; None where it does not answer."""
-        if node.pid is None:
-            return None
-        try:
-            stats: dict[str, Any] = orjson.loads(node.ask("DEELOG.STATS"))
-        except (RedisError, orjson.JSONDecodeError):
-            return None
-        self._last[stats["member"]] = stats
+        stats = node.stats()
+        if stats is not None:
+            self._last[stats["grid"]["member"]] = stats
         return stats
 
     def total(self, *path: str) -> int:
-        """A counter, added up over all processes that ever answered."""
-        return sum(int(_at(stats, path) or 0) for stats in list(self._last.values()))
+        """A counter, or all counters below a name, added up over all processes that ever answered."""
+        return sum(_sum(stats, path) for stats in list(self._last.values()))
 
     def members(self, node: Node) -> list[dict[str, Any]]:
         """Last answers of all processes that a node has had."""
@@ -230,11 +231,11 @@ class Monitor:
             self._stopped.wait(max(0.0, begin + _POLL_EVERY - time.monotonic()))
 
 
-def _at(stats: Mapping[str, Any], path: Iterable[str]) -> Any:
+def _sum(stats: Mapping[str, Any], path: Iterable[str]) -> int:
     found: Any = stats
     for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        found = found.get(name, 0)
+    return sum(found.values()) if isinstance(found, Mapping) else int(found)
 
 
 def is_stopped(node: Node) -> bool:

@@ -177,7 +177,7 @@ def _unwritten(stage: Stage) -> int:
         stats = stage.monitor.poll(node)
         if stats is None:
             return -1
-        total += int(stats["connector"]["unwritten"])
+        total += int(stats["unwritten"])
     return total
 
 
@@ -212,15 +212,15 @@ def _verify(stage: Stage, player: Player, caches: dict[bytes, Entry]) -> dict[st
         "reasons": dict(changes.reasons),
         "duplicates": changes.duplicates,
         "diff_duplicates": diff.duplicates,
-        "pruned": monitor.total("connector", "pruned"),
+        "pruned": monitor.total("pruned"),
         "takeovers": verdict.takeovers,
         "takeover_ms": _percentiles(verdict.takeover_ms),
         "resets": dict(changes.resets),
         "open_resets": changes.open_resets,
         "reset_rows": changes.reset_rows,
-        "fenced": monitor.total("connector", "fenced"),
-        "zombie_commits_refused": monitor.total("connector", "zombie_commits_refused"),
-        "transactions": monitor.total("connector", "transactions"),
+        "fenced": monitor.total("fenced"),
+        "zombie_commits_refused": monitor.total("zombie_commits_refused"),
+        "transactions": monitor.total("transactions"),
         "diff": diff.counts,
         "diff_restarts": stage.diff_restarts,
         "keys": verdict.keys,

@@ -193,8 +193,8 @@ ALL: Final = (
 
 
 def overflows(monitor: Monitor) -> int:
-    """How often an op log was full, by any policy, on all nodes so far."""
-    return monitor.total("connector", "overflows")
+    """How many segments were given up to a reset since an op log was full, on all nodes so far."""
+    return monitor.total("overflow", "reset")
 
 
 def _now_ms() -> int:
@@ -202,7 +202,7 @@ def _now_ms() -> int:
 
 
 def _refused(scene: Scene, node: Node) -> int:
-    return sum(int(stats["connector"]["zombie_commits_refused"]) for stats in scene.monitor.members(node))
+    return sum(int(stats["zombie_commits_refused"]) for stats in scene.monitor.members(node))
 
 
 def _takeover(scene: Scene, happened: Happened, gone: list[Node]) -> None:
