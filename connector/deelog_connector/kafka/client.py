@@ -11,6 +11,7 @@ after any failure, since a fatal one is dead and the outcome of the others unkno
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +32,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from deelog_connector.core.effects import Cause
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
+
+log = logging.getLogger(__name__)
 
 REQUEST_SECONDS: Final = 10.0
 """How long one request to the brokers may take before it is tried again or given up."""
@@ -98,8 +101,9 @@ class PartitionEnd(NamedTuple):
 
 
 def common_settings(config: Config) -> dict[str, Any]:
-    """What every client is given first."""
-    return {"bootstrap.servers": ",".join(config["bootstrap.servers"]), "client.id": config["name"]}
+    """What every client is given first. The client's own messages go where ours go, not to stderr."""
+    servers = ",".join(config["bootstrap.servers"])
+    return {"bootstrap.servers": servers, "client.id": config["name"], "logger": log}
 
 
 def consumer_settings(config: Config) -> dict[str, Any]:

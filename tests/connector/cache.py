@@ -1,0 +1,156 @@
+"""A plain cache in one process behind the real connector, for tests against a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from deelog_connector.runtime import Connector
+from deelog_schemas.config import Config, parse
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.keys import segment_of
+from deelog_schemas.operation import Entry, Operation, Reason
+from deelog_schemas.records import Record, decode
+
+
+def config_of(bootstrap: str, prefix: str, **fields: Any) -> Config:
+    """A small configuration: 8 segments on 2 partitions."""
+    given = {
+        "name": "test",
+        "connector.class": "deelog.CachetoolsConnector",
+        "topic.prefix": prefix,
+        "bootstrap.servers": bootstrap,
+        "node.id": "n1",
+        "cache.name": "c",
+        "segment.count": "8",
+        "topic.creation.default.partitions": "2",
+        "topic.creation.default.replication.factor": "1",
+        "commit.interval.ms": "10",
+        "max.block.ms": "200",
+    }
+    return parse({**given, **{k.replace("_", "."): str(v) for k, v in fields.items()}})
+
+
+class Cache:
+    """A dict, captured. All segments belong to it."""
+
+    def __init__(self, config: Config, incarnation: int) -> None:
+        self.config = config
+        self.entries_of: dict[bytes, bytes] = {}
+        self.stepped: list[int] = []
+        self.connector = Connector(config, f"{config['node.id']}@{incarnation}", self, connector_name="test")
+        self.core = self.connector.core
+
+    def entries(self, segment: int) -> list[Entry]:
+        return [Entry(k, v, None) for k, v in self.entries_of.items() if segment_of(k, self.core.segments) == segment]
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        value = self.entries_of.get(key)
+        return None if value is None else Entry(key, value, None)
+
+    def corrected(self, segment: int, operations: list[Operation]) -> None:
+        self.core.acked(segment, operations[-1].sequence)
+
+    def released(self, segment: int) -> None:
+        pass
+
+    def stepped_down(self, segment: int, reason: str) -> None:
+        self.stepped.append(segment)
+
+    def own_all(self, must_reset: str | None = "start") -> None:
+        """Primary of everything, in a new epoch."""
+        epoch = self.core.highest_claim() + 1
+        for segment in range(self.core.segments):
+            self.core.promote(segment, epoch, must_reset)
+        self.connector.wake()
+
+    async def put(self, key: bytes, value: bytes | None) -> None:
+        """A captured write, acknowledged at once."""
+        segment = segment_of(key, self.core.segments)
+        size = len(key) + len(value or b"") + 200
+        if not self.core.has_room(size):
+            await self.connector.make_room(segment, size)
+        existed = key in self.entries_of
+        if value is None:
+            self.entries_of.pop(key, None)
+        else:
+            self.entries_of[key] = value
+        reason = Reason.REMOVE if value is None else Reason.PUT
+        operation = self.core.append(segment, reason, key, value, None, time.time_ns() // 1000, existed)
+        self.core.acked(segment, operation.sequence)
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        """Waits for a condition; raises the connector's failure, or `TimeoutError`."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.connector.failure.done():
+                self.connector.failure.result()
+            if time.monotonic() > deadline:
+                phases = [self.core.phase(s) for s in range(self.core.segments)]
+                raise TimeoutError(f"phases {phases}, unwritten {self.core.unwritten()}")
+            await asyncio.sleep(0.005)
+
+    async def drained(self, seconds: float = 30.0) -> None:
+        """Everything acknowledged is read back from Kafka."""
+        await self.until(lambda: self.core.unwritten() == 0, seconds)
+
+
+@asynccontextmanager
+async def cache(config: Config, incarnation: int = 1, release: bool = False) -> AsyncIterator[Cache]:
+    """A started cache; at the end it is closed, released first if asked."""
+    found = Cache(config, incarnation)
+    await found.connector.start()
+    try:
+        yield found
+    finally:
+        await found.connector.stop(release=release)
+
+
+def read_topic(bootstrap: str, topic: str, partitions: int = 2) -> list[Record]:
+    """All committed records, by a plain consumer."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "test-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    found, left = [], set(range(partitions))
+    try:
+        consumer.assign([TopicPartition(topic, p, 0) for p in left])
+        deadline = time.monotonic() + 20
+        while left:
+            assert time.monotonic() < deadline, f"partitions {left} of {topic} have no end"
+            for message in consumer.consume(1000, 0.5):
+                if message.error():
+                    left.discard(message.partition())  # its end
+                    continue
+                where = (str(message.topic()), message.partition() or 0, message.offset() or 0)
+                headers: Any = message.headers()
+                found.append(decode(*where, message.key(), message.value(), headers))
+    finally:
+        consumer.close()
+    return found
+
+
+def derived(records: list[Record]) -> tuple[dict[bytes, bytes], dict[int, SegmentReader]]:
+    """The cache's content as a reader derives it, and the readers by segment."""
+    codec = JsonCodec("", "test", "", "")
+    readers: dict[int, SegmentReader] = {}
+
+    def entry(record: Record) -> tuple[bytes, Entry | None]:
+        after = codec.decode_value(record.value).after if record.value is not None else None
+        return codec.decode_key(record.key), after
+
+    for record in records:
+        segment = record.header.segment
+        readers.setdefault(segment, SegmentReader(segment)).apply(record, entry)
+    return {e.key: e.value for r in readers.values() for e in r.entries.values()}, readers

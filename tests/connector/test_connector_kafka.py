@@ -1,0 +1,347 @@
+"""The connector against a real Kafka: writing, pauses, zombies, and bad input that it must survive.
+
+Bad input tried here: a foreign record on the positions topic and on the change topic, a topic with other partitions,
+another segment.count, a topic deleted and made again, an entry above the broker's limit among good ones, malformed and
+unknown signals, Kafka paused for longer than its transactions may last, Kafka gone and back, an op log that overflows
+by each policy, an unsafe topic under topic.audit=strict, a node id used twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka.client import KafkaUnusable, OutRecord, WriteFailed, Writer
+from deelog_connector.runtime import MapError, SupersededError
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import Kind
+from tests.connector.cache import Cache, cache, config_of, derived, read_topic
+from tests.support.kafka import Broker
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """One test's coroutine, bounded."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 120)
+
+    asyncio.run(bounded())
+
+
+async def started(found: Cache) -> None:
+    """Primary of everything, and writing."""
+    found.own_all()
+    await found.drained()
+
+
+def produce(bootstrap: str, topic: str, key: bytes | None, value: bytes | None) -> None:
+    """A plain record of somebody else's."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, value, key, partition=0)
+    assert producer.flush(10) == 0
+
+
+def test_topic_equals_cache_and_a_restart_resets(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config, 1, release=True) as found:
+            await started(found)
+            for i in range(3000):
+                await found.put(b"k%d" % (i % 200), None if i % 7 == 0 else b"v%d" % i)
+            await found.drained()
+            first = dict(found.entries_of)
+            assert found.connector.stats.written == 3000
+        records = read_topic(kafka.bootstrap, config.topics.changes)
+        content, readers = derived(records)
+        assert content == first
+        assert {r.mark[1] for r in readers.values()} != {0}
+        assert sum(r.repeats for r in readers.values()) == 0
+        assert sum(r.header.kind is Kind.RELEASE for r in records) == 8
+        async with cache(config, 2) as again:
+            await started(again)  # it came back empty: a changed cache
+        content, readers = derived(read_topic(kafka.bootstrap, config.topics.changes))
+        assert content == {}
+        assert [r.resets for r in readers.values()] == [["start", "start"]] * 8
+
+    run(work())
+
+
+def test_a_paused_kafka_loses_nothing(own_kafka: Broker, prefix: str) -> None:
+    """Longer than a transaction may last: the broker aborts it, the writer looks again and writes the rest once."""
+
+    async def work() -> None:
+        config = config_of(own_kafka.bootstrap, prefix, **{"transaction.timeout.ms": "2000"})
+        async with cache(config) as found:
+            await started(found)
+            writing = asyncio.create_task(keep_writing(found, 8.0))
+            await asyncio.sleep(0.5)
+            own_kafka.pause()
+            await asyncio.sleep(6.0)
+            own_kafka.resume()
+            await writing
+            await found.drained(60)
+            content, readers = derived(read_topic(own_kafka.bootstrap, config.topics.changes))
+            assert content == found.entries_of
+            assert sum(r.repeats for r in readers.values()) == 0
+            assert all(r.resets == ["start"] for r in readers.values())
+
+    run(work())
+
+
+def test_kafka_gone_and_back_loses_nothing(own_kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(own_kafka.bootstrap, prefix)
+        async with cache(config) as found:
+            await started(found)
+            writing = asyncio.create_task(keep_writing(found, 8.0))
+            own_kafka.kill()
+            await asyncio.sleep(3.0)
+            await asyncio.to_thread(own_kafka.start)
+            await writing
+            await found.drained(60)
+            content, readers = derived(read_topic(own_kafka.bootstrap, config.topics.changes))
+            assert content == found.entries_of
+            assert sum(r.repeats for r in readers.values()) == 0
+
+    run(work())
+
+
+async def keep_writing(found: Cache, seconds: float) -> None:
+    """A steady client."""
+    until, i = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        i += 1
+        await found.put(b"k%d" % (i % 50), b"v%d" % i)
+        await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("policy", ["block", "coalesce", "reset"])
+def test_an_op_log_that_is_full(own_kafka: Broker, prefix: str, policy: str) -> None:
+    async def work() -> None:
+        fields = {"max.queue.size": "200", "max.batch.size": "100", "oplog.overflow": policy}
+        config = config_of(own_kafka.bootstrap, prefix, **fields)
+        async with cache(config) as found:
+            await started(found)
+            own_kafka.pause()
+            before = time.monotonic()
+            for i in range(300):
+                await found.put(b"k%d" % (i % 20), b"v%d" % i)
+            waited = time.monotonic() - before
+            assert found.core.budget.operations <= 201
+            assert found.connector.stats.overflow[policy] > 0
+            assert (waited > 0.2) == (policy == "block"), waited
+            own_kafka.resume()
+            await found.drained(60)
+            content, readers = derived(read_topic(own_kafka.bootstrap, config.topics.changes))
+            assert content == found.entries_of
+            resets = [x for r in readers.values() for x in r.resets]
+            assert ("overflow" in resets) == (policy != "coalesce")
+
+    run(work())
+
+
+def test_a_zombie_writes_nothing_behind_its_successor(kafka: Broker, prefix: str) -> None:
+    """Another node claims: the first one's next commit is refused, it looks again and steps down."""
+
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        other = config_of(kafka.bootstrap, prefix, **{"node.id": "n2"})
+        async with cache(config) as first, cache(other) as second:
+            await started(first)
+            await first.put(b"a", b"1")
+            await first.drained()
+            second.own_all("owners_lost")
+            await second.drained()
+            await first.put(b"a", b"ghost")
+            await first.until(lambda: len(first.stepped) == 8)
+            assert first.connector.stats.zombie_commits_refused >= 1
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert content == second.entries_of == {}
+
+    run(work())
+
+
+def test_a_node_id_used_twice_ends_the_older(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config, 1) as older:
+            await started(older)
+            async with cache(config, 2) as newer:
+                await started(newer)
+                await older.put(b"a", b"ghost")
+                with pytest.raises(SupersededError, match="n1@2 is a newer process"):
+                    await older.until(lambda: False, 20)
+
+    run(work())
+
+
+def test_a_signal_resets_a_segment_and_bad_ones_do_nothing(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config) as found:
+            await started(found)
+            await found.put(b"a", b"1")
+            await found.drained()
+            topic, key = config.topics.signal, prefix.encode()
+            data = {"cache": "c", "segments": [3], "reason": "test"}
+            for value in (
+                b"{",
+                b"[]",
+                b'{"type":"log"}',
+                json.dumps({"type": "execute-snapshot", "data": {}}).encode(),
+                json.dumps({"type": "reset-segment", "data": {"cache": "c", "segments": ["x"]}}).encode(),
+                json.dumps({"type": "reset-segment", "data": {**data, "cache": "other"}}).encode(),
+            ):
+                produce(kafka.bootstrap, topic, key, value)
+            produce(kafka.bootstrap, topic, b"somebody", json.dumps({"type": "reset-segment", "data": data}).encode())
+            produce(kafka.bootstrap, topic, key, json.dumps({"type": "reset-segment", "data": data}).encode())
+            await found.until(lambda: found.connector.stats.resets.get("signal") == 1)
+            counts = found.connector.stats.signals
+            assert counts == {"malformed": 4, "unknown": 1, "other": 2, "reset-segment": 1}
+            _, readers = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert readers[3].resets == ["start", "signal"]
+
+    run(work())
+
+
+def test_a_foreign_record_on_the_positions_topic_stops_the_connector(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config) as found:
+            await started(found)
+            produce(kafka.bootstrap, config.topics.positions, b"position/1", b"{}")
+            with pytest.raises(RecordError, match=rf"{prefix}\.c\.positions\[0\]@\d+: .*no header"):
+                await found.until(lambda: False, 20)
+
+    run(work())
+
+
+def test_a_foreign_record_on_the_change_topic_stops_the_takeover(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config, 1) as found:
+            await started(found)
+            await found.put(b"a", b"1")
+            await found.drained()
+            produce(kafka.bootstrap, config.topics.changes, b"k", b"v")
+            found.core._reopen()  # READ begins at the last known offset, in front of the foreign record
+            found.connector.wake()
+            with pytest.raises(RecordError, match=rf"{prefix}\.c\[0\]@\d+: .*not written by deelog"):
+                await found.until(lambda: False, 20)
+
+    run(work())
+
+
+def test_another_number_of_partitions_or_segments_is_refused(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config) as found:
+            await started(found)
+        for partitions in (1, 4):
+            other = config_of(kafka.bootstrap, prefix, **{"topic.creation.default.partitions": partitions})
+            with pytest.raises(KafkaUnusable, match=r"has 2 partitions, but topic\.creation\.default\.partitions"):
+                async with cache(other, 2):
+                    pass
+        other = config_of(kafka.bootstrap, prefix, **{"segment.count": "16"})
+        with pytest.raises(MapError, match=r"claims with segment.count=8 on 2 partitions, this node has 16"):
+            async with cache(other, 2):
+                pass
+
+    run(work())
+
+
+def test_a_topic_deleted_and_made_again_is_noticed_and_repaired(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        topic = config.topics.changes
+        async with cache(config) as found:
+            await started(found)
+            for i in range(20):
+                await found.put(b"k%d" % i, b"v")
+            await found.drained()
+            admin.delete_topics([topic])[topic].result()
+            await found.until(lambda: topic not in admin.list_topics(timeout=5).topics)
+            admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+            resets = found.connector.stats
+            await found.until(lambda: found.connector.stats.resets.get("topic_recreated", 0) >= 8, 60)
+            await found.put(b"k0", b"later")
+            await found.drained()
+            content, _ = derived(read_topic(kafka.bootstrap, topic))
+            assert content == found.entries_of
+            assert resets.resets.get("topic_recreated", 0) < 8
+
+    run(work())
+
+
+def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, **{"max.entry.bytes": "200000"})
+        async with cache(config) as found:
+            await started(found)
+            lower_limit(kafka.bootstrap, config.topics.changes, 20_000)
+            for i in range(20):
+                await found.put(b"k%d" % i, b"v")
+            await found.put(b"big", os.urandom(60_000).hex().encode())  # no codec makes this small
+            await found.until(lambda: bool(found.connector.stats.stopped))
+            stopped = next(iter(found.connector.stats.stopped))
+            assert found.core.phase(stopped) == "stopped"
+            others = [s for s in range(8) if s != stopped]
+            await found.until(lambda: all(found.core.written(s) == found.core.last_sequence(s) for s in others))
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert b"big" not in content
+            assert content.items() <= found.entries_of.items()
+            assert len(content) >= 10
+
+    run(work())
+
+
+def lower_limit(bootstrap: str, topic: str, limit: int) -> None:
+    """`max.message.bytes` of a topic that is in use."""
+    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def test_an_unsafe_topic_is_refused_by_a_strict_audit(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        with pytest.raises(KafkaUnusable, match=r"unsafe.*min\.insync\.replicas is 1"):
+            async with cache(config_of(kafka.bootstrap, prefix, **{"topic.audit": "strict"})):
+                pass
+
+    run(work())
+
+
+def test_no_broker_is_one_clear_sentence(prefix: str) -> None:
+    async def work() -> None:
+        with pytest.raises(KafkaUnusable, match=r"no broker answers at bootstrap\.servers=127\.0\.0\.1:1"):
+            async with cache(config_of("127.0.0.1:1", prefix)):
+                pass
+
+    run(work())
+
+
+def test_a_session_that_was_fenced_cannot_commit(kafka: Broker, prefix: str) -> None:
+    """What the in-memory Kafka of `world.py` rests on, seen on the real one."""
+    config = config_of(kafka.bootstrap, prefix)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result()
+    first, second = (Writer(config, f"{prefix}/node", 1_000_000) for _ in range(2))
+    record = OutRecord(prefix, 0, b"k", b"v", [])
+    first.open()
+    second.open()
+    with pytest.raises(WriteFailed) as refused:
+        first.commit([record])
+    assert refused.value.cause is Cause.FENCED
+    second.commit([record])
+    second.discard()
