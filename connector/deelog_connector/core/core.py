@@ -377,7 +377,7 @@ class ConnectorCore:
         """The transaction is committed, says the client. What that means for positions is read back."""
         batch = self._take(token)
         self.counts.transactions += 1
-        if self._suspects:
+        if self._suspects and batch.writers:
             self._suspects.pop()
         for advance in batch.advances:
             seg = self._primaries.get(advance.segment)
@@ -418,8 +418,8 @@ class ConnectorCore:
         batch = self._take(token)
         if cause is Cause.REFUSED:
             self._bisect(batch.writers)
-            return
-        self.counts.refused += 1
+        else:
+            self.counts.refused += 1
         self._reopen()
 
     def _bisect(self, writers: list[int]) -> None:
@@ -439,7 +439,6 @@ class ConnectorCore:
     def _reopen(self) -> None:
         """Nothing is assumed of what was under way: a new session, and each segment looks again (section 6)."""
         self._producer = "none"
-        self._suspects.clear()
         for seg in self._primaries.values():
             # CHECK recheck-after-fence
             self._recheck(seg)
@@ -668,13 +667,13 @@ class ConnectorCore:
     def _next_batch(self, now: float) -> Batch:
         batch, room = Batch(), self.settings.max_batch_size
         primaries = list(self._primaries.values())
+        self._builder.control(batch, primaries, lambda p: self._ends.get(p, -1))
         if self._suspects:
-            group = set(self._suspects[-1])
-            self._builder.entries(batch, [s for s in primaries if s.number in group], room)
-            if not batch.items:
+            group = [s for s in primaries if s.number in self._suspects[-1]]
+            self._builder.entries(batch, group, room)
+            if not batch.items and not any(s.phase in _UNDECIDED for s in group):
                 self._suspects.pop()
             return batch
-        self._builder.control(batch, primaries, lambda p: self._ends.get(p, -1))
         ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
         due = now - self._committed_at >= self.settings.commit_interval
         if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in primaries):

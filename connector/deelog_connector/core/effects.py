@@ -83,7 +83,7 @@ class Cause(StrEnum):
     LOST = "lost"
     """The outcome is unknown or the client gave up: re-initialise, recheck."""
     REFUSED = "refused"
-    """The broker refused a record for what it is (too large, not authorised): bisect by segment."""
+    """The broker refused a record for what it is (too large, not authorised): re-initialise, bisect by segment."""
 
 
 @dataclass(frozen=True, slots=True)

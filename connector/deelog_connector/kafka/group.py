@@ -117,7 +117,8 @@ class TopologyReader:
     def stop(self) -> None:
         """End the thread; blocks until it has."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         consumer = Consumer(self._settings)
@@ -244,7 +245,8 @@ class ControllerSeat:
     def stop(self) -> None:
         """Leave the group, so that the next one is assigned at once; blocks."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def rejoin(self) -> None:
         """Leave the group and join it as a new member."""
