@@ -38,7 +38,8 @@ test: java setup ## all tests, with a real Kafka and a real Spark (ARGS="-k name
 
 bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \
-	for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench $(ARGS); done
+	for bench in benchmarks/bench_*.py; do echo "== $$bench"; \
+	  $(BIN)/python -m benchmarks.$$(basename $$bench .py) $(ARGS); done
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
