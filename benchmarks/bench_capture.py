@@ -4,8 +4,9 @@
 
 Prints `name value unit` lines, or one JSON object. Needs Kafka: DEELOG_TEST_BOOTSTRAP, or the embedded one is started.
 
-`setitem_*`: bursts of writes, so short that the connector's thread seldom runs inside one: the write path by itself. `latency_*`: each write of a paced load timed by itself while the connector (or the peer's producer) works
-in the same process; both threads share one interpreter lock, and that is where p99 and max come from.
+`setitem_*`: bursts of writes, so short that the connector's thread seldom runs inside one: the write path by itself.
+`latency_*`: each write of a paced load timed by itself while the connector (or the peer's producer) works in the same
+process; both threads share one interpreter lock, and that is where p99 and max come from.
 """
 
 from __future__ import annotations

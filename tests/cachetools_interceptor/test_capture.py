@@ -201,6 +201,23 @@ def test_the_older_of_two_with_one_node_id_fails_and_says_so(kafka: Broker, pref
     assert told(kafka, prefix).entries == {"k": "new"}
 
 
+def test_of_two_processes_on_one_cache_name_one_gives_up(kafka: Broker, prefix: str) -> None:
+    caches: list[Any] = [cachetools.LRUCache(10), cachetools.LRUCache(10)]
+    captures = []
+    for number, cache in enumerate(caches):
+        captures.append(deelog.capture(cache, config(kafka, prefix, node_id=f"n{number}")))
+        cache["k"] = f"of {number}"
+    until(lambda: any(capture.failure is not None for capture in captures), 60)
+    (loser,) = [capture for capture in captures if capture.failure is not None]
+    (winner,) = [capture for capture in captures if capture.failure is None]
+    assert isinstance(loser.failure, deelog.CaptureFailed)
+    assert "another process captures cache 'sessions'" in str(loser.failure)
+    winner.cache["more"] = "1"
+    loser.close()
+    winner.close()
+    assert told(kafka, prefix).entries == dict(winner.cache)
+
+
 SCRIPT = """
 import os, sys, cachetools
 import deelog_interceptors.cachetools as deelog

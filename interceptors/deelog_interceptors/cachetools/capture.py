@@ -23,7 +23,7 @@ import cachetools
 from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.intercept import AnyCache, Seam, captured_class, subclass
+from deelog_interceptors.cachetools.intercept import AnyCache, Seam, captured_class, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
@@ -70,7 +70,7 @@ def capture(
     """
     if not isinstance(cache, cachetools.Cache):
         raise TypeError(f"capture() takes a cache of cachetools, not {type(cache).__name__}")
-    if lock is None and expiry_interval is not None and hasattr(cache, "expire"):
+    if lock is None and expiry_interval is not None and timed(type(cache)):
         raise TypeError(
             f"{type(cache).__name__} expires entries by time, and a thread of deelog's notices it: pass lock=, the "
             "lock under which every use of this cache happens, or expiry_interval=None and call cache.expire() yourself"
@@ -84,9 +84,9 @@ def capture(
     keys = keys_of(settings["cache.key.format"], key_serializer)
     mirror = Mirror(settings["segment.count"], settings["before.image"] == "full", unix_ms_of(cache, unix_time))
     made = Capture(cache, settings, mirror, on_failure)
-    seam = Seam(made.tape, keys, values, settings["max.entry.bytes"], made.make_room)
+    seam = Seam(made._tape, keys, values, settings["max.entry.bytes"], made.make_room)
     made.start(seam, nullcontext() if lock is None else lock, start_timeout)
-    if lock is not None and expiry_interval is not None and hasattr(cache, "expire"):
+    if lock is not None and expiry_interval is not None and timed(type(cache)):
         made.start_timer(lock, expiry_interval)
     return made
 
@@ -108,14 +108,14 @@ class Capture:
 
     def __init__(self, cache: AnyCache, config: Config, mirror: Mirror, on_failure: str) -> None:
         self.cache = cache
-        self.tape = Tape()
+        self._tape = Tape()
         self._plain = type(cache)
         self._mirror = mirror
         self._raise = on_failure == "raise"
         self._failure: BaseException | None = None
         self._name = config["cache.name"]
         self._timer: ExpiryTimer | None = None
-        self._runner = Runner(config, mirror, self.tape, self._failed)
+        self._runner = Runner(config, mirror, self._tape, self._failed)
         self._closing = threading.Lock()
         self._closed = False
 
@@ -132,7 +132,7 @@ class Capture:
     @property
     def pending(self) -> int:
         """Changes that no position was given yet; those that Kafka does not hold yet are in the op log."""
-        return len(self.tape.queue)
+        return len(self._tape.queue)
 
     def start(self, seam: Seam, lock: AbstractContextManager[Any], timeout: float) -> None:
         """For `capture()`: connector first, then the cache, so that nothing is captured that nobody takes."""

@@ -18,7 +18,7 @@ from typing import Any
 import cachetools
 
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.intercept import AnyCache
+from deelog_interceptors.cachetools.intercept import AnyCache, timed
 
 
 def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
@@ -34,7 +34,7 @@ def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
                     "version of deelog does not know: install cachetools 8.0"
                 )
             return lambda held, key: getattr(held, name)[key].expires
-    if hasattr(cache, "expire"):
+    if timed(type(cache)):
         return lambda held, key: None  # timed in a way of the user's own: removals are captured, moments not known
     return None
 

@@ -99,7 +99,7 @@ def captured_class(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache,
         "popitem": _popitem(base, seam),
         "clear": _clear(base, seam),
     }
-    if hasattr(base, "expire"):
+    if timed(base):
         body["expire"] = _expire(base, seam)
     made = subclass(base, body)
     made.__reduce_ex__ = _reduce_ex(base, made)  # type: ignore[method-assign]
@@ -117,6 +117,11 @@ def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
     return types.new_class(base.__name__, (base,), exec_body=lambda namespace: namespace.update(look | body))
 
 
+def timed(base: type[AnyCache]) -> bool:
+    """Whether entries expire: `TTLCache`, `TLRUCache`, or a user's own on cachetools' base of the two."""
+    return issubclass(base, cachetools._TimedCache)
+
+
 def own(base: type[AnyCache], name: str) -> bool:
     """Whether `base` has the method from cachetools itself and not from a user's subclass."""
     return getattr(getattr(base, name), "__module__", None) == cachetools.__name__
@@ -130,7 +135,7 @@ def _short_setitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
     tape, prepare, make_room, biggest = seam.tape, seam.prepare, seam.make_room, seam.max_entry_bytes + OVERHEAD
     base_setitem, append, now = base.__setitem__, tape.queue.append, time.time
     text = seam.values.text
-    key_type = str if isinstance(seam.keys, PlainKeys) and seam.keys.text else None
+    key_type = _text_keys(seam)
     value_type = str if text else bytes
 
     def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
@@ -160,6 +165,11 @@ def _short_setitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
         tape.taken += size
 
     return __setitem__
+
+
+def _text_keys(seam: Seam) -> Any:
+    """`str` where an ASCII key is its own raw key, else what no key's type is."""
+    return str if isinstance(seam.keys, PlainKeys) and seam.keys.text else None
 
 
 def _setitem(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> Callable[..., None]:
@@ -199,6 +209,7 @@ def _stored(cache: AnyCache, key: Any) -> Any:
 
 def _delitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
     tape, base_delitem, trusted = seam.tape, base.__delitem__, own(base, "__delitem__")
+    gone, append, now, key_type = seam.gone, tape.queue.append, time.time, _text_keys(seam)
 
     def __delitem__(self: AnyCache, key: Any) -> None:
         try:
@@ -206,10 +217,15 @@ def _delitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
         except KeyError:
             # A timed cache raises it behind the removal of an entry whose time was over.
             if not _holds(self, key):
-                seam.gone(key, _EXPIRE)
+                gone(key, _EXPIRE)
             raise
-        if trusted or not _holds(self, key):
-            seam.gone(key, tape.removing)
+        if not trusted and _holds(self, key):
+            return
+        if type(key) is key_type and key.isascii():  # `gone()` for the common key: every eviction comes this way
+            append((tape.removing, key, None, None, now()))
+            tape.taken += OVERHEAD + len(key)
+        else:
+            gone(key, tape.removing)
 
     return __delitem__
 

@@ -148,14 +148,13 @@ class Runner:
 
     async def _serve(self, side: Side) -> None:
         while not self._stop.is_set():
-            while self._drain():  # noqa: ASYNC110
-                # Each pass over the selector lets go of the interpreter lock: writers wait for one slice at most.
-                await asyncio.sleep(0)
+            drained = self._drain()
             self._publish()
             if side.lost:
                 await self._take_back(side)
-            await asyncio.sleep(self._tick)
             self._raise_failure()
+            # Each pass over the selector lets go of the interpreter lock: writers wait for one slice at most.
+            await asyncio.sleep(0 if drained else self._tick)
 
     async def _finish(self, connector: Connector) -> None:
         if not self._begin.is_set():
