@@ -147,7 +147,7 @@ def test_kafkas_client_stands_behind_the_adapters() -> None:
     # The demo's proof reads Kafka with a consumer that shares no code with the connector.
     assert importers("deelog_interceptors", library) <= {"deelog_interceptors.demo.topics"}
     assert importers("deelog_schemas", library) == set()
-    assert importers("deelog_spark", library) <= {"deelog_spark.kafka"}
+    assert importers("deelog_spark", library) <= {"deelog_spark.kafka", "deelog_spark.writer"}  # reads; writes
 
 
 @pytest.mark.parametrize("library", ["prometheus_client", "aiohttp", "fastapi", "starlette", "flask"])
