@@ -93,11 +93,7 @@ class Node(Child):
                 answer: Any = client.execute_command("CLUSTER SLOTS")
         except RedisError:
             return None
-        return [_slots(first, last, owners) for (first, last), owners in answer.items()]
-
-
-def _slots(first: Any, last: Any, owners: Mapping[str, Any]) -> Slots:
-    return Slots(int(first), int(last), int(owners["primary"][1]))
+        return [Slots(first, last, primary[1]) for first, last, primary, *_ in answer]
 
 
 class ClusterError(DeelogError):

@@ -21,7 +21,7 @@ from deelog_connector.kafka.prerequisites import find_java
 from deelog_interceptors.demo.cluster import Cluster, Monitor
 from deelog_interceptors.demo.faults import Happened, planned
 from deelog_interceptors.demo.load import session_store
-from deelog_interceptors.demo.processes import Child, ProcessError, deelog_command
+from deelog_interceptors.demo.processes import Child, ProcessError, deelog_command, until
 from deelog_interceptors.demo.show import Show
 from deelog_interceptors.demo.traces import MAX_VALUE, Write, read_trace
 from deelog_schemas.errors import DeelogError
@@ -37,6 +37,8 @@ LEAD_SECONDS: Final = 3.0
 _OVERFLOW_AFTER_SECONDS = 4.0
 _LEAST_QUEUE = 200
 _DIFF_RESTARTS = 3
+_DIFF_START_SECONDS = 90.0
+_DIFF_LINE: Final = "deelog diff: "
 
 
 class DemoError(DeelogError):
@@ -98,8 +100,7 @@ def writes_of(settings: Settings) -> Iterator[Write]:
 def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
     """Starts Kafka, the nodes and the Spark job; `stack` will end them and remove their files.
 
-    Returns when the nodes serve; the Spark job goes on starting meanwhile. Raises `SetupError` (no Java, no network)
-    and `DemoError`.
+    Raises `SetupError` (no Java, no network) and `DemoError`.
     """
     begin = time.monotonic()
     find_java()
@@ -128,15 +129,21 @@ def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
     stage = Stage(settings, show, directory, operations, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff)
     try:
         cluster.start()
+        show.say(f"{settings.nodes} nodes serve {SEGMENTS} segments, each with a primary and its backups in sync")
+        diff.start()
+        until(lambda: _runs(diff), _DIFF_START_SECONDS, "the Spark job to start")
+        show.say("the Spark job runs")
     except (TimeoutError, DeelogError) as error:
         raise DemoError(explained(stage, error)) from error
-    show.say(f"{settings.nodes} nodes serve {SEGMENTS} segments, each with a primary and its backups in sync")
-    diff.start()
-    show.say("the Spark job starts")
     monitor.start()
     stack.callback(monitor.stop)
     stage.seconds["setup"] = time.monotonic() - begin
     return stage
+
+
+def _runs(diff: Child) -> bool:
+    diff.must_run()
+    return diff.line(_DIFF_LINE) is not None
 
 
 def _directory(settings: Settings, stack: ExitStack) -> Path:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
@@ -27,6 +28,7 @@ _REQUEST_SECONDS = 15.0
 _SILENCE_SECONDS = 30.0
 _TURN_SECONDS = 0.1
 _AT_ONCE = 2000
+_QUIET = 2  # syslog's critical; a broker that is killed on purpose is no news
 
 Position = tuple[int, int]
 
@@ -85,13 +87,18 @@ _CAUSES: Final = {"change": "changes", "reset": "resets"}
 
 def end_offsets(bootstrap: str, topic: str, committed: bool = True) -> dict[int, int]:
     """By partition: where a reader stands who has read all (`committed`: up to the first open transaction)."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = _admin(bootstrap)
     partitions = admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic].partitions
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = {TopicPartition(topic, partition): latest for partition in partitions}
     found = admin.list_offsets(asked, isolation_level=level, request_timeout=_REQUEST_SECONDS)
     return {part.partition: future.result(_REQUEST_SECONDS).offset for part, future in found.items()}
+
+
+@lru_cache(maxsize=4)
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": _QUIET})
 
 
 def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
@@ -105,6 +112,7 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "log_level": _QUIET,
         }
     )
     try:
