@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -59,7 +60,8 @@ async def serve(config: Config) -> int:
         start.result()
     client, peer = running.addresses
     click.echo(f"deelog node {running.member} serves {client} peers {peer}")
-    await asyncio.wait([stopped, running.failure], return_when=asyncio.FIRST_COMPLETED)
+    either: list[asyncio.Future[Any]] = [stopped, running.failure]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     await running.stop()
     if running.failure.done():
         running.failure.result()

@@ -65,19 +65,32 @@ class Command:
     last: int
     step: int
     handler: Handler
+    tips: tuple[str, ...] = ()
+    """How a client spreads it over shards and puts the answers together."""
 
+
+EACH_SHARD_SUM: Final = ("request_policy:all_shards", "response_policy:agg_sum")
+EACH_SHARD_OK: Final = ("request_policy:all_shards", "response_policy:all_succeeded")
+BY_KEY: Final = ("request_policy:multi_shard",)
+BY_KEY_SUM: Final = ("request_policy:multi_shard", "response_policy:agg_sum")
 
 TABLE: Final[dict[bytes, Command]] = {}
 
 
 def command(
-    name: str, arity: int, *flags: str, first: int = 0, last: int | None = None, step: int = 1
+    name: str,
+    arity: int,
+    *flags: str,
+    first: int = 0,
+    last: int | None = None,
+    step: int = 1,
+    tips: tuple[str, ...] = (),
 ) -> Callable[[Handler], Handler]:
     """Puts a handler into the table. `last` defaults to `first`; negative counts from the end."""
 
     def register(handler: Handler) -> Handler:
-        found = Command(name, arity, flags, first, first if last is None else last, step if first else 0, handler)
-        TABLE[name.upper().encode()] = found
+        last_key = first if last is None else last
+        TABLE[name.encode()] = Command(name, arity, flags, first, last_key, step if first else 0, handler, tips)
         return handler
 
     return register
@@ -145,8 +158,8 @@ def command_info(found: Command) -> bytes:
     flags = resp.array(resp.simple(flag) for flag in found.flags)
     numbers = (found.arity, found.first, found.last, found.step)
     arity, *positions = (resp.integer(number) for number in numbers)
-    empty = resp.array(())
-    return resp.array([resp.bulk(found.name.lower()), arity, flags, *positions, empty, empty, empty, empty])
+    empty, tips = resp.array(()), resp.array(resp.bulk(tip) for tip in found.tips)
+    return resp.array([resp.bulk(found.name.lower()), arity, flags, *positions, empty, tips, empty, empty])
 
 
 def commands(names: Iterable[bytes] | None = None) -> bytes:

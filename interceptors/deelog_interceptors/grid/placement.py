@@ -21,6 +21,8 @@ def place(current: Sequence[Owners], members: Sequence[str], copies: int) -> lis
     live = set(members)
     copies = min(copies, len(live))
     placed = [[owner for owner in owners if owner in live][:copies] for owners in current]
+    if not any(placed):
+        placed = [_block(number, len(placed), sorted(live), copies) for number in range(len(placed))]
     load = dict.fromkeys(sorted(live), 0)
     for owners in placed:
         for owner in owners:
@@ -33,6 +35,16 @@ def place(current: Sequence[Owners], members: Sequence[str], copies: int) -> lis
     _even_out(placed, load)
     _spread_primaries(placed, list(load))
     return [tuple(owners) for owners in placed]
+
+
+def _block(number: int, segments: int, members: list[str], copies: int) -> list[str]:
+    """Owners in an empty cluster: neighbours have the same primary, so that clients learn few ranges of slots."""
+    if not members:
+        return []
+    first = number * len(members) // segments
+    others = members[first + 1 :] + members[:first]
+    turn = number % len(others) if others else 0
+    return [members[first], *(others[turn:] + others[:turn])][:copies]
 
 
 def _even_out(placed: list[list[str]], load: dict[str, int]) -> None:

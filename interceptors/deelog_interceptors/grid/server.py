@@ -9,7 +9,18 @@ from typing import Final
 import orjson
 
 from deelog_interceptors.grid import resp
-from deelog_interceptors.grid.commands import READONLY, TABLE, WRITE, Call, CommandError, Reply, command, commands
+from deelog_interceptors.grid.commands import (
+    EACH_SHARD_OK,
+    EACH_SHARD_SUM,
+    READONLY,
+    TABLE,
+    WRITE,
+    Call,
+    CommandError,
+    Reply,
+    command,
+    commands,
+)
 from deelog_interceptors.grid.segment import Role, Segment
 from deelog_interceptors.grid.strings import integer
 from deelog_interceptors.grid.view import first_slot
@@ -20,7 +31,7 @@ REDIS_VERSION: Final = "7.2.0"
 """The version of Redis whose commands and error texts these are."""
 
 
-@command("PING", -1, "fast")
+@command("PING", -1, "fast", tips=EACH_SHARD_OK)
 def ping(call: Call) -> Reply:
     return resp.bulk(call.arguments[1]) if len(call.arguments) > 1 else resp.simple("PONG")
 
@@ -127,7 +138,7 @@ def _primaries(call: Call) -> list[Segment]:
     return [segment for segment in call.node.store.segments if segment.role is Role.PRIMARY]
 
 
-@command("DBSIZE", 1, READONLY, "fast")
+@command("DBSIZE", 1, READONLY, "fast", tips=EACH_SHARD_SUM)
 def dbsize(call: Call) -> Reply:
     return resp.integer(sum(len(segment.data) for segment in _primaries(call)))
 
@@ -145,8 +156,8 @@ def _flush(call: Call) -> Reply:
     return node.replicator.reply(call.connection, resp.OK, cleared)
 
 
-command("FLUSHALL", -1, WRITE)(_flush)
-command("FLUSHDB", -1, WRITE)(_flush)
+command("FLUSHALL", -1, WRITE, tips=EACH_SHARD_OK)(_flush)
+command("FLUSHDB", -1, WRITE, tips=EACH_SHARD_OK)(_flush)
 
 
 @command("SCAN", -2, READONLY)

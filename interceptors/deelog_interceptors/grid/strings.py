@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deelog_interceptors.grid import resp
-from deelog_interceptors.grid.commands import READONLY, WRITE, Call, CommandError, Reply, command
+from deelog_interceptors.grid.commands import BY_KEY, BY_KEY_SUM, READONLY, WRITE, Call, CommandError, Reply, command
 from deelog_interceptors.grid.store import now_ms
 from deelog_schemas.keys import RESERVED_PREFIX
 
@@ -66,7 +66,7 @@ def get(call: Call) -> Reply:
     return call.null if found is None else resp.bulk(found[0])
 
 
-@command("MGET", -2, READONLY, "fast", first=1, last=-1)
+@command("MGET", -2, READONLY, "fast", first=1, last=-1, tips=BY_KEY)
 def mget(call: Call) -> Reply:
     found = (call.node.store.find(call.segment, key) for key in call.arguments[1:])
     return resp.array(call.null if value is None else resp.bulk(value[0]) for value in found)
@@ -135,7 +135,7 @@ def _setex(call: Call, unit: int, name: str) -> Reply:
     return _put(call, key, value, _time(text, unit, False, name), resp.OK)
 
 
-@command("DEL", -2, WRITE, first=1, last=-1)
+@command("DEL", -2, WRITE, first=1, last=-1, tips=BY_KEY_SUM)
 def delete(call: Call) -> Reply:
     keys = call.arguments[1:]
     call.room(*map(len, keys))
@@ -148,10 +148,10 @@ def delete(call: Call) -> Reply:
     return call.acked(resp.integer(removed), last)
 
 
-command("UNLINK", -2, WRITE, "fast", first=1, last=-1)(delete)
+command("UNLINK", -2, WRITE, "fast", first=1, last=-1, tips=BY_KEY_SUM)(delete)
 
 
-@command("EXISTS", -2, READONLY, "fast", first=1, last=-1)
+@command("EXISTS", -2, READONLY, "fast", first=1, last=-1, tips=BY_KEY_SUM)
 def exists(call: Call) -> Reply:
     store = call.node.store
     return resp.integer(sum(store.find(call.segment, key) is not None for key in call.arguments[1:]))

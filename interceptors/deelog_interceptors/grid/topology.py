@@ -16,26 +16,25 @@ from deelog_schemas.keys import slot_of
 if TYPE_CHECKING:
     from deelog_interceptors.grid.node import Node
 
-Owners = tuple[str, ...]
-"""The primary, then its in-sync backups."""
 
+def slot_ranges(view: View) -> Iterator[tuple[int, int, str]]:
+    """`(first slot, last slot, primary)`; neighbours with the same primary are one range, unserved slots none.
 
-def slot_ranges(view: View) -> Iterator[tuple[int, int, Owners]]:
-    """`(first slot, last slot, owners)`; neighbours with the same owners are one range, unserved slots none."""
+    Backups are not named: to a client of Redis Cluster a node is either a master or a replica, and ours are both.
+    """
     segments = len(view.rows)
     start, before = 0, None
     for number in range(segments + 1):
-        owners: Owners | None = None
+        primary: str | None = None
         if number < segments:
             row = view.rows[number]
             if row.state is State.ONLINE and row.primary in view.members:
-                backups = (m for m in row.in_sync if m != row.primary and m in view.members)
-                owners = (row.primary, *backups)
-        if owners != before:
+                primary = row.primary
+        if primary != before:
             slot = first_slot(number, segments)
             if before is not None:
                 yield start, slot - 1, before
-            start, before = slot, owners
+            start, before = slot, primary
 
 
 def _address(member: Member) -> tuple[str, int]:
@@ -81,27 +80,25 @@ def _slots(node: Node, view: View) -> bytes:
         return resp.array((resp.bulk(host), resp.integer(port), resp.bulk(node.short_id(name)), resp.array(())))
 
     return resp.array(
-        resp.array((resp.integer(first), resp.integer(last), *map(described, owners)))
-        for first, last, owners in slot_ranges(view)
+        resp.array((resp.integer(first), resp.integer(last), described(primary)))
+        for first, last, primary in slot_ranges(view)
     )
 
 
 def _shards(node: Node, view: View, protocol: int) -> bytes:
-    """One shard per primary. Backups serve several of them, and are named where they do."""
+    """One shard per primary."""
     shards: dict[str, list[tuple[int, int]]] = {}
-    backups: dict[str, dict[str, None]] = {}
-    for first, last, (primary, *others) in slot_ranges(view):
+    for first, last, primary in slot_ranges(view):
         shards.setdefault(primary, []).append((first, last))
-        backups.setdefault(primary, {}).update(dict.fromkeys(others))
 
-    def described(name: str, role: str) -> bytes:
+    def described(name: str) -> bytes:
         host, port = _address(view.members[name])
         facts = {
             "id": resp.bulk(node.short_id(name)),
             "port": resp.integer(port),
             "ip": resp.bulk(host),
             "endpoint": resp.bulk(host),
-            "role": resp.bulk(role),
+            "role": resp.bulk("master"),
             "replication-offset": resp.integer(0),
             "health": resp.bulk("online"),
         }
@@ -109,16 +106,16 @@ def _shards(node: Node, view: View, protocol: int) -> bytes:
 
     def shard(primary: str, ranges: list[tuple[int, int]]) -> bytes:
         slots = resp.array(resp.integer(slot) for pair in ranges for slot in pair)
-        nodes = [described(primary, "master"), *(described(name, "replica") for name in backups[primary])]
-        return resp.mapping(((resp.bulk("slots"), slots), (resp.bulk("nodes"), resp.array(nodes))), protocol)
+        nodes = resp.array((described(primary),))
+        return resp.mapping(((resp.bulk("slots"), slots), (resp.bulk("nodes"), nodes)), protocol)
 
     return resp.array(shard(primary, ranges) for primary, ranges in shards.items())
 
 
 def _nodes(node: Node, view: View) -> str:
     ranges: dict[str, list[str]] = {}
-    for first, last, owners in slot_ranges(view):
-        ranges.setdefault(owners[0], []).append(f"{first}-{last}" if last > first else str(first))
+    for first, last, primary in slot_ranges(view):
+        ranges.setdefault(primary, []).append(f"{first}-{last}" if last > first else str(first))
     lines = []
     for number, (name, member) in enumerate(view.members.items(), 1):
         host, port = _address(member)
@@ -131,7 +128,7 @@ def _nodes(node: Node, view: View) -> str:
 
 def _info(view: View) -> str:
     served = sum(last - first + 1 for first, last, _ in slot_ranges(view))
-    primaries = {owners[0] for _, _, owners in slot_ranges(view)}
+    primaries = {primary for _, _, primary in slot_ranges(view)}
     facts = {
         "cluster_enabled": 1,
         "cluster_state": "ok" if served == 16384 else "fail",

@@ -1,0 +1,193 @@
+"""Real node processes of one grid, to be killed, stopped, continued and restarted by tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from redis import Redis
+from redis.backoff import ConstantBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+START_SECONDS = 30.0
+_LINE = re.compile(r"deelog node (\S+) serves (\S+):(\d+) peers (\S+)")
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
+    """Polls until the condition holds; fails with its last value after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found: object
+        try:
+            found = value = condition()
+            if value:
+                return value
+        except RedisError as error:
+            found = error
+        assert time.monotonic() < deadline, f"{what or condition} within {seconds} s: {found!r}"
+        time.sleep(0.02)
+
+
+class GridNode:
+    """One `deelog node` process."""
+
+    def __init__(self, directory: Path, node_id: str, config: dict[str, str]) -> None:
+        self.node_id = node_id
+        self.config = config | {"node.id": node_id}
+        directory.mkdir(exist_ok=True)
+        self._file = directory / f"{node_id}.properties"
+        self._log = directory / f"{node_id}.log"
+        self.member = ""
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Starts it; `wait()` returns once it serves."""
+        self._file.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
+        command = [sys.executable, "-c", "from deelog_connector.cli import main; main()"]
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, "node", "--config", str(self._file), "--log-level", "INFO"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def wait(self) -> None:
+        """Reads the line that it prints once it serves."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        deadline = time.monotonic() + START_SECONDS
+        line = ""
+        while not line.endswith("\n"):
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            line += self.process.stdout.readline()
+            time.sleep(0.01)
+        match = _LINE.fullmatch(line.strip())
+        assert match is not None, line
+        self.member, self.port = match[1], int(match[3])
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.signal(signal.SIGKILL)
+        self.ended()
+
+    def ended(self, seconds: float = 30.0) -> int:
+        """The exit code, once it ended."""
+        assert self.process is not None
+        code = self.process.wait(seconds)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def redis(self) -> Redis:
+        return Redis(port=self.port, socket_timeout=5, retry=Retry(ConstantBackoff(0), 0))
+
+    def stats(self) -> dict[str, Any]:
+        with self.redis as client:
+            found: dict[str, Any] = json.loads(client.execute_command("DEELOG.STATS"))
+        return found
+
+    def dump(self, segment: int) -> tuple[str, tuple[int, int], dict[bytes, tuple[bytes, int]]]:
+        """`role, (epoch, sequence), entries` of a segment as this node holds it."""
+        with self.redis as client:
+            role, epoch, sequence, *entries = client.execute_command("DEELOG.DUMP", segment)
+        return role.decode(), (epoch, sequence), {key: (value, expiry) for key, value, expiry in entries}
+
+
+class Grid:
+    """Nodes of one cache."""
+
+    def __init__(self, directory: Path, bootstrap: str, prefix: str, **config: str) -> None:
+        self.directory = directory
+        self.config = {
+            "topic.prefix": prefix,
+            "cache.name": "c",
+            "bootstrap.servers": bootstrap,
+            "cache.listen": "127.0.0.1:0",
+            "cache.failure.timeout.ms": "1000",
+            "cache.controller.session.timeout.ms": "1000",
+            "segment.count": "32",
+            "topic.creation.default.partitions": "2",
+        } | {name.replace("_", "."): value for name, value in config.items()}
+        self.nodes: dict[str, GridNode] = {}
+        self._made: list[GridNode] = []
+
+    def node(self, node_id: str, **config: str) -> GridNode:
+        """A node that is not started yet."""
+        extra = {name.replace("_", "."): value for name, value in config.items()}
+        made = GridNode(self.directory / str(len(self._made)), node_id, self.config | extra)
+        self._made.append(made)
+        return made
+
+    def start(self, count: int) -> None:
+        """Starts `n1` … together; returns when all serve and every segment has its backups in sync."""
+        for number in range(1, count + 1):
+            node = self.nodes[f"n{number}"] = self.node(f"n{number}")
+            node.start()
+        for node in self.nodes.values():
+            node.wait()
+        self.complete(count)
+
+    def complete(self, count: int) -> None:
+        """Waits until `count` nodes share the segments and all copies are in sync."""
+        eventually(lambda: self._is_complete(count), 30, f"{count} nodes with all copies")
+
+    def _is_complete(self, count: int) -> bool:
+        stats = [node.stats()["grid"] for node in self.live()]
+        segments = int(self.config["segment.count"])
+        copies = min(count, int(self.config.get("cache.backups", "1")) + 1)
+        return (
+            len(stats) == count
+            and len({s["topology_id"] for s in stats}) == 1
+            and sum(s["in_sync"] for s in stats) == segments * copies
+            and sum(s["segments"].get("primary", 0) for s in stats) == segments
+            and all(s["segments"].get("primary", 0) <= segments // count + 2 for s in stats)
+        )
+
+    def live(self) -> list[GridNode]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    def client(self) -> RedisCluster:
+        nodes = [ClusterNode("127.0.0.1", node.port) for node in self.live()]  # type: ignore[no-untyped-call]
+        return RedisCluster(startup_nodes=nodes, socket_timeout=10)
+
+    def primary_of(self, segment: int) -> GridNode:
+        """The node that holds the segment as primary."""
+        found = eventually(lambda: [n for n in self.live() if n.dump(segment)[0] == "primary"])
+        return found[0]
+
+    def end(self) -> None:
+        """Kills whatever still runs."""
+        for node in self._made:
+            if node.alive:
+                node.signal(signal.SIGKILL)
+            if node.process is not None:
+                node.ended()

@@ -1,0 +1,311 @@
+"""Real node processes, real Kafka, redis-py's RedisCluster: what clients see while nodes die."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+
+import pytest
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError, ResponseError
+
+from deelog_schemas.keys import segment_of
+from tests.grid.cluster import Grid, eventually
+
+SEGMENTS = 32
+
+
+class Writer(threading.Thread):
+    """Counts up in its own keys and remembers what was acknowledged; an unacknowledged write is sent again."""
+
+    def __init__(self, grid: Grid, name: str, keys: int = 50) -> None:
+        super().__init__(name=name)
+        self.acked: dict[str, int] = {}
+        self.sent: dict[str, int] = {}
+        self.errors = 0
+        self._grid, self._keys = grid, keys
+        self._stop_flag = threading.Event()
+
+    def run(self) -> None:
+        client = self._grid.client()
+        number = 0
+        while not self._stop_flag.is_set():
+            number += 1
+            key = f"{self.name}:{number % self._keys}"
+            self.sent[key] = number
+            while not self._stop_flag.is_set():
+                try:
+                    client.set(key, str(number))
+                except RedisError:
+                    self.errors += 1
+                    time.sleep(0.01)
+                else:
+                    self.acked[key] = number
+                    break
+        client.close()
+
+    def end(self) -> None:
+        self._stop_flag.set()
+        self.join(60)
+        assert not self.is_alive()
+
+
+def size(client: RedisCluster) -> int:
+    """Entries on all nodes; without a target redis-py asks any one of them."""
+    found = client.dbsize(target_nodes=RedisCluster.PRIMARIES)
+    assert isinstance(found, int)
+    return found
+
+
+def assert_nothing_lost(client: RedisCluster, writer: Writer) -> None:
+    assert len(writer.acked) > 10
+    for key, number in writer.acked.items():
+        found = client.get(key)
+        assert found is not None, key
+        assert number <= int(found) <= writer.sent[key], key
+
+
+def assert_copies_equal(grid: Grid) -> None:
+    """Every segment has a primary, and its backups hold the same entries at the same position."""
+
+    def equal() -> bool:
+        for segment in range(SEGMENTS):
+            found = [node.dump(segment) for node in grid.live()]
+            held = [dump for dump in found if dump[0] != "none"]
+            if sum(dump[0] == "primary" for dump in held) != 1 or any(dump[1:] != held[0][1:] for dump in held):
+                return False
+        return True
+
+    eventually(equal, 20, "equal copies")
+
+
+def test_a_redis_cluster_client_is_served(grid: Grid) -> None:
+    grid.start(3)
+    client = grid.client()
+    for number in range(300):
+        assert client.set(f"k{number}", f"v{number}")
+    assert size(client) == 300
+    assert client.mget_nonatomic([f"k{n}" for n in range(300)]) == [f"v{n}".encode() for n in range(300)]
+    assert sorted(client.scan_iter(count=7)) == sorted(f"k{n}".encode() for n in range(300))
+    assert client.delete("k0", "k1", "k2") == 3
+    assert client.get("k0") is None
+    assert client.set("t", "x", px=200)
+    assert 0 < client.pttl("t") <= 200
+    segment = segment_of(b"t", SEGMENTS)
+    # Expired in time, on primary and backup, though nobody asks for the key.
+    eventually(lambda: all(b"t" not in n.dump(segment)[2] for n in grid.live()), 5)
+    assert sum(n.stats()["grid"]["expired"] for n in grid.live()) == 1
+    assert_copies_equal(grid)
+    assert client.flushall(target_nodes=RedisCluster.PRIMARIES)
+    assert size(client) == 0
+    client.close()
+
+
+def test_a_full_segment_evicts_on_the_primary_and_the_backup_follows(grid: Grid) -> None:
+    grid.config["cache.max.entries"] = str(SEGMENTS * 4)
+    grid.start(2)
+    client = grid.client()
+    for number in range(SEGMENTS * 20):
+        client.set(f"k{number}", "v")
+    assert size(client) <= SEGMENTS * 4
+    assert sum(n.stats()["grid"]["evicted"] for n in grid.live()) == SEGMENTS * 20 - size(client)
+    assert_copies_equal(grid)
+    client.close()
+
+
+def test_kill_9_of_a_primary_loses_no_acknowledged_write(grid: Grid) -> None:
+    grid.start(3)
+    writers = [Writer(grid, f"w{n}") for n in range(2)]
+    for writer in writers:
+        writer.start()
+    eventually(lambda: all(len(w.acked) == 50 for w in writers))
+    victim = grid.primary_of(segment_of(b"w0:1", SEGMENTS))
+    victim.kill()
+    grid.complete(2)
+    before = [dict(writer.acked) for writer in writers]
+    eventually(lambda: all(w.acked[k] > b[k] for w, b in zip(writers, before, strict=True) for k in b))
+    for writer in writers:
+        writer.end()
+    client = grid.client()
+    for writer in writers:
+        assert_nothing_lost(client, writer)
+    client.close()
+    assert_copies_equal(grid)
+    # One owner survived every segment: nothing had to be reset.
+    assert {reason for n in grid.live() for reason in n.stats()["resets"]} == {"initial"}
+
+
+def test_a_stopped_primary_that_continues_acknowledges_nothing_and_catches_up(grid: Grid) -> None:
+    grid.start(3)
+    client = grid.client()
+    keys = [f"k{n}" for n in range(200)]
+    for key in keys:
+        client.set(key, "before")
+    zombie = grid.primary_of(0)
+    mine = [k for k in keys if zombie.dump(segment_of(k.encode(), SEGMENTS))[0] == "primary"]
+    late = zombie.redis
+    late.ping()
+    zombie.signal(signal.SIGSTOP)
+    # Sent while it sleeps: it will read these before it reads the view that took its role.
+    connection = late.connection_pool.get_connection()
+    connection.send_command("SET", mine[0], "zombie")  # type: ignore[no-untyped-call]
+    others = [n for n in grid.live() if n is not zombie]
+    eventually(lambda: all(n.stats()["grid"]["members"] == 2 for n in others))
+    survivor = RedisCluster(host="127.0.0.1", port=others[0].port, socket_timeout=10)
+    for key in keys:
+        survivor.set(key, "after")
+    zombie.signal(signal.SIGCONT)
+    with pytest.raises(ResponseError):
+        connection.read_response()
+    grid.complete(3)
+    assert_copies_equal(grid)
+    assert {survivor.get(key) for key in keys} == {b"after"}
+    assert zombie.alive
+    for each in (client, survivor, late):
+        each.close()
+
+
+def test_a_killed_node_that_is_restarted_takes_the_state(grid: Grid) -> None:
+    grid.start(2)
+    client = grid.client()
+    for number in range(500):
+        client.set(f"k{number}", "v" * 100)
+    first = grid.nodes["n1"]
+    old = first.member
+    first.kill()
+    grid.complete(1)
+    for number in range(0, 500, 2):
+        client.set(f"k{number}", "w")
+    # What Kafka holds is pruned, so that the newcomer cannot be served by operations alone.
+    eventually(lambda: grid.nodes["n2"].stats()["unwritten"] == 0)
+    first.start()
+    first.wait()
+    assert first.member != old
+    grid.complete(2)
+    assert_copies_equal(grid)
+    assert first.stats()["grid"]["states_taken"] > 0
+    assert size(client) == 500
+    client.close()
+
+
+def test_a_node_restarted_before_its_death_is_noticed_is_another_member(grid: Grid) -> None:
+    grid.config["cache.failure.timeout.ms"] = "20000"
+    grid.start(2)
+    client = grid.client()
+    for number in range(100):
+        client.set(f"k{number}", "v")
+    node = grid.nodes["n1"]
+    node.kill()
+    node.start()
+    node.wait()
+    grid.complete(2)
+    assert size(client) == 100
+    assert_copies_equal(grid)
+    assert {reason for n in grid.live() for reason in n.stats()["resets"]} <= {"initial"}
+    client.close()
+
+
+def test_segments_whose_owners_are_all_killed_come_back_empty_and_are_reset(grid: Grid) -> None:
+    grid.start(3)
+    client = grid.client()
+    for number in range(300):
+        client.set(f"k{number}", "v")
+    victims = [grid.nodes["n1"], grid.nodes["n2"]]
+    lost = [s for s in range(SEGMENTS) if all(v.dump(s)[0] != "none" for v in victims)]
+    assert lost
+    for victim in victims:
+        victim.signal(signal.SIGKILL)
+    for victim in victims:
+        victim.ended()
+    grid.complete(1)
+    survivor = grid.nodes["n3"]
+    for segment in range(SEGMENTS):
+        role, _, entries = survivor.dump(segment)
+        assert role == "primary"
+        assert bool(entries) == (segment not in lost)
+    eventually(lambda: survivor.stats()["resets"].get("owners_lost") == len(lost))
+    client.close()
+
+
+def test_of_two_nodes_with_one_id_the_newer_stays(grid: Grid) -> None:
+    grid.start(2)
+    older = grid.nodes["n1"]
+    newer = grid.node("n1")
+    newer.start()
+    newer.wait()
+    assert older.ended() != 0
+    assert "deelog node: node.id n1: " in older.log.splitlines()[-1]
+    grid.nodes["n1"] = newer
+    grid.complete(2)
+
+
+def test_another_segment_count_is_refused(grid: Grid) -> None:
+    grid.start(1)
+    other = grid.node("n2", segment_count="64")
+    other.start()
+    assert other.ended() != 0
+    assert "segment.count" in other.log.splitlines()[-1]
+    assert grid.nodes["n1"].alive
+
+
+def test_a_port_that_is_taken_is_one_clear_line(grid: Grid) -> None:
+    grid.start(1)
+    other = grid.node("n2", cache_listen=f"127.0.0.1:{grid.nodes['n1'].port}")
+    other.start()
+    assert other.ended() == 1
+    assert "cache.listen: cannot listen at 127.0.0.1" in other.log.splitlines()[-1]
+
+
+def test_sigterm_gives_the_segments_away_without_a_reset(grid: Grid) -> None:
+    grid.start(3)
+    writer = Writer(grid, "w")
+    writer.start()
+    eventually(lambda: len(writer.acked) == 50)
+    leaver = grid.nodes["n2"]
+    leaver.signal(signal.SIGTERM)
+    assert leaver.ended() == 0
+    grid.complete(2)
+    writer.end()
+    client = grid.client()
+    assert_nothing_lost(client, writer)
+    client.close()
+    assert_copies_equal(grid)
+    assert all(set(n.stats()["resets"]) == {"initial"} and n.stats()["fenced"] == 0 for n in grid.live())
+
+
+def test_all_nodes_stop_at_once(grid: Grid) -> None:
+    grid.start(3)
+    client = grid.client()
+    client.set("k", "v")
+    client.close()
+    nodes = grid.live()
+    for node in nodes:
+        node.signal(signal.SIGTERM)
+    assert [node.ended() for node in nodes] == [0, 0, 0]
+
+
+def test_the_controller_may_be_killed(grid: Grid) -> None:
+    grid.start(3)
+    holder = next(n for n in grid.live() if n.stats()["grid"]["office"]["holds"])
+    writer = Writer(grid, "w")
+    writer.start()
+    eventually(lambda: len(writer.acked) == 50)
+    holder.kill()
+    grid.complete(2)
+    assert any(n.stats()["grid"]["office"]["holds"] for n in grid.live())
+    writer.end()
+    client = grid.client()
+    assert_nothing_lost(client, writer)
+    client.close()
+    assert_copies_equal(grid)
+
+
+def test_the_line_names_member_and_addresses(grid: Grid) -> None:
+    grid.start(1)
+    node = grid.nodes["n1"]
+    node_id, _, incarnation = node.member.partition("@")
+    assert node_id == "n1"
+    assert abs(int(incarnation) / 1000 - time.time()) < 120
+    assert json.loads(json.dumps(node.stats()))["grid"]["member"] == node.member
