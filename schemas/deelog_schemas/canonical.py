@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
+
 from deelog_schemas.errors import RecordError
 
 
 def dumps(value: Any) -> bytes:
-    """Canonical bytes of a JSON value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """Canonical bytes of a JSON value; raises `ValueError` where it is none (NaN, an unpaired surrogate)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
 
 
 def loads(raw: bytes, what: str) -> dict[str, Any]:
-    """The JSON object in `raw`; raises `RecordError` naming `what` where there is none."""
+    """The JSON object in `raw`; raises `RecordError` naming `what` where there is none.
+
+    By `orjson`, which is strict: the standard library also takes UTF-16, NaN and unpaired surrogates, and text with
+    the latter cannot become bytes again.
+    """
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
         raise RecordError(f"{what} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise RecordError(f"{what} is not a JSON object but {type(value).__name__}")

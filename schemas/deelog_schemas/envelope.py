@@ -53,7 +53,7 @@ class Codec(Protocol):
 
 
 class Envelope(NamedTuple):
-    """A decoded envelope: `before` and `after` in captured bytes."""
+    """A decoded envelope: `before` and `after` in captured bytes. A `before` of the key alone has an empty value."""
 
     op: str
     before: Entry | None
@@ -72,6 +72,9 @@ class JsonCodec:
 
     `topic` is the change topic (schema names derive from it), `connector` the short name in the source schema
     (`cachetools`, `grid`, `redis`), `name` the `topic.prefix`. `cause` adds `source.cause` (the diff topic has it).
+
+    What encodes raises `UnicodeDecodeError` where a key or value in format `string` or `json` is not UTF-8: refuse
+    such bytes before they are captured. What decodes raises `RecordError` and nothing else.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class JsonCodec:
         self._key_template = key_opened + b'{"key":%b}' + key_closed
 
     def key(self, key: bytes) -> bytes:
-        """The record key: struct `<topic>.Key {key}`. A reserved key is written as a string in every format."""
+        """The record key: struct `<topic>.Key {key}`; a reserved key, too, in the configured key format."""
         return self._key_template % self._key_text(key)
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
@@ -197,23 +200,36 @@ class JsonCodec:
         text = found.get("key")
         if not isinstance(text, str):
             raise RecordError("the record key has no text field `key`")
-        return self._key_bytes(text)
+        try:
+            return self._key_bytes(text)
+        except ValueError as error:
+            raise RecordError(f"the record key is not in this topic's key format: {error}") from error
 
     def decode_value(self, raw: bytes) -> Envelope:
         """The envelope in captured bytes; raises `RecordError` where a field is missing or of another type."""
         found = _payload(raw, "the record value")
         try:
-            return Envelope(found["op"], self._entry(found["before"]), self._entry(found["after"]), found["source"])
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            op, after, source = found["op"], found["after"], found["source"]
+            # An `after` that is missing would pass for a delete, and one without a value for an empty entry.
+            if op not in ("c", "u", "d", "r") or (op == "d") != (after is None):
+                raise ValueError(f"op {op!r} and its `after`")
+            if after is not None and after["value"] is None:
+                raise ValueError("`after` has no value")
+            if not isinstance(source, dict):
+                raise ValueError("`source` is no object")
+            return Envelope(op, self._entry(found["before"]), self._entry(after), source)
+        except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"the record value is not a Debezium envelope of ours: {error!r}") from error
 
     def _entry(self, struct: dict[str, Any] | None) -> Entry | None:
         if struct is None:
             return None
-        value = struct["value"]
-        # A key-only `before` has no value; an empty one would be a lie.
+        value, expires_at = struct["value"], struct["expires_at"]
+        if expires_at is not None and type(expires_at) is not int:
+            raise ValueError(f"`expires_at` is {expires_at!r}")
+        # A `before` of the key alone reads like one of an empty value; the header's KEY_ONLY_BEFORE tells them apart.
         raw = b"" if value is None else self._value_bytes(value)
-        return Entry(self._key_bytes(struct["key"]), raw, struct["expires_at"])
+        return Entry(self._key_bytes(struct["key"]), raw, expires_at)
 
     # -- the schema block of `*.converter.schemas.enable` ---------------------------------------------------------
 
@@ -283,10 +299,14 @@ def _base64(raw: bytes) -> bytes:
     return b'"' + base64.b64encode(raw) + b'"'
 
 
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)  # else it drops what is not of its alphabet, in silence
+
+
 _FORMATS: Final[dict[str, tuple[Callable[[bytes], bytes], Callable[[str], bytes]]]] = {
     "string": (_string, str.encode),
     "json": (_string, str.encode),
-    "bytes": (_base64, base64.b64decode),
+    "bytes": (_base64, _from_base64),
 }
 """By format: captured bytes to JSON text, and the string in it to captured bytes."""
 

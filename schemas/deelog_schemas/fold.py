@@ -89,7 +89,7 @@ class SegmentReader:
         """Applies the segment's next record and returns what changed for the world.
 
         `decode` gives key and entry of a change, row or tombstone; it is not called for control records.
-        Raises `RecordError` where a reset's end does not match what was read.
+        Raises `RecordError` where a reset's end does not match what was read; add the record's place by `at`.
         """
         kind, position = record.header.kind, record.header.position
         if kind is Kind.RESET_BEGIN:
@@ -144,7 +144,8 @@ def check_end(entries: Mapping[bytes, Entry], control: Mapping[str, Any]) -> Non
     if (count, digest) != (control["count"], control["digest"]):
         raise RecordError(
             f"reset {control['id']} ends with count {control['count']}, digest {control['digest']}, but {count} "
-            f"entries of digest {digest} were read: records are missing; ask for a reset of the segment (signal reset-segment)"
+            f"entries of digest {digest} were read: records are missing; ask for a reset of the segment (signal "
+            "reset-segment)"
         )
 
 

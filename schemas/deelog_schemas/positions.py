@@ -6,7 +6,7 @@ its values canonical JSON, and each record carries the `deelog` header. A null v
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
@@ -78,6 +78,8 @@ _BY_PREFIX: Final[dict[str, tuple[Kind, type[Any]]]] = {
     "reset": (Kind.RESET_STATE, ResetState),
     "release": (Kind.RELEASE_STATE, ReleaseState),
 }
+_SEGMENTS: Final = range(1 << 32)  # what the header's field holds
+_FIELDS: Final[dict[type[Any], dict[str, type]]] = {shape: get_type_hints(shape) for _, shape in _BY_PREFIX.values()}
 
 
 def encode_state(state: State) -> bytes:
@@ -102,17 +104,27 @@ def decode_state(key: bytes, value: bytes | None, kind: Kind) -> StateRecord:
         what, segment, *rest = key.decode().split("/", 2)
         expected, shape = _BY_PREFIX[what]
         number = int(segment)
-        if len(rest) != (what == "claim") or not (
-            kind is expected or (what, kind) == ("position", Kind.POSITION_RENEWAL)
-        ):
+        if segment != str(number) or number not in _SEGMENTS:  # `int` also takes signs, blanks and underscores
+            raise ValueError(f"segment {segment!r}")
+        if len(rest) != (what == "claim") or "" in rest:
+            raise ValueError("a claim's key ends in its member, no other key has one")
+        if kind is not expected and (what, kind) != ("position", Kind.POSITION_RENEWAL):
             raise ValueError(f"kind {kind.name}")
     except (ValueError, KeyError) as error:
         raise RecordError(f"key {key!r} is not one of a positions topic ({error})") from error
-    state: State | None = None
-    if value is not None:
-        found = canonical.loads(value, f"the value of {key!r}")
-        try:
-            state = shape(**found)
-        except TypeError as error:
-            raise RecordError(f"the value of {key!r} has other fields than {shape.__name__}: {error}") from error
-    return StateRecord(what, number, rest[0] if rest else "", state)
+    member = rest[0] if rest else ""
+    state = None if value is None else _state(shape, value, f"the value of {key!r}")
+    if isinstance(state, ClaimState) and state.member != member:
+        raise RecordError(f"the value of {key!r} is a claim of another member, {state.member!r}")
+    return StateRecord(what, number, member, state)
+
+
+def _state(shape: type[Any], value: bytes, what: str) -> State:
+    found, fields = canonical.loads(value, what), _FIELDS[shape]
+    if found.keys() != fields.keys():
+        raise RecordError(f"{what} has the fields {sorted(found)}, not those of {shape.__name__}: {sorted(fields)}")
+    for name, kind in fields.items():
+        if type(found[name]) is not kind:  # not isinstance: true is no int
+            raise RecordError(f"{what} has in `{name}` no {kind.__name__} but {found[name]!r}")
+    state: State = shape(**found)
+    return state

@@ -7,7 +7,7 @@ Spark job and a plain consumer share one notion of a foreign record.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
@@ -15,6 +15,16 @@ from deelog_schemas.header import CONTROL_HEADER_NAME, CONTROL_KINDS, HEADER_NAM
 
 ON_POSITIONS = frozenset({Kind.POSITION, Kind.POSITION_RENEWAL, Kind.RESET_STATE, Kind.CLAIM_STATE, Kind.RELEASE_STATE})
 ON_CHANGES = frozenset(Kind) - ON_POSITIONS
+
+_OF_ALL: Final[dict[str, type]] = {"epoch": int, "member": str}
+_CONTROL_FIELDS: Final[dict[Kind, dict[str, type]]] = {
+    Kind.CLAIM: {**_OF_ALL, "segments": int, "partitions": int},
+    Kind.ACTIVE: _OF_ALL,
+    Kind.RELEASE: {**_OF_ALL, "known": bool},
+    Kind.RESET_BEGIN: {**_OF_ALL, "id": str, "reason": str},
+    Kind.RESET_END: {**_OF_ALL, "id": str, "count": int, "digest": str},
+}
+"""What a reader may rely on in `deelog.control`; more may stand there."""
 
 
 class Record(NamedTuple):
@@ -58,14 +68,25 @@ def decode(
             raise RecordError(f"record kind {header.kind.name} does not belong on this topic")
         if key is None:
             raise RecordError("the record has no key")
-        control: dict[str, Any] = {}
-        if header.kind in CONTROL_KINDS:
-            if control_raw is None:
-                raise RecordError(f"a {header.kind.name} record without header `{CONTROL_HEADER_NAME}`")
-            control = canonical.loads(control_raw, f"header `{CONTROL_HEADER_NAME}`")
+        if value is None and (header.kind is Kind.CHANGE or header.kind is Kind.READ):
+            raise RecordError(f"a {header.kind.name} record without a value: it would pass for a delete")
+        control = _control(header.kind, control_raw) if header.kind in CONTROL_KINDS else {}
     except RecordError as error:
         raise error.at(topic, partition, offset) from error
     return Record(topic, partition, offset, header, key, value, control)
+
+
+def _control(kind: Kind, raw: bytes | None) -> dict[str, Any]:
+    if raw is None:
+        raise RecordError(f"a {kind.name} record without header `{CONTROL_HEADER_NAME}`")
+    found = canonical.loads(raw, f"header `{CONTROL_HEADER_NAME}`")
+    for name, shape in _CONTROL_FIELDS[kind].items():
+        value = found.get(name)
+        if type(value) is not shape or value == "":
+            raise RecordError(
+                f"header `{CONTROL_HEADER_NAME}` of a {kind.name} record has no {shape.__name__} `{name}`"
+            )
+    return found
 
 
 def _find(headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[bytes, bytes | None]:
