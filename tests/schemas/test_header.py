@@ -1,0 +1,104 @@
+"""The `deelog` header: 24 bytes there and back, and an error that names what is wrong with any others."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import (
+    CONTROL_KINDS,
+    ENTRY_KINDS,
+    POSITION_BYTES,
+    SIZE,
+    Flags,
+    Header,
+    Kind,
+    node_number,
+    pack,
+    unpack,
+)
+from deelog_schemas.records import ON_CHANGES, ON_POSITIONS
+
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+HEADERS = st.builds(Header, st.sampled_from(Kind), st.integers(0, 7), U32, U32, U64, U32)
+VALID = pack(Kind.CHANGE, 0, 1, 2, 3, 4)
+
+
+@settings(deadline=None)
+@given(HEADERS)
+def test_a_header_reads_as_it_was_written(header: Header) -> None:
+    raw = pack(*header)
+    assert len(raw) == SIZE == 24
+    assert unpack(raw) == header
+    assert unpack(raw).position == (header.epoch, header.sequence)
+    assert isinstance(unpack(raw).kind, Kind)
+
+
+@settings(deadline=None)
+@given(HEADERS, HEADERS)
+def test_positions_compare_as_their_bytes_do(one: Header, other: Header) -> None:
+    raw, others = pack(*one)[POSITION_BYTES], pack(*other)[POSITION_BYTES]
+    assert (raw < others) == (one.position < other.position)
+    assert (raw == others) == (one.position == other.position)
+
+
+@pytest.mark.parametrize("size", [n for n in range(50) if n != SIZE])
+def test_another_length_is_an_error_that_names_it(size: int) -> None:
+    with pytest.raises(RecordError, match=rf"`deelog` has {size} bytes, not 24"):
+        unpack((VALID * 3)[:size])
+
+
+@pytest.mark.parametrize("version", [v for v in range(256) if v != 1])
+def test_another_version_is_an_error_that_names_version_and_kind(version: int) -> None:
+    with pytest.raises(RecordError, match=rf"of version {version}, .*kind 1\b.*upgrade"):
+        unpack(bytes([version]) + VALID[1:])
+
+
+@pytest.mark.parametrize("bit", range(3, 16))
+def test_an_unknown_flag_is_an_unknown_version(bit: int) -> None:
+    flags = 1 << bit | Flags.FIRST
+    with pytest.raises(RecordError, match=rf"flags {flags:#x}, kind 2\b.*upgrade"):
+        unpack(pack(Kind.TOMBSTONE, flags, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("kind", sorted(set(range(256)) - set(Kind)))
+def test_an_unknown_kind_is_an_error_that_names_kind_and_version(kind: int) -> None:
+    with pytest.raises(RecordError, match=rf"kind {kind} of header version 1 is unknown; upgrade"):
+        unpack(pack(kind, 0, 0, 0, 0, 0))
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=SIZE, max_size=SIZE) | st.binary(max_size=40))
+def test_any_bytes_are_a_header_or_a_record_error(raw: bytes) -> None:
+    try:
+        header = unpack(raw)
+    except RecordError:
+        return
+    assert pack(*header) == raw
+
+
+@pytest.mark.parametrize(
+    "fields", [(256, 0, 0, 0, 0, 0), (1, 0, 2**32, 0, 0, 0), (1, 0, 0, -1, 0, 0), (1, 0, 0, 0, 2**64, 0)]
+)
+def test_a_number_that_does_not_fit_is_not_cut_off(fields: tuple[int, int, int, int, int, int]) -> None:
+    with pytest.raises(struct.error):
+        pack(*fields)
+
+
+def test_the_kinds_are_divided_among_the_topics() -> None:
+    assert frozenset(Kind) == ON_CHANGES | ON_POSITIONS
+    assert CONTROL_KINDS | ENTRY_KINDS == ON_CHANGES
+    assert not CONTROL_KINDS & ENTRY_KINDS
+    assert not ON_CHANGES & ON_POSITIONS
+    assert sorted(map(int, ON_CHANGES)) == [1, 2, 3, 16, 17, 18, 19, 20]
+    assert sorted(map(int, ON_POSITIONS)) == [22, 32, 33, 34, 35]
+
+
+def test_the_node_number_is_the_crc_of_the_member() -> None:
+    assert node_number("123456789") == 0xCBF43926  # the check value that CRC-32 is published with
+    assert unpack(pack(Kind.CHANGE, 0, 0, 0, 0, node_number("123456789"))).node == 0xCBF43926
