@@ -15,7 +15,6 @@ import time
 import uuid
 
 from benchmarks.common import Figure, kafka, parser, show
-
 from deelog_connector.core.effects import OperationsItem
 from deelog_connector.kafka.client import OutRecord, Writer
 from deelog_connector.runtime import Connector
