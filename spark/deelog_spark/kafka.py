@@ -66,13 +66,13 @@ def passing(error: BaseException) -> bool:
     return not told.fatal() and (told.retriable() or told.code() in _PASSING)
 
 
-retried: Final = tenacity.retry(
+RETRYING: Final = tenacity.Retrying(
     retry=tenacity.retry_if_exception(passing),
     wait=tenacity.wait_exponential(0.05, max=1),
     stop=tenacity.stop_after_delay(RETRY_SECONDS),
     reraise=True,
 )
-"""For calls that may be repeated; gives up after RETRY_SECONDS with the last error."""
+"""`RETRYING(f, *args)` for calls that may be repeated; gives up after RETRY_SECONDS with the last error."""
 
 
 class Layout(NamedTuple):
@@ -129,7 +129,7 @@ class Cluster:
         """Closes the consumer."""
         self._consumer.close()
 
-    @retried
+    @RETRYING.wraps
     def layout(self, topic: str, wait: float = 0.0) -> Layout:
         """Id and partitions of a topic, waited for `wait` seconds; TopicError where there is none."""
         deadline = time.monotonic() + wait
@@ -148,14 +148,14 @@ class Cluster:
                 )
             time.sleep(_POLL)
 
-    @retried
+    @RETRYING.wraps
     def settings(self, topic: str) -> dict[str, str]:
         """A topic's effective settings."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
         return {name: entry.value for name, entry in answer[resource].result(REQUEST_SECONDS).items()}
 
-    @retried
+    @RETRYING.wraps
     def create(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> None:
         """Creates a topic; no error where somebody else just did."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=settings)
@@ -174,7 +174,7 @@ class Cluster:
         """The first offset of every partition that is still there."""
         return self._list(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    @retried
+    @RETRYING.wraps
     def _list(self, topic: str, partitions: int, spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(topic, p): spec for p in range(partitions)}
         answers = self._admin.list_offsets(

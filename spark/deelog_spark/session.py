@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from deelog_spark.errors import DiffError
 
@@ -25,6 +25,14 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.speculation": "false",
 }
+
+
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming.runtime"
+_SAID_BY_US: Final = (
+    f"{_STREAMING}.MicroBatchExecution",  # a stack trace of what the job reports in one line
+    f"{_STREAMING}.ResolveWriteToStream",
+    f"{_STREAMING}.ProcessingTimeExecutor",  # the log line of each batch gives its seconds and the lag
+)
 
 
 def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:
@@ -52,4 +60,8 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
         conf.set("spark.jars", jars)
     spark = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    for name in _SAID_BY_US:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     return spark

@@ -83,7 +83,7 @@ class Writer:
         self._producers.pop(partition, None)
         self._producer(partition)
 
-    @kafka.retried
+    @kafka.RETRYING.wraps
     def stored(self, partition: int) -> Mark | None:
         """The partition's mark as the group has it now."""
         asked = [TopicPartition(self._topics.changes, partition)]
@@ -108,7 +108,7 @@ class Writer:
                     self._produce(self._producers[partition], partition, told)
                     result.records += 1
             if floor is not None:
-                kafka.retried(self._producers[partition].commit_transaction)(_FLUSH_SECONDS)
+                kafka.RETRYING(self._producers[partition].commit_transaction, _FLUSH_SECONDS)
         except RecordError as error:
             self._abandon(partition)
             result.error = str(error)
@@ -153,7 +153,7 @@ class Writer:
         """Ends the partition's transaction unwritten."""
         producer = self._producers.pop(partition)
         producer.purge()
-        kafka.retried(producer.abort_transaction)(_FLUSH_SECONDS)
+        kafka.RETRYING(producer.abort_transaction, _FLUSH_SECONDS)
 
     def close(self) -> None:
         """Lets go of the producers; what is committed stays."""
@@ -230,7 +230,7 @@ class Writer:
                 "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             }
             producer = Producer(settings)
-            kafka.retried(producer.init_transactions)(_FLUSH_SECONDS)
+            kafka.RETRYING(producer.init_transactions, _FLUSH_SECONDS)
             self._producers[partition] = producer
         return producer
 

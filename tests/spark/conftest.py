@@ -1,0 +1,39 @@
+"""One SparkSession for all tests of the job; its Kafka source comes from the pinned jars."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deelog_connector.kafka import jars
+from deelog_spark.session import JARS_VARIABLE, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> Iterator[str]:
+    """The jars' paths, in the environment as the job takes them."""
+    paths = ",".join(map(str, jars.fetch("spark-kafka")))
+    before = os.environ.get(JARS_VARIABLE)
+    os.environ[JARS_VARIABLE] = paths
+    yield paths
+    if before is None:
+        del os.environ[JARS_VARIABLE]
+    else:
+        os.environ[JARS_VARIABLE] = before
+
+
+@pytest.fixture(scope="session")
+def spark(spark_jars: str) -> Iterator[SparkSession]:
+    """A session as the command line makes it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PySpark warns of at import is not ours
+        made = session("tests")
+    yield made
+    made.stop()

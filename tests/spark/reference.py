@@ -1,0 +1,137 @@
+"""What the job must have told: the reference reader over the change topic, and what stands in the sinks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.dataset as ds
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from deelog_schemas.config import Config
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Kind
+from deelog_schemas.operation import Entry
+from deelog_schemas.records import Record, decode
+from deelog_spark.frames import codec_of
+from deelog_spark.rows import op_of
+
+
+class Told(NamedTuple):
+    """One difference: `before` only on rows of a reset, where it is the job's own knowledge."""
+
+    segment: int
+    op: str
+    key: bytes
+    before: Entry | None
+    after: Entry | None
+    position: tuple[int, int]
+    cause: str
+
+
+def read(config: Config, topic: str, partitions: int) -> list[Record]:
+    """All committed records of a topic, by partition and offset, as a plain consumer sees them."""
+    client = Consumer(
+        {
+            "bootstrap.servers": ",".join(config["bootstrap.servers"]),
+            "group.id": "reference",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    found: list[Record] = []
+    try:
+        client.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+        left = set(range(partitions))
+        while left:
+            message: Any = client.poll(30)
+            assert message is not None, f"{topic} gives nothing"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left.discard(message.partition())
+            else:
+                place = (message.topic(), message.partition(), message.offset())
+                found.append(decode(*place, message.key(), message.value(), message.headers()))
+    finally:
+        client.close()
+    return sorted(found, key=lambda r: (r.partition, r.offset))
+
+
+def expected(config: Config, partitions: int) -> dict[int, list[Told]]:
+    """What a reader that was there from the first record on tells, by segment, in order."""
+    codec = codec_of(config)
+
+    def entry(record: Record) -> tuple[bytes, Entry | None]:
+        key = codec.decode_key(record.key)
+        return key, None if record.value is None else codec.decode_value(record.value).after
+
+    readers: dict[int, SegmentReader] = {}
+    told: dict[int, list[Told]] = defaultdict(list)
+    for record in read(config, config.topics.changes, partitions):
+        number = record.header.segment
+        reader = readers.setdefault(number, SegmentReader(number))
+        for change in reader.apply(record, entry):
+            op = op_of(change.before, change.after)
+            if change.cause == "change" and record.value is not None:
+                op = codec.decode_value(record.value).op  # as the cache saw it
+            before = change.before if change.cause == "reset" else None
+            told[number].append(Told(number, op, change.key, before, change.after, change.position, change.cause))
+    return dict(told)
+
+
+def in_topic(config: Config, partitions: int) -> dict[int, list[Told]]:
+    """What stands in the diff topic, by segment, in order; each delete with its tombstone right behind it."""
+    codec = codec_of(config)
+    told: dict[int, list[Told]] = defaultdict(list)
+    due: Record | None = None
+    for record in read(config, config.topics.diff, partitions):
+        header = record.header
+        if due is not None:
+            assert (record.value, record.key) == (None, due.key), "a delete without its tombstone"
+            assert header == due.header._replace(kind=Kind.TOMBSTONE)
+            due = None
+            continue
+        assert record.value is not None, "a tombstone without its delete"
+        assert header.kind is Kind.CHANGE
+        envelope = codec.decode_value(record.value)
+        cause = envelope.source["cause"]
+        before = envelope.before if cause == "reset" else None
+        assert envelope.op == "c" or envelope.before is not None
+        key = codec.decode_key(record.key)
+        told[header.segment].append(
+            Told(header.segment, envelope.op, key, before, envelope.after, header.position, cause)
+        )
+        if envelope.op == "d" and config["tombstones.on.delete"]:
+            due = record
+    return dict(told)
+
+
+def in_parquet(path: Path) -> dict[int, list[Told]]:
+    """What stands in the parquet sink, by segment, in order."""
+    table = ds.dataset(path, partitioning="hive").to_table()
+    rows = sorted(table.to_pylist(), key=lambda r: (r["batch"], r["partition"], r["offset"]))
+    told: dict[int, list[Told]] = defaultdict(list)
+    for row in rows:
+        before = _entry(row["before"]) if row["cause"] == "reset" else None
+        position = (row["epoch"], row["sequence"])
+        key = row["key"].encode()
+        told[row["segment"]].append(
+            Told(row["segment"], row["op"], key, before, _entry(row["after"]), position, row["cause"])
+        )
+    return dict(told)
+
+
+def unordered(told: dict[int, list[Told]]) -> dict[int, list[Told]]:
+    """For sinks whose rows of one reset have no order of their own."""
+    return {number: sorted(rows, key=lambda t: (t.position, t.cause, t.key, t.op)) for number, rows in told.items()}
+
+
+def _entry(row: dict[str, Any] | None) -> Entry | None:
+    if row is None:
+        return None
+    return Entry(row["key"].encode(), (row["value"] or "").encode(), row["expires_at"])

@@ -1,0 +1,424 @@
+"""The job against the reference reader, on a real Kafka and a real Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from deelog_schemas import canonical
+from deelog_schemas.config import Config
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
+from deelog_spark import DiffJob, changes
+from deelog_spark.errors import BusyError, CheckpointError, TopicError
+from tests.spark import scenes
+from tests.spark.reference import expected, in_parquet, in_topic, read, unordered
+from tests.support.changes import Cache, config_of
+from tests.support.kafka import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def config(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
+    """Both sinks."""
+    return configured(kafka, prefix, tmp_path)
+
+
+def configured(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Config:
+    paths = {"diff_sinks": "kafka,parquet", "diff_parquet_path": str(tmp_path / "pq")}
+    return config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"), **{**paths, **more})
+
+
+def run(config: Config, spark: SparkSession) -> dict[str, Any]:
+    """Runs the job to the end of the topic; its progress."""
+    job = DiffJob(config, spark)
+    try:
+        job.start(available_now=True)
+        assert job.await_termination(240)
+    finally:
+        job.stop()
+    found: dict[str, Any] = json.loads((Path(config["diff.checkpoint.location"]) / "progress.json").read_text())
+    return found
+
+
+def check(cache: Cache, config: Config) -> None:
+    """Both sinks hold exactly what the reference tells."""
+    wanted = expected(config, cache.partitions)
+    assert in_topic(config, cache.partitions) == wanted
+    assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(wanted)
+
+
+@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+def test_scripted(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    run(config, spark)  # the job is there before the first record
+    scenes.scripted(cache)
+    told = run(config, spark)
+    check(cache, config)
+    assert 6 not in in_topic(config, 2) or all(t.key != cache.key(6, 1) for t in in_topic(config, 2)[6])
+    assert told["resets"] == {"overflow": 3, "takeover": 1, "restart": 1}
+    assert told["repeats"] == 2
+    assert told["input_offsets"] == {str(p): end for p, end in cache.ends().items()}
+    scenes.close(cache)
+    told = run(config, spark)
+    check(cache, config)
+    rows = [t for ts in in_topic(config, 2).values() for t in ts]
+    for cause, name in (("change", "changes"), ("reset", "resets_rows")):
+        assert told[name] == {op: sum(t.cause == cause and t.op == op for t in rows) for op in "cud"}
+    entries = {t.key: t.after for t in rows}
+    assert {k: e for k, e in entries.items() if e is not None} == cache.entries()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_batches_cut_anywhere(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 45)  # some batches go through the driver, some do not
+    config = configured(kafka, prefix, tmp_path, diff_max_offsets_per_trigger=30 + 30 * seed)
+    cache = Cache(config)
+    run(config, spark)
+    player = scenes.Player(cache, seed)
+    for _ in range(50):
+        player.turn()
+    run(config, spark)
+    check(cache, config)
+    player.finish()
+    run(config, spark)
+    check(cache, config)
+    found = {t.key: t.after for ts in in_topic(config, 2).values() for t in ts}
+    assert {k: e for k, e in found.items() if e is not None} == cache.entries()
+
+
+class Killed(Exception):
+    """Stands for the process's end at this very point."""
+
+
+POINTS = [
+    ("checkpoint.Checkpoint.write_plan", False),
+    ("checkpoint.Checkpoint.write_plan", True),
+    ("writer.Writer.write", True),
+    ("parquet.ParquetSink.write", False),
+    ("parquet.ParquetSink.write", True),
+    ("checkpoint.Checkpoint.write_state", False),
+    ("checkpoint.Checkpoint.write_state", True),
+]
+
+
+def test_end_at_every_point(config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was done before the end is found done, whatever was not is made good; totals count once."""
+    cache = Cache(config)
+    run(config, spark)
+    for number, (name, behind) in enumerate(POINTS):
+        key = cache.key(0, number)
+        cache.put(key, b"v")
+        cache.put(cache.key(4, 0), b"w%d" % number)
+        cache.put(cache.key(1, number), b"lost", lost=True)
+        cache.reset(1)
+        cache.put(key, None)
+        with monkeypatch.context() as patch:
+            die(patch, name, behind)
+            with pytest.raises(Killed):
+                run(config, spark)
+    told = run(config, spark)
+    check(cache, config)
+    assert told["resets"] == {"overflow": len(POINTS)}
+    assert told["changes"] == {"c": len(POINTS) + 1, "u": len(POINTS) - 1, "d": len(POINTS)}
+    assert told["resets_rows"] == {"c": len(POINTS), "u": 0, "d": 0}
+
+
+@pytest.mark.parametrize("point", [0, 1, 2, 3, 4])
+def test_end_of_a_start(config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, point: int) -> None:
+    cache = Cache(config)
+    for segment in range(8):
+        cache.put(cache.key(segment, 0), b"v")
+    with monkeypatch.context() as patch:
+        die(patch, *POINTS[point])
+        with pytest.raises(Killed):
+            run(config, spark)
+    cache.put(cache.key(0, 0), b"w")
+    told = run(config, spark)
+    rows = in_topic(config, 2)
+    assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(rows)
+    assert {number: len(r) for number, r in rows.items()} == {0: 2 if point else 1, **dict.fromkeys(range(1, 8), 1)}
+    assert told["resets_rows"]["c"] == 8
+
+
+def die(patch: pytest.MonkeyPatch, name: str, behind: bool) -> None:
+    """Ends the job the first time that `name` is called, or behind that call."""
+    module, cls, method = name.split(".")
+    owner = getattr(__import__(f"deelog_spark.{module}", fromlist=[cls]), cls)
+    real = getattr(owner, method)
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        if behind:
+            real(*args, **kwargs)
+        raise Killed
+
+    patch.setattr(owner, method, dying)
+
+
+def test_start_over_emits_differences_only(config: Config, spark: SparkSession, tmp_path: Path) -> None:
+    cache = Cache(config)
+    for segment in range(8):
+        cache.put(cache.key(segment, 0), b"v")
+        cache.put(cache.key(segment, 1), b"v")
+        cache.reset(segment)
+    run(config, spark)
+    before = in_topic(config, 2)
+    cache.put(cache.key(0, 0), b"w")
+    cache.put(cache.key(1, 1), None)
+    cache.put(cache.key(2, 5), b"new")
+    cache.put(cache.key(2, 5), b"newer")
+    cache.begin(3)
+    cache.put(cache.key(3, 0), b"held")
+    again = configured_again(config, tmp_path)
+    run(again, spark)
+    after = in_topic(config, 2)
+    fresh = [t for number, rows in after.items() for t in rows[len(before[number]) :]]
+    assert sorted((t.op, t.key, t.after and t.after.value, t.cause) for t in fresh) == [
+        ("c", cache.key(2, 5), b"newer", "reset"),
+        ("d", cache.key(1, 1), None, "reset"),
+        ("u", cache.key(0, 0), b"w", "reset"),
+    ]
+    cache.rows(3)
+    cache.end(3)
+    cache.put(cache.key(3, 1), b"last")
+    run(again, spark)
+    found = {t.key: t.after for ts in in_topic(config, 2).values() for t in ts}
+    assert {k: e for k, e in found.items() if e is not None} == cache.entries()
+
+
+def configured_again(config: Config, tmp_path: Path) -> Config:
+    """The same job with an empty checkpoint."""
+    servers, prefix = ",".join(config["bootstrap.servers"]), config["topic.prefix"]
+    paths = {"diff_sinks": "kafka,parquet", "diff_parquet_path": str(tmp_path / "pq2")}
+    return config_of(servers, prefix, str(tmp_path / "cp2"), **paths)
+
+
+def foreign(cache: Cache, what: str) -> None:
+    """A record that no node of this cache writes."""
+    header = pack(Kind.CHANGE, 0, 0, 1, 9, 0)
+    key, topic = cache.codec.key(b"x"), cache.topics.changes
+    with cache.batch():
+        match what:
+            case "no header":
+                cache.raw(topic, 0, key, b"{}", [])
+            case "short header":
+                cache.raw(topic, 0, key, b"{}", [(HEADER_NAME, header[:20])])
+            case "version":
+                cache.raw(topic, 0, key, b"{}", [(HEADER_NAME, b"\2" + header[1:])])
+            case "kind":
+                cache.raw(topic, 0, key, b"{}", [(HEADER_NAME, header[:1] + b"\x63" + header[2:])])
+            case "segment":
+                cache.raw(topic, 0, key, b"{}", [(HEADER_NAME, pack(Kind.CHANGE, 0, 7, 1, 9, 0))])
+            case "value":
+                cache.raw(topic, 0, key, b"{broken", [(HEADER_NAME, header)])
+            case "control":
+                header = pack(Kind.RESET_BEGIN, 0, 0, 1, 9, 0)
+                cache.raw(topic, 0, key, None, [(HEADER_NAME, header), (CONTROL_HEADER_NAME, b"[]")])
+            case _:
+                raise AssertionError(what)
+
+
+FOREIGN = ["no header", "short header", "version", "kind", "segment", "value", "control"]
+
+
+@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+def test_foreign_records_stop_the_job(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
+    for number, what in enumerate(FOREIGN if size else ["no header", "value"]):
+        config = configured(kafka, f"{prefix}{number}", tmp_path / str(number))
+        cache = Cache(config)
+        run(config, spark)
+        cache.put(cache.key(7, 0), b"v")
+        cache.put(cache.key(0, 0), b"v")
+        foreign(cache, what)
+        for _ in range(2 if what == "value" else 1):  # and it stays stopped
+            with pytest.raises(RecordError) as caught:
+                run(config, spark)
+            assert str(caught.value).startswith(f"{config.topics.changes}[0]@2: "), what
+            assert "delete the checkpoint" in str(caught.value)
+        assert 0 not in in_topic(config, 2), "rows of a transaction that could not be finished"
+
+
+def test_reset_that_does_not_match_stops_the_job(config: Config, spark: SparkSession) -> None:
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"v")
+    cache.begin(0)
+    cache.rows(0)
+    cache.end(0, count=2)
+    with pytest.raises(RecordError, match=r"\[0\]@\d+: .*count 2.*reset-segment"):
+        run(config, spark)
+
+
+def test_reset_that_does_not_match_is_asked_for_again(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    config = configured(kafka, prefix, tmp_path, on_data_loss="reset")
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"v")
+    cache.put(cache.key(0, 0), b"w", lost=True)
+    cache.begin(0)
+    cache.rows(0)
+    cache.end(0, count=2)
+    cache.put(cache.key(0, 0), b"held")
+    run(config, spark)
+    assert [(t.op, t.after and t.after.value) for t in in_topic(config, 2)[0]] == [("c", b"v")]
+    cache.reset(0, "signal")
+    told = run(config, spark)
+    assert [(t.op, t.after and t.after.value) for t in in_topic(config, 2)[0]] == [("c", b"v"), ("u", b"held")]
+    assert told["resets"] == {"signal": 1}
+    signals = signals_of(cache)
+    assert [s["data"]["segments"] for s in signals] == [[0], [0]]  # once found, once at the start that still waits
+    assert signals[0]["type"] == "reset-segment"
+    assert signals[0]["data"]["cache"] == "c"
+
+
+def signals_of(cache: Cache) -> list[dict[str, Any]]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    client = Consumer({"bootstrap.servers": ",".join(cache.config["bootstrap.servers"]), "group.id": "s"})
+    client.assign([TopicPartition(cache.topics.signal, 0, 0)])
+    found = []
+    try:
+        while (message := client.poll(2)) is not None:
+            assert message.error() is None
+            assert message.key() == cache.config["topic.prefix"].encode()
+            found.append(canonical.loads(message.value() or b"", "signal"))
+    finally:
+        client.close()
+    return found
+
+
+def test_checkpoint_of_another_topic_is_refused(
+    config: Config, kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    run_on(config, spark)
+    other = configured(kafka, prefix + "x", tmp_path)
+    Cache(other)
+    with pytest.raises(CheckpointError, match=r"belongs to topic .*delete this one"):
+        run(other, spark)
+    more = configured(kafka, prefix, tmp_path, segment_count=16)
+    with pytest.raises(CheckpointError, match="belongs to segments 8, not to 16"):
+        run(more, spark)
+
+
+def run_on(config: Config, spark: SparkSession) -> Cache:
+    cache = Cache(config)
+    run(config, spark)
+    return cache
+
+
+def test_topic_created_anew_is_refused(config: Config, spark: SparkSession) -> None:
+    cache = run_on(config, spark)
+    for topic in (config.topics.changes, config.topics.positions, config.topics.signal):
+        cache.admin.delete_topics([topic])[topic].result(30)
+    Cache(config)
+    with pytest.raises(CheckpointError, match="belongs to topic_id"):
+        run(config, spark)
+
+
+def test_two_jobs(config: Config, spark: SparkSession, tmp_path: Path) -> None:
+    cache = run_on(config, spark)
+    first = DiffJob(config, spark).start()
+    try:
+        with pytest.raises(BusyError, match="another diff job uses the checkpoint"):
+            run(config, spark)
+    finally:
+        first.stop()
+    run(configured_again(config, tmp_path), spark)  # takes the diff topic over
+    cache.put(cache.key(0, 0), b"v")
+    with pytest.raises(BusyError, match="written with another checkpoint"):
+        run(config, spark)
+
+
+def test_lost_group_offset_stops_the_job(config: Config, spark: SparkSession) -> None:
+    cache = run_on(config, spark)
+    cache.admin.delete_consumer_groups([config.topics.diff_group])[config.topics.diff_group].result(30)
+    cache.put(cache.key(0, 0), b"v")
+    with pytest.raises(CheckpointError, match="holds no offset"):
+        run(config, spark)
+
+
+def test_topics_that_do_not_fit(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    config = configured(kafka, prefix, tmp_path, reader_max_lag_ms=1_000_000_000)
+    Cache(config)
+    with pytest.raises(TopicError, match=r"min\.compaction\.lag\.ms"):
+        run(config, spark)
+    config = configured(kafka, prefix, tmp_path)
+    job = DiffJob(config, spark)
+    job._checkpoint.lock()
+    job.stop()
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(config.topics.diff, num_partitions=3)])[config.topics.diff].result(30)
+    with pytest.raises(TopicError, match="3 partitions"):
+        run(config, spark)
+
+
+def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    config = configured(kafka, prefix, tmp_path, before_image="full", cache_value_format="bytes")
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"\xff\x00", expires_at=1_800_000_000_000)
+    cache.put(cache.key(0, 0), b"w")
+    cache.put(cache.key(0, 0), None)
+    cache.put(cache.key(1, 0), b"lost", lost=True)
+    cache.reset(1)
+    run(config, spark)
+    query = changes(spark, config).writeStream.format("memory").queryName(prefix).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    rows = [r.asDict(recursive=True) for r in spark.table(prefix).orderBy("segment", "sequence").collect()]
+    assert list(rows[0]) == [
+        "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts"
+    ]  # fmt: skip
+    key = cache.key(0, 0).decode()
+    value = {"key": key, "value": bytearray(b"\xff\x00"), "expires_at": 1_800_000_000_000}
+    assert [(r["op"], r["before"] and bytes(r["before"]["value"]), r["cause"]) for r in rows] == [
+        ("c", None, "change"),
+        ("u", b"\xff\x00", "change"),
+        ("d", b"w", "change"),
+        ("c", None, "reset"),
+    ]
+    assert rows[0]["after"] == value
+    assert rows[0]["ts"] is not None
+    assert (rows[0]["epoch"], rows[0]["sequence"], rows[0]["cache"], rows[0]["segment"]) == (1, 1, "c", 0)
+
+
+def test_schemas_and_no_tombstones(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    fields = {
+        "key_converter_schemas_enable": True,
+        "value_converter_schemas_enable": True,
+        "tombstones_on_delete": False,
+        "cache_value_format": "json",
+    }
+    config = configured(kafka, prefix, tmp_path, **fields)
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b'{"a":1}')
+    cache.put(cache.key(0, 0), None)
+    cache.put(cache.key(0, 0), b"[]", lost=True)
+    cache.reset(0)
+    run(config, spark)
+    check(cache, config)
+    schemas = [json.loads(r.value or b"")["schema"] for r in read(config, config.topics.diff, 2)]
+    assert schemas[0] == schemas[-1]
+    source = next(f for f in schemas[0]["fields"] if f["field"] == "source")
+    assert "cause" in [f["field"] for f in source["fields"]]
