@@ -91,9 +91,8 @@ def test_partitions_and_segments_agree(partitions: int, segments: int) -> None:
 def test_control_keys_are_reserved_and_their_own() -> None:
     assert control_key("reset-begin", 7, "n1@17", 3) == b"\0deelog/reset-begin/7/n1@17/3"
     assert control_key("claim", 1, "n1@1", 1).startswith(RESERVED_PREFIX)
-    keys = {
-        control_key(k, s, m, n) for k in ("claim", "active") for s in (1, 11) for m in ("a@1", "b@1") for n in (1, 2)
-    }
+    parts = product(("claim", "active"), (1, 11), ("a@1", "b@1"), (1, 11))
+    assert len({control_key(*each) for each in parts}) == 16
 
 
 def test_keys_of_the_positions_topic() -> None:
