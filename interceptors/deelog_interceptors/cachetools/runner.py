@@ -31,7 +31,7 @@ from deelog_schemas.operation import OVERHEAD, Entry, Operation
 _LOG: Final = logging.getLogger("deelog.cachetools")
 _SLICE: Final = 64
 """Changes between two points where the thread lets go of the interpreter lock: about 0.2 ms."""
-_MAX_STEP_DOWNS: Final = 5
+_MAX_STEP_DOWNS: Final = 3
 """As often in a row may another process claim our segments before this one gives up."""
 _SETTLED_SECONDS: Final = 60.0
 
@@ -184,6 +184,8 @@ class Runner:
         epoch = core.highest_claim() + 1
         for segment in segments:
             core.promote(segment, epoch, reason)
+            # What an earlier epoch of ours captured is held by all owners there are: this process.
+            core.acked(segment, core.last_sequence(segment))
         self._publish()
         self._connector.wake()
 
@@ -197,7 +199,8 @@ class Runner:
                 f"another process captures cache {self._config['cache.name']!r} into the same topic and takes its "
                 f"segments again and again ({side.lost_why}): give one of them another cache.name or topic.prefix"
             )
-        await asyncio.sleep(0.1 * 2**side.step_downs)
+        await asyncio.sleep(0.1 * 2**side.step_downs)  # and let the other claims of the same transaction come in
+        _LOG.warning("taking back %d segments that another process claimed: %s", len(side.lost), side.lost_why)
         lost, side.lost = sorted(side.lost), set()
         self._promote(lost, "superseded")
 
@@ -249,6 +252,5 @@ class Side:
         """The stop goes on by itself."""
 
     def stepped_down(self, segment: int, reason: str) -> None:
-        _LOG.warning("segment %d: %s; taking it back", segment, reason)
         self.lost.add(segment)
         self.lost_why = reason
