@@ -129,5 +129,7 @@ class Attached:
         mirrored = [entry for segment in range(SEGMENTS) for entry in self.mirror.entries(segment)]
         assert {entry.key: entry.value for entry in mirrored} == held
         assert len(mirrored) == len(self.mirror) == len(held)
+        assert self.core.acks == self.core.last, "with one owner, what has a position is acknowledged"
+        assert len(self.mirror._expiries) <= len(held), "nothing is kept of what is gone"
         for entry in mirrored:
             assert self.mirror.get(segment_of(entry.key, SEGMENTS), entry.key) == entry

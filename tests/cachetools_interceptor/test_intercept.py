@@ -206,6 +206,17 @@ def test_an_entry_that_its_own_growth_evicts_comes_back() -> None:
     attached.check()
 
 
+def test_after_a_write_that_failed_a_popitem_is_the_users_again() -> None:
+    caches: list[Any] = [cachetools.LRUCache(4, getsizeof=len), cachetools.TTLCache(4, 10, getsizeof=len)]
+    for cache in caches:
+        attached = Attached(cache)
+        cache["a"] = "1"
+        with pytest.raises(ValueError, match="value too large"):
+            cache["b"] = "55555"
+        cache.popitem()
+        assert attached.told()[-1] == ("remove", "a")
+
+
 def test_before_is_the_captured_value() -> None:
     attached = Attached(cachetools.LRUCache(9), full_before=True, value_serializer="json")
     attached.cache["k"] = [1]
@@ -365,6 +376,28 @@ class TestSubclasses:
         cache["kept"] = "1"
         del cache["kept"]
         assert attached.told() == [("put", "a"), ("put", "kept")]
+        attached.check()
+
+    def test_one_that_removes_past_its_own_methods(self) -> None:
+        class Direct(cachetools.Cache[str, str]):
+            def popitem(self) -> tuple[str, str]:
+                key = min(self)
+                value = self[key]
+                cachetools.Cache.__delitem__(self, key)
+                return key, value
+
+            def clear(self) -> None:
+                for key in list(self):
+                    if key != "kept":
+                        cachetools.Cache.__delitem__(self, key)
+
+        attached = Attached(Direct(3))
+        attached.cache.update(a="1", b="2", kept="3", z="4")
+        assert ("evict", "a") in attached.told()
+        attached.cache.popitem()
+        assert attached.told() == [("remove", "b")]
+        attached.cache.clear()
+        assert attached.told() == [("remove", "z")]
         attached.check()
 
     def test_one_that_writes_inside_a_write_and_on_eviction(self) -> None:
