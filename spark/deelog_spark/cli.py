@@ -31,6 +31,7 @@ def diff(path: Path, available_now: bool, progress: bool) -> None:
     """
     from deelog_schemas.config import load
     from deelog_spark.job import DiffJob
+    from deelog_spark.kafka import KafkaException, unreachable
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     show = Progress() if progress and sys.stderr.isatty() else None
@@ -49,6 +50,9 @@ def diff(path: Path, available_now: bool, progress: bool) -> None:
         if job is None or not job.stopping:
             click.echo(f"deelog diff: {error}", err=True)
             sys.exit(error.exit_code)
+    except KafkaException as error:
+        click.echo(f"deelog diff: {unreachable(error)}", err=True)
+        sys.exit(1)
     finally:
         if job is not None:
             job.stop()
@@ -76,7 +80,7 @@ class Progress:
     def __call__(self, told: dict[str, Any]) -> None:
         changes, rows = told["changes"], told["resets_rows"]
         self._live.update(
-            f"batch {told['batch']}  records {told['records']:,}  lag {told['lag']:,}  "
+            f"batch {told['batch']}  records {told['records']:,}  lag {'?' if told['lag'] is None else told['lag']}  "
             f"changes c{changes['c']:,} u{changes['u']:,} d{changes['d']:,}  resets {sum(told['resets'].values()):,}: "
             f"c{rows['c']:,} u{rows['u']:,} d{rows['d']:,}  {told['seconds']:.1f} s",
             refresh=True,

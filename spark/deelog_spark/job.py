@@ -21,7 +21,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
@@ -29,13 +28,12 @@ import pyarrow.parquet as pq
 
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
-from deelog_schemas.keys import segments_of
-from deelog_spark import fold, frames
-from deelog_spark.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, Totals
-from deelog_spark.errors import BusyError, CheckpointError, DiffError, LossError, TopicError
-from deelog_spark.kafka import Cluster
-from deelog_spark.marks import Ended, Segment
+from deelog_spark import frames
+from deelog_spark.checkpoint import START, Batch, Checkpoint, Totals
+from deelog_spark.errors import CheckpointError, DiffError, LossError
+from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
+from deelog_spark.planner import START_OVER, Planner, foreign
 from deelog_spark.rows import CHANGE, RESET, Renderer, Row
 from deelog_spark.session import session
 from deelog_spark.writer import Writer, Written
@@ -46,11 +44,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("deelog.diff")
 
-TOPIC_WAIT_SECONDS: Final = 60.0
+_SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _RENEW_SECONDS: Final = 3600.0
-_START_OVER: Final = "the job then starts over and emits differences only"
 
 
 class DiffJob:
@@ -77,6 +74,7 @@ class DiffJob:
         path = config["diff.parquet.path"]
         self._parquet = ParquetSink(path) if "parquet" in config["diff.sinks"] else None
         self._cluster: Cluster | None = None
+        self._planner: Planner | None = None
         self._query: StreamingQuery | None = None
         self._started: Batch | None = None
         self._failure: BaseException | None = None
@@ -99,13 +97,16 @@ class DiffJob:
         """
         self._checkpoint.lock()
         self._cluster = Cluster(self.config)
-        self._layout()
-        for partition in range(self._partitions):
+        self._planner = plans = Planner(
+            self.config, self._cluster, self._checkpoint, self._writer, self._renderer, lambda: self._stopping
+        )
+        for partition in range(plans.partitions):
             self._writer.fence(partition)
-        self._started = self._resume() or self._begin()
+        found = plans.resume()
+        self._started = found if isinstance(found, Batch) else self._begin(plans, found)
         spark = self._spark = self._spark or session()
         source = spark.readStream.format("kafka").options(**frames.kafka_options(self.config))
-        source = source.option("assign", _json({self.topics.changes: list(range(self._partitions))}))
+        source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
         source = source.option("startingOffsets", _json({self.topics.changes: _keys(self._started.end)}))
         source = source.option("maxOffsetsPerTrigger", self.config["diff.max.offsets.per.trigger"])
         trigger: dict[str, Any] = {"availableNow": True}
@@ -153,6 +154,9 @@ class DiffJob:
             # Spark waits for a batch whose Python part waits for Spark: let it finish before the query is ended.
             if self._in_batch.acquire(timeout=_STOP_SECONDS):
                 self._in_batch.release()
+            deadline = time.monotonic() + _SETTLE_SECONDS
+            while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
+                time.sleep(_SETTLE_SECONDS / 100)  # Spark writes its own file behind the batch
             self._query.stop()
             self._query = None
         if self._spark is not None and self._given is None:
@@ -165,170 +169,41 @@ class DiffJob:
         self._checkpoint.release()
 
     def _explained(self, error: Exception) -> BaseException:
+        if isinstance(self._failure, KafkaException):
+            return unreachable(self._failure)
         if self._failure is not None:
             return self._failure
-        try:
-            self._check_loss(self._checkpoint.latest() or self._started)
-        except LossError as lost:
-            return lost
+        latest = self._checkpoint.latest() or self._started
+        if latest is not None and self._planner is not None:
+            try:
+                self._planner.check_loss(latest)
+            except LossError as lost:
+                return lost
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         return DiffError(f"the stream ended: {first}; look at the log of Spark, and start the job again")
 
-    # -- topics ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _kafka(self) -> Cluster:
-        assert self._cluster is not None
-        return self._cluster
-
-    def _layout(self) -> None:
-        topics, config = self.topics, self.config
-        found = self._kafka.layout(topics.changes, TOPIC_WAIT_SECONDS)
-        self._partitions, self._segments = found.partitions, config["segment.count"]
-        self._identity = Identity(
-            LAYOUT, topics.changes, found.topic_id, config["topic.prefix"], self._partitions, self._segments
-        )
-        self._audit(self._kafka.settings(topics.changes))
-        lag = str(config["reader.max.lag.ms"])
-        settings = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag, "delete.retention.ms": lag}
-        try:
-            diff = self._kafka.layout(topics.diff)
-        except TopicError:
-            replicas = config["topic.creation.default.replication.factor"]
-            self._kafka.create(topics.diff, self._partitions, replicas, settings)
-            diff = self._kafka.layout(topics.diff)
-        if diff.partitions != self._partitions:
-            raise TopicError(
-                f"topic {topics.diff} has {diff.partitions} partitions, {topics.changes} has {self._partitions}: they "
-                "must have the same number; delete the diff topic and the checkpoint, the job creates it as it must be"
-            )
-        self._tables = fold.Tables(
-            self._kafka, topics.changes, topics.diff, self._partitions, self._segments, self._codec
-        )
-
-    def _audit(self, settings: dict[str, str]) -> None:
-        """A region of a reset is read again when it ends: nothing in it may have been compacted by then."""
-        needed = self.config["reader.max.lag.ms"]
-        if "compact" in settings["cleanup.policy"] and int(settings["min.compaction.lag.ms"]) < needed:
-            raise TopicError(
-                f"topic {self.topics.changes} is compacted and its min.compaction.lag.ms is below reader.max.lag.ms "
-                f"({needed}): what a reset brought could be gone before the job reads it; raise the topic's setting or "
-                "lower reader.max.lag.ms"
-            )
-
     # -- start -----------------------------------------------------------------------------------------------------
 
-    def _resume(self) -> Batch | None:
-        """The state to go on from, None where the job must start over."""
-        first = self._checkpoint.started(self._identity)
-        if first is None:
-            return None
-        latest = self._checkpoint.latest() or first
-        if latest.number >= 0 and self._checkpoint.reads_to(latest.number) is None:
-            raise CheckpointError(
-                f"{self._checkpoint.spark} lacks batch {latest.number}, which {self._checkpoint.root} has: delete the "
-                f"whole checkpoint; {_START_OVER}"
-            )
-        self._check_marks(latest)
-        age = time.time() * 1000 - latest.written_ms
-        behind = self._kafka.ends(self.topics.changes, self._partitions) != latest.end
-        if behind and age > self.config["reader.max.lag.ms"]:
-            log.warning("the state is older than reader.max.lag.ms: starting over from the base offsets")
-            self._over(latest)
-            return None
-        try:
-            self._check_loss(latest)
-        except LossError as lost:
-            if self.config["on.data.loss"] == "fail":
-                raise
-            log.warning("%s; on.data.loss=reset: starting over from the base offsets", lost)
-            self._over(latest)
-            return None
-        held = [n for n, s in latest.segments.items() if s.open is not None and not s.open.reset_id]
-        self._ask(held, "records are gone from the change topic")
-        return first
-
-    def _over(self, latest: Batch) -> None:
-        self._checkpoint.forget()
-        self._carried = latest.totals
-
-    _carried = Totals()
-
-    def _check_marks(self, latest: Batch) -> None:
-        for partition in range(self._partitions):
-            stored = self._writer.stored(partition)
-            name = f"{self.topics.changes}[{partition}]"
-            if stored is None:
-                raise CheckpointError(
-                    f"{name}: the group {self.topics.diff_group} holds no offset beside a checkpoint that is not empty "
-                    f"(groups expire, or it was deleted): delete the checkpoint {self._checkpoint.root}; {_START_OVER}"
-                )
-            if stored.checkpoint != latest.checkpoint:
-                raise BusyError(
-                    f"{name}: {self.topics.diff} was last written with another checkpoint: use that one, or delete "
-                    f"{self._checkpoint.root}; {_START_OVER}"
-                )
-
-    def _check_loss(self, latest: Batch | None) -> None:
-        if latest is None:
-            return
-        begins = self._kafka.begins(self.topics.changes, self._partitions)
-        ends = self._kafka.ends(self.topics.changes, self._partitions)
-        for partition, offset in sorted(latest.end.items()):
-            if not begins[partition] <= offset <= ends[partition]:
-                raise LossError(
-                    f"{self.topics.changes}[{partition}]: offset {offset} is to be read next, but the partition holds "
-                    f"[{begins[partition]}, {ends[partition]}): records are lost; set on.data.loss=reset, or delete "
-                    f"the checkpoint {self._checkpoint.root}: {_START_OVER}"
-                )
-
-    def _begin(self) -> Batch:
+    def _begin(self, plans: Planner, before: Totals) -> Batch:
         """A start without state: fold to the log's end, emit how it differs from the diff topic, go on from there."""
         begun = time.monotonic()
         plan = self._checkpoint.plan(START)
         if plan is None:
             self._checkpoint.forget()
-            plan = self._plan_start()
+            plan = plans.start()
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
         rows = list(self._materialised(plan))
-        for partition in range(self._partitions):
+        for partition in range(plans.partitions):
             mine = [row for row in rows if row.partition == partition]
             written = self._writer.write(partition, mine, plan.checkpoint, START, plan.end[partition], first=True)
             _count(counted, written.ops)
         if self._parquet is not None and rows:
             spark = self._spark = self._spark or session()
             self._parquet.write(self._decoded(self._rows_frame(spark, START)), plan.checkpoint, START)
-        state = plan.done(self._carried, counted)
-        self._checkpoint.finish_start(self._identity, state)
+        state = plan.done(before, counted)
+        self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
         return state
-
-    def _plan_start(self) -> Batch:
-        known = self._kafka.known(self.topics.positions)
-        begins = self._kafka.begins(self.topics.changes, self._partitions)
-        ends = self._kafka.ends(self.topics.changes, self._partitions)
-        segments: dict[int, Segment] = {}
-        lost: list[int] = []
-
-        def parts() -> Iterator[list[Row]]:
-            for p in range(self._partitions):
-                numbers = segments_of(p, self._partitions, self._segments)
-                found = fold.start(self._tables, self._renderer, p, known, numbers, begins[p], ends[p])
-                segments.update(found.segments)
-                lost.extend(found.lost)
-                if found.lost and self.config["on.data.loss"] == "fail":
-                    raise LossError(
-                        f"{self.topics.changes}[{p}]: the base of segment {found.lost[0]} (offset "
-                        f"{known.base[found.lost[0]]}) is below the first offset {begins[p]}: set on.data.loss=reset, "
-                        "or ask for a reset of the segment (signal reset-segment)"
-                    )
-                yield found.rows
-
-        checkpoint = uuid.uuid4().hex[:12]
-        empty = Batch(checkpoint, START, ends, ends, segments, Totals())
-        plan = self._checkpoint.write_plan(empty, parts())
-        self._ask(lost, "records are gone from the change topic")
-        return plan
 
     def _materialised(self, plan: Batch) -> Iterator[Row]:
         if plan.rows:
@@ -358,15 +233,16 @@ class DiffJob:
     def _do(self, raw: DataFrame, number: int) -> Batch:
         before = self._checkpoint.state(number - 1) if number else self._started
         end = self._checkpoint.reads_to(number)
-        if before is None or end is None:
+        plans = self._planner
+        if before is None or end is None or plans is None:
             raise CheckpointError(
-                f"the checkpoint {self._checkpoint.root} lacks batch {number - 1}: delete it; {_START_OVER}"
+                f"the checkpoint {self._checkpoint.root} lacks batch {number - 1}: delete it; {START_OVER}"
             )
         records = frames.cut(raw)
         plan = self._checkpoint.plan(number)
         if plan is None or (plan.checkpoint, plan.begin, plan.end) != (before.checkpoint, before.end, end):
-            plan = self._plan(records, before, number, end)
-        task = self._walk(before, frozenset(plan.void))
+            plan = plans.batch(records, before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES)
+        task = plans.walk(before, frozenset(plan.void))
         rows: DataFrame
         if plan.small:
             table = frames.kept_table(records, task)
@@ -376,12 +252,12 @@ class DiffJob:
         else:
             rows = frames.kept(records, task)
             if plan.rows:
-                rows = frames.merged(rows, self._rows_frame(raw.sparkSession, number), self._partitions)
+                rows = frames.merged(rows, self._rows_frame(raw.sparkSession, number), plans.partitions)
             found = frames.write_kafka(rows, self.config, plan.checkpoint, number, plan.end)
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
         for written in found:
             if written.error is not None:
-                raise RecordError(f"{written.error}; {_foreign(self.topics.changes)}")
+                raise RecordError(f"{written.error}; {foreign(self.topics.changes)}")
             _count(counted, written.ops)
         if self._parquet is not None and any(any(ops.values()) for ops in counted.values()):
             if plan.small:
@@ -392,75 +268,24 @@ class DiffJob:
         self._checkpoint.write_state(state)
         return state
 
-    def _write(self, rows: Iterator[Row], plan: Batch, first: bool = False) -> list[Written]:
+    def _write(self, rows: Iterator[Row], plan: Batch) -> list[Written]:
         """Writes a small batch's rows, ordered by partition, with the driver's own producers."""
         found = []
         for partition, group in itertools.groupby(rows, key=lambda row: row.partition):
             end = plan.end[partition]
-            found.append(self._writer.write(partition, group, plan.checkpoint, plan.number, end, first))
+            found.append(self._writer.write(partition, group, plan.checkpoint, plan.number, end))
         return found
-
-    def _walk(self, before: Batch, void: frozenset[tuple[int, int]]) -> frames.Walk:
-        return frames.Walk(self.topics.changes, self._partitions, self._segments, before.segments, void)
-
-    def _plan(self, records: DataFrame, before: Batch, number: int, end: dict[int, int]) -> Batch:
-        """Walks the batch, reads the resets that end in it, and puts what follows where a replay finds it."""
-        void: set[tuple[int, int]] = set()
-        small = sum(end[p] - before.end[p] for p in end) <= self.SMALL_RECORDS
-        while True:
-            walked = frames.walk(records, self._walk(before, frozenset(void)), small)
-            for found in walked:
-                if found.error is not None:
-                    raise RecordError(f"{found.error}; {_foreign(self.topics.changes)}")
-            ended = {w.partition: w.ended for w in walked if w.ended}
-            try:
-                rows = [self._resets(p, before, e, frozenset(void)) for p, e in ended.items()]
-                break
-            except fold.Void as problem:
-                if self.config["on.data.loss"] == "fail":
-                    raise problem.error from problem
-                void.add((problem.ended.segment, problem.ended.end))
-                log.warning("%s", problem.error)
-                self._ask([problem.ended.segment], "a reset did not match its count and digest")
-        segments = dict(before.segments)
-        totals = Totals(batches=1)
-        for found in walked:
-            segments.update(found.segments)
-            own: dict[str, int] = {}
-            for one in found.ended:
-                own[one.reason] = own.get(one.reason, 0) + 1
-            totals = totals.plus(Totals(records=found.records, repeats=found.repeats, resets=own))
-        if totals.repeats:
-            log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
-        plan = Batch(before.checkpoint, number, before.end, end, segments, totals, void=sorted(void))
-        plan = replace(plan, small=small and sum(w.size for w in walked) <= self.SMALL_BYTES)
-        return self._checkpoint.write_plan(plan, rows)
-
-    def _resets(self, partition: int, before: Batch, ended: list[Ended], void: frozenset[tuple[int, int]]) -> list[Row]:
-        low = self._kafka.begins(self.topics.changes, self._partitions)[partition]
-        for one in ended:
-            if one.begin < low:
-                problem = RecordError(
-                    f"reset {one.reset_id} of segment {one.segment} begins at offset {one.begin}, the partition at "
-                    f"{low}: ask for a reset of the segment (signal reset-segment)"
-                )
-                raise fold.Void(one, problem.at(self.topics.changes, partition, one.end))
-        # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
-        self._writer.fence(partition)
-        begin = before.end[partition]
-        return fold.resets(self._tables, self._renderer, partition, before.segments, ended, void, begin)
 
     def _renew(self, state: Batch) -> None:
         """Commits every partition's mark anew now and then: offsets of a partition without changes would expire."""
         if time.monotonic() - self._renewed > _RENEW_SECONDS:
             for partition, end in state.end.items():
-                self._writer.write(partition, [], state.checkpoint, state.number, end)
+                self._writer.write(partition, [], state.checkpoint, state.number, end, renew=True)
             self._writer.close()
             self._renewed = time.monotonic()
 
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)
-        ends = self._kafka.ends(self.topics.changes, self._partitions)
         told: dict[str, Any] = {
             "batch": state.number,
             "seconds": round(seconds, 3),
@@ -469,34 +294,27 @@ class DiffJob:
             "resets": state.totals.resets,
             "changes": state.totals.changes,
             "resets_rows": state.totals.resets_rows,
-            "lag": sum(max(0, ends[p] - offset) for p, offset in state.end.items()),
+            "lag": self._lag(state),
         }
         log.info("%s", orjson.dumps(told).decode())
         if self._on_batch is not None:
             self._on_batch(told)
 
-    # -- signals ---------------------------------------------------------------------------------------------------
-
-    def _ask(self, segments: list[int], reason: str) -> None:
-        """Asks the owners for resets (signal `reset-segment`), where `on.data.loss` says so."""
-        if segments and self.config["on.data.loss"] == "reset":
-            data = {"cache": self.config["cache.name"], "segments": sorted(segments), "reason": reason}
-            value = orjson.dumps({"id": uuid.uuid4().hex, "type": "reset-segment", "data": data})
-            self._writer.signal(self.config["topic.prefix"].encode(), value)
-            log.warning("asked for a reset of segments %s: %s", data["segments"], reason)
+    def _lag(self, state: Batch) -> int | None:
+        """Records between the state and the topic's end; None where the brokers do not say: the batch is done."""
+        assert self._cluster is not None
+        try:
+            ends = self._cluster.ends(self.topics.changes, len(state.end))
+        except KafkaException as error:
+            log.warning("the lag is unknown: %s", error)
+            return None
+        return sum(max(0, ends[p] - offset) for p, offset in state.end.items())
 
 
 def _count(into: dict[str, dict[str, int]], ops: dict[str, dict[str, int]]) -> None:
     for cause, counts in ops.items():
         for op, n in counts.items():
             into[cause][op] = into[cause].get(op, 0) + n
-
-
-def _foreign(topic: str) -> str:
-    return (
-        f"stop what else writes to {topic}, remove the record (kafka-delete-records up to the offset behind it), then "
-        f"delete the checkpoint: {_START_OVER}"
-    )
 
 
 def _json(value: Any) -> str:

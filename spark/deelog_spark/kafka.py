@@ -7,7 +7,7 @@ the driver (start, resets, audits), each call bounded by a deadline.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import tenacity
@@ -15,10 +15,12 @@ from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
-    KafkaException,
     Message,
     TopicCollection,
     TopicPartition,
+)
+from confluent_kafka import (
+    KafkaException as KafkaException,
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
@@ -73,6 +75,13 @@ RETRYING: Final = tenacity.Retrying(
     reraise=True,
 )
 """`RETRYING(f, *args)` for calls that may be repeated; gives up after RETRY_SECONDS with the last error."""
+
+
+def unreachable(error: KafkaException) -> DiffError:
+    """What Kafka refused, in one line with its remedy."""
+    return DiffError(
+        f"Kafka: {error.args[0].str()}; look at the brokers and start the job again: it goes on where it was"
+    )
 
 
 class Layout(NamedTuple):
@@ -130,8 +139,8 @@ class Cluster:
         self._consumer.close()
 
     @RETRYING.wraps
-    def layout(self, topic: str, wait: float = 0.0) -> Layout:
-        """Id and partitions of a topic, waited for `wait` seconds; TopicError where there is none."""
+    def layout(self, topic: str, wait: float = 0.0, stopping: Callable[[], bool] = lambda: False) -> Layout:
+        """Id and partitions of a topic, waited for `wait` seconds at most; TopicError where there is none."""
         deadline = time.monotonic() + wait
         while True:
             try:
@@ -141,7 +150,7 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or stopping():
                 raise TopicError(
                     f"topic {topic} does not exist: start a node of the cache first (it creates the topic), or correct "
                     "topic.prefix, cache.name and bootstrap.servers"

@@ -90,15 +90,23 @@ class Writer:
         return read_mark(self._consumer().committed(asked, timeout=kafka.REQUEST_SECONDS)[0])
 
     def write(
-        self, partition: int, rows: Iterable[Row], checkpoint: str, batch: int, end: int, first: bool = False
+        self,
+        partition: int,
+        rows: Iterable[Row],
+        checkpoint: str,
+        batch: int,
+        end: int,
+        first: bool = False,
+        renew: bool = False,
     ) -> Written:
         """Writes a partition's rows of one batch, in order, unless the group has them.
 
         `end` is the batch's input end. `first` is a start without state, which alone may find no mark or another
-        checkpoint's. A row that is no record of ours ends the transaction unwritten and comes back as `error`.
+        checkpoint's. `renew` writes the mark although it is there. A row that is no record of
+        ours ends the transaction unwritten and comes back as `error`.
         """
         mark = Mark(checkpoint, batch, end)
-        floor = self._begin(partition, mark, first)
+        floor = self._begin(partition, mark, first, renew)
         result = Written(partition)
         try:
             for row in rows:
@@ -118,7 +126,7 @@ class Writer:
             raise
         return result
 
-    def _begin(self, partition: int, mark: Mark, first: bool) -> int | None:
+    def _begin(self, partition: int, mark: Mark, first: bool, renew: bool) -> int | None:
         """Opens the transaction and puts the mark into it; the input offset below which rows are written already.
 
         None where the group has the batch. The mark comes first because the coordinator answers it at once: a
@@ -129,7 +137,7 @@ class Writer:
                 self._producers.pop(partition, None)
             producer = self._producer(partition)
             done, floor = self._look(partition, self.stored(partition), mark, first)
-            if done:
+            if done and not renew:
                 return None
             offset = TopicPartition(
                 self._topics.changes,
@@ -180,7 +188,8 @@ class Writer:
     def _look(self, partition: int, stored: Mark | None, mark: Mark, first: bool) -> tuple[bool, int]:
         """Whether the group has the batch already, and below which input offset rows are written already."""
         if stored is not None and stored.checkpoint == mark.checkpoint:
-            return stored.batch >= mark.batch, stored.end
+            # By the input end alone: a batch whose plan was lost may be cut anew, and then reaches further.
+            return stored.end >= mark.end, stored.end
         if first:
             return False, 0
         name = f"{self._topics.changes}[{partition}]"

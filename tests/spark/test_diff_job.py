@@ -371,7 +371,7 @@ def test_topics_that_do_not_fit(kafka: Broker, prefix: str, tmp_path: Path, spar
 
 
 def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
-    config = configured(kafka, prefix, tmp_path, before_image="full", cache_value_format="bytes")
+    config = configured(kafka, prefix, tmp_path, before_image="full", cache_value_format="bytes", max_entry_bytes=1000)
     cache = Cache(config)
     run(config, spark)
     cache.put(cache.key(0, 0), b"\xff\x00", expires_at=1_800_000_000_000)

@@ -1,0 +1,252 @@
+"""What a start or a batch will do, decided and written down before any sink is touched.
+
+Everything that rests on the diff topic is settled here: a sink that has written a part of a batch has changed what
+the topic tells, so a second look would give something else. A replay reads the plan instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from deelog_schemas.config import Config
+from deelog_schemas.errors import RecordError
+from deelog_schemas.keys import segments_of
+from deelog_spark import fold, frames
+from deelog_spark.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, Totals
+from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicError
+from deelog_spark.kafka import Cluster
+from deelog_spark.marks import Ended, Segment
+from deelog_spark.rows import Renderer, Row
+from deelog_spark.writer import Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("deelog.diff")
+
+TOPIC_WAIT_SECONDS: Final = 60.0
+START_OVER: Final = "the job then starts over and emits differences only"
+
+
+class Planner:
+    """Plans for one cache. Looks at the topics first, and waits up to 60 s for them unless `stopping` says so."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        checkpoint: Checkpoint,
+        writer: Writer,
+        renderer: Renderer,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.config, self.topics = config, config.topics
+        self._cluster, self._checkpoint, self._writer, self._renderer = cluster, checkpoint, writer, renderer
+        found = cluster.layout(self.topics.changes, TOPIC_WAIT_SECONDS, stopping)
+        self.partitions, self.segments = found.partitions, int(config["segment.count"])
+        self.identity = Identity(
+            LAYOUT, self.topics.changes, found.topic_id, config["topic.prefix"], self.partitions, self.segments
+        )
+        self._audit()
+        self._prepare_diff()
+        codec = frames.codec_of(config)
+        self._tables = fold.Tables(
+            cluster, self.topics.changes, self.topics.diff, self.partitions, self.segments, codec
+        )
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def _audit(self) -> None:
+        """A region of a reset is read again when it ends: nothing in it may have been compacted by then."""
+        settings = self._cluster.settings(self.topics.changes)
+        needed = self.config["reader.max.lag.ms"]
+        if "compact" in settings["cleanup.policy"] and int(settings["min.compaction.lag.ms"]) < needed:
+            raise TopicError(
+                f"topic {self.topics.changes} is compacted and its min.compaction.lag.ms is below reader.max.lag.ms "
+                f"({needed}): what a reset brought could be gone before the job reads it; raise the topic's setting or "
+                "lower reader.max.lag.ms"
+            )
+
+    def _prepare_diff(self) -> None:
+        lag = str(self.config["reader.max.lag.ms"])
+        settings = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag, "delete.retention.ms": lag}
+        try:
+            diff = self._cluster.layout(self.topics.diff)
+        except TopicError:
+            replicas = self.config["topic.creation.default.replication.factor"]
+            self._cluster.create(self.topics.diff, self.partitions, replicas, settings)
+            diff = self._cluster.layout(self.topics.diff)
+        if diff.partitions != self.partitions:
+            raise TopicError(
+                f"topic {self.topics.diff} has {diff.partitions} partitions, {self.topics.changes} has "
+                f"{self.partitions}: they must have the same number; delete the diff topic and the checkpoint, the job "
+                "creates it as it must be"
+            )
+
+    def _bounds(self) -> tuple[dict[int, int], dict[int, int]]:
+        changes = self.topics.changes
+        return self._cluster.begins(changes, self.partitions), self._cluster.ends(changes, self.partitions)
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def resume(self) -> Batch | Totals:
+        """The start's state where the job goes on from its checkpoint; totals so far where it must start over."""
+        first = self._checkpoint.started(self.identity)
+        if first is None:
+            return Totals()
+        latest = self._checkpoint.latest() or first
+        if latest.number >= 0 and self._checkpoint.reads_to(latest.number) is None:
+            raise CheckpointError(
+                f"{self._checkpoint.spark} lacks batch {latest.number}, which {self._checkpoint.root} has: delete the "
+                f"whole checkpoint; {START_OVER}"
+            )
+        self._check_marks(latest)
+        age = time.time() * 1000 - latest.written_ms
+        if age > self.config["reader.max.lag.ms"] and self._bounds()[1] != latest.end:
+            log.warning("the state is older than reader.max.lag.ms: starting over from the base offsets")
+            self._checkpoint.forget()
+            return latest.totals
+        try:
+            self.check_loss(latest)
+        except LossError as lost:
+            if self.config["on.data.loss"] == "fail":
+                raise
+            log.warning("%s; on.data.loss=reset: starting over from the base offsets", lost)
+            self._checkpoint.forget()
+            return latest.totals
+        held = [n for n, s in latest.segments.items() if s.open is not None and not s.open.reset_id]
+        self._ask(held, "records are gone from the change topic")
+        return first
+
+    def _check_marks(self, latest: Batch) -> None:
+        for partition in range(self.partitions):
+            stored = self._writer.stored(partition)
+            name = f"{self.topics.changes}[{partition}]"
+            if stored is None:
+                raise CheckpointError(
+                    f"{name}: the group {self.topics.diff_group} holds no offset beside a checkpoint that is not empty "
+                    f"(groups expire, or it was deleted): delete the checkpoint {self._checkpoint.root}; {START_OVER}"
+                )
+            if stored.checkpoint != latest.checkpoint:
+                raise BusyError(
+                    f"{name}: {self.topics.diff} was last written with another checkpoint: use that one, or delete "
+                    f"{self._checkpoint.root}; {START_OVER}"
+                )
+
+    def check_loss(self, latest: Batch) -> None:
+        """LossError where what is to be read next is not there."""
+        begins, ends = self._bounds()
+        for partition, offset in sorted(latest.end.items()):
+            if not begins[partition] <= offset <= ends[partition]:
+                raise LossError(
+                    f"{self.topics.changes}[{partition}]: offset {offset} is to be read next, but the partition holds "
+                    f"[{begins[partition]}, {ends[partition]}): records are lost; set on.data.loss=reset, or delete "
+                    f"the checkpoint {self._checkpoint.root}: {START_OVER}"
+                )
+
+    def start(self) -> Batch:
+        """The plan of a start: fold every segment to the log's end, find how that differs from the diff topic."""
+        known = self._cluster.known(self.topics.positions)
+        begins, ends = self._bounds()
+        segments: dict[int, Segment] = {}
+        lost: list[int] = []
+
+        def parts() -> Iterator[list[Row]]:
+            for p in range(self.partitions):
+                numbers = segments_of(p, self.partitions, self.segments)
+                found = fold.start(self._tables, self._renderer, p, known, numbers, begins[p], ends[p])
+                segments.update(found.segments)
+                lost.extend(found.lost)
+                if found.lost and self.config["on.data.loss"] == "fail":
+                    raise LossError(
+                        f"{self.topics.changes}[{p}]: the base of segment {found.lost[0]} (offset "
+                        f"{known.base[found.lost[0]]}) is below the first offset {begins[p]}: set on.data.loss=reset, "
+                        "or ask for a reset of the segment (signal reset-segment)"
+                    )
+                yield found.rows
+
+        empty = Batch(uuid.uuid4().hex[:12], START, ends, ends, segments, Totals())
+        plan = self._checkpoint.write_plan(empty, parts())
+        self._ask(lost, "records are gone from the change topic")
+        return plan
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def walk(self, before: Batch, void: frozenset[tuple[int, int]]) -> frames.Walk:
+        """What tasks need to walk a batch behind the state `before`."""
+        return frames.Walk(self.topics.changes, self.partitions, self.segments, before.segments, void)
+
+    def batch(
+        self, records: DataFrame, before: Batch, number: int, end: dict[int, int], small: int, bytes_: int
+    ) -> Batch:
+        """The plan of a batch: walk it, and read the resets that end in it.
+
+        A batch of at most `small` offsets is walked on the driver, and carried by it if it has at most `bytes_`.
+        """
+        void: set[tuple[int, int]] = set()
+        few = sum(end[p] - before.end[p] for p in end) <= small
+        while True:  # each turn takes one more end out of count
+            walked = frames.walk(records, self.walk(before, frozenset(void)), few)
+            for found in walked:
+                if found.error is not None:
+                    raise RecordError(f"{found.error}; {foreign(self.topics.changes)}")
+            ended = {w.partition: w.ended for w in walked if w.ended}
+            try:
+                rows = [self._resets(p, before, e, frozenset(void)) for p, e in ended.items()]
+                break
+            except fold.Void as problem:
+                if self.config["on.data.loss"] == "fail":
+                    raise problem.error from problem
+                void.add((problem.ended.segment, problem.ended.end))
+                log.warning("%s", problem.error)
+                self._ask([problem.ended.segment], "a reset did not match its count and digest")
+        segments, totals = dict(before.segments), Totals(batches=1)
+        for found in walked:
+            segments.update(found.segments)
+            reasons = [one.reason for one in found.ended]
+            own = {reason: reasons.count(reason) for reason in reasons}
+            totals = totals.plus(Totals(records=found.records, repeats=found.repeats, resets=own))
+        if totals.repeats:
+            log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
+        plan = Batch(before.checkpoint, number, before.end, end, segments, totals, void=sorted(void))
+        plan = replace(plan, small=few and sum(w.size for w in walked) <= bytes_)
+        return self._checkpoint.write_plan(plan, rows)
+
+    def _resets(self, partition: int, before: Batch, ended: list[Ended], void: frozenset[tuple[int, int]]) -> list[Row]:
+        low = self._cluster.begins(self.topics.changes, self.partitions)[partition]
+        for one in ended:
+            if one.begin < low:
+                problem = RecordError(
+                    f"reset {one.reset_id} of segment {one.segment} begins at offset {one.begin}, the partition at "
+                    f"{low}: ask for a reset of the segment (signal reset-segment)"
+                )
+                raise fold.Void(one, problem.at(self.topics.changes, partition, one.end))
+        # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
+        self._writer.fence(partition)
+        begin = before.end[partition]
+        return fold.resets(self._tables, self._renderer, partition, before.segments, ended, void, begin)
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, segments: list[int], reason: str) -> None:
+        """Asks the owners for resets (signal `reset-segment`), where `on.data.loss` says so."""
+        if segments and self.config["on.data.loss"] == "reset":
+            data = {"cache": self.config["cache.name"], "segments": sorted(segments), "reason": reason}
+            value = orjson.dumps({"id": uuid.uuid4().hex, "type": "reset-segment", "data": data})
+            self._writer.signal(self.config["topic.prefix"].encode(), value)
+            log.warning("asked for a reset of segments %s: %s", data["segments"], reason)
+
+
+def foreign(topic: str) -> str:
+    """The remedy for a record that is not ours."""
+    return (
+        f"stop what else writes to {topic}, remove the record (kafka-delete-records up to the offset behind it), then "
+        f"delete the checkpoint: {START_OVER}"
+    )
