@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, POSITION_BYTES, SIZE, VERSION, Kind, unpack
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, POSITION_BYTES, SIZE, VERSION, Kind
 from deelog_schemas.keys import partition_of
-from deelog_schemas.records import ON_CHANGES, decode
+from deelog_schemas.records import Record, decode
 
 ZERO: Final = bytes(12)
 """The position before every other, as it stands in a header: epoch and sequence, big-endian."""
@@ -98,9 +97,10 @@ class Marks:
         self.records = self.kept = self.repeats = 0
 
     def step(self, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> bool:
-        """Whether the record at `offset` is a change to tell the world; raises `RecordError` (without its place)."""
+        """Whether the record at `offset` is a change to tell the world; raises `RecordError` (see `located`)."""
         if raw is None or len(raw) != SIZE or raw[0] != VERSION or raw[2] or raw[3] > _PLAIN_FLAGS:
-            raise RecordError("foreign") if raw is None else _refused(raw)
+            _decoded("", partition, offset, raw, control)
+            raise AssertionError("decode takes what the walk does not")
         kind = raw[1]
         number = int.from_bytes(raw[4:8], "big")
         segment = self.now.get(number)
@@ -110,14 +110,12 @@ class Marks:
         position = raw[POSITION_BYTES]
         if kind <= _READ and kind:
             return self._entry(segment, kind, position)
+        told = _decoded("", partition, offset, raw, control).control
         if kind == _BEGIN:
-            told = _control(control)
             segment.mark = max(segment.mark, position)
-            segment.open = Open(_text(told, "id"), _text(told, "reason"), offset, position, position)
+            segment.open = Open(told["id"], told["reason"], offset, position, position)
         elif kind == _END:
-            self._end(segment, number, offset, position, _text(_control(control), "id"))
-        elif unpack(raw).kind not in ON_CHANGES:
-            raise _refused(raw)
+            self._end(segment, number, offset, position, told["id"])
         # Claim, active and release never move the mark: a new owner still writes operations of the old epoch.
         return False
 
@@ -168,30 +166,14 @@ def located(
     error: RecordError, topic: str, partition: int, offset: int, raw: bytes | None, control: bytes | None
 ) -> RecordError:
     """`error` with topic, partition and offset; where the header is the trouble, in the words all readers use."""
-    headers = [(HEADER_NAME, raw), (CONTROL_HEADER_NAME, control)]
     try:
-        decode(topic, partition, offset, b"", b"", [h for h in headers if h[1] is not None])
+        _decoded(topic, partition, offset, raw, control)
     except RecordError as same:
         return same
     return error.at(topic, partition, offset)
 
 
-def _refused(raw: bytes) -> RecordError:
-    try:
-        kind = unpack(raw).kind
-    except RecordError as error:
-        return error
-    return RecordError(f"record kind {kind.name} does not belong on this topic")
-
-
-def _control(raw: bytes | None) -> dict[str, Any]:
-    if raw is None:
-        raise RecordError(f"a reset record without header `{CONTROL_HEADER_NAME}`")
-    return canonical.loads(raw, f"header `{CONTROL_HEADER_NAME}`")
-
-
-def _text(control: Mapping[str, Any], name: str) -> str:
-    value = control.get(name)
-    if not isinstance(value, str) or not value:
-        raise RecordError(f"header `{CONTROL_HEADER_NAME}` has no text `{name}`")
-    return value
+def _decoded(topic: str, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> Record:
+    """The record as all readers decode it, but for key and value, which are not looked at."""
+    headers = [(HEADER_NAME, raw), (CONTROL_HEADER_NAME, control)]
+    return decode(topic, partition, offset, b"", b"", [h for h in headers if h[1] is not None])

@@ -1,0 +1,135 @@
+"""The walk by header alone against the reference reader, on random histories: same repeats, marks, resets, rows."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from deelog_schemas import canonical
+from deelog_schemas.digest import digest_of
+from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Kind, pack
+from deelog_schemas.operation import Entry
+from deelog_schemas.records import Record, decode
+from deelog_spark.marks import Marks, Segment, located, position_bytes, position_tuple
+
+RUNS = 300
+
+
+def entry_of(record: Record) -> tuple[bytes, Entry | None]:
+    return record.key, None if record.value is None else Entry(record.key, record.value, None)
+
+
+def history(chance: random.Random) -> list[tuple[bytes, bytes | None, Record]]:
+    """Header, control header and record of anything that may stand in one partition, in segments 0 to 2."""
+    readers = {g: SegmentReader(g) for g in range(3)}
+    epochs, sequences, found = [1, 1, 1], [0, 0, 0], []
+    for offset in range(chance.randint(1, 60)):
+        g = chance.randrange(3)
+        kind = chance.choice([Kind.CHANGE] * 5 + [Kind.TOMBSTONE, Kind.READ, Kind.READ, Kind.CLAIM])
+        kind = chance.choice([kind] * 8 + [Kind.RESET_BEGIN, Kind.RESET_END])
+        told: dict[str, Any] | None = None
+        if kind is Kind.CLAIM:
+            epochs[g] += 1
+            told = {}
+        elif kind is Kind.RESET_BEGIN:
+            told = {"id": f"r{offset}", "reason": "x"}
+        elif kind is Kind.RESET_END:
+            opened = readers[g].open
+            reset = opened.reset_id if opened is not None and chance.random() < 0.8 else "none"
+            entries = opened.entries.values() if opened is not None else []
+            told = {"id": reset, "count": len(entries), "digest": digest_of((e.key, e.value) for e in entries)}
+        elif kind is Kind.CHANGE and chance.random() < 0.8:
+            sequences[g] += 1
+        sequence = max(0, sequences[g] - (chance.randint(0, 3) if chance.random() < 0.2 else 0))
+        if told is not None:
+            told = {"epoch": epochs[g], "member": "n@1", "segments": 3, "partitions": 1, **told}
+        raw = pack(kind, 0, g, max(1, epochs[g] - (chance.random() < 0.2)), sequence, 0)
+        control = None if told is None else canonical.dumps(told)
+        headers = [("deelog", raw)] + ([] if control is None else [("deelog.control", control)])
+        value = b"%d" % offset if kind in (Kind.CHANGE, Kind.READ) else None
+        record = decode("t", 0, offset, b"k%d" % chance.randrange(3), value, headers)
+        readers[g].apply(record, entry_of)
+        found.append((raw, control, record))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_as_the_reference(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(RUNS):
+        readers = {g: SegmentReader(g) for g in range(3)}
+        state: dict[int, Segment] = {}
+        marks = Marks(state)
+        ended = repeats = 0
+        for raw, control, record in history(chance):
+            if chance.random() < 0.1:  # a batch ends here
+                state = {**state, **marks.now}
+                ended, repeats = ended + len(marks.ended), repeats + marks.repeats
+                marks = Marks(state)
+            changes = readers[record.header.segment].apply(record, entry_of)
+            kept = marks.step(0, record.offset, raw, control)
+            assert kept == any(c.cause == "change" for c in changes)
+        state = {**state, **marks.now}
+        assert ended + len(marks.ended) == sum(len(r.resets) for r in readers.values())
+        assert repeats + marks.repeats == sum(r.repeats for r in readers.values())
+        for number, segment in state.items():
+            reader = readers[number]
+            assert position_tuple(segment.mark) == reader.mark
+            assert (segment.open is None) == (reader.open is None)
+            if segment.open is not None and reader.open is not None:
+                assert segment.open.reset_id == reader.open.reset_id
+                assert position_tuple(segment.open.mark) == reader.open.mark
+
+
+def test_void_end_waits_for_another_reset() -> None:
+    told = {"epoch": 1, "member": "n@1", "reason": "x", "count": 0, "digest": "0"}
+    begin = end = canonical.dumps({**told, "id": "a"})
+    marks = Marks({}, void=[(3, 11)])
+    marks.step(0, 10, pack(Kind.RESET_BEGIN, 0, 3, 1, 5, 0), begin)
+    marks.step(0, 11, pack(Kind.RESET_END, 0, 3, 1, 6, 0), end)
+    assert not marks.step(0, 12, pack(Kind.CHANGE, 0, 3, 1, 7, 0), None)
+    assert marks.ended == []
+    assert not marks.step(0, 13, pack(Kind.RESET_END, 0, 3, 1, 7, 0), end)
+    again = canonical.dumps({**told, "id": "b"})
+    marks.step(0, 14, pack(Kind.RESET_BEGIN, 0, 3, 1, 7, 0), again)
+    marks.step(0, 15, pack(Kind.RESET_END, 0, 3, 1, 7, 0), again)
+    assert [(e.begin, e.end) for e in marks.ended] == [(14, 15)]
+    assert marks.step(0, 16, pack(Kind.CHANGE, 0, 3, 1, 8, 0), None)
+
+
+def test_positions_compare_as_bytes() -> None:
+    chance = random.Random(1)
+    drawn = [(chance.randrange(2**32), chance.randrange(2**64)) for _ in range(200)] + [(1, 2**63), (2, 0), (0, 0)]
+    assert sorted(drawn) == [position_tuple(raw) for raw in sorted(map(position_bytes, drawn))]
+
+
+CHANGE = pack(Kind.CHANGE, 0, 0, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "control", "said"),
+    [
+        (None, None, "no header `deelog`"),
+        (CHANGE[:23], None, "23 bytes"),
+        (b"\2" + CHANGE[1:], None, "version 2"),
+        (CHANGE[:3] + b"\x08" + CHANGE[4:], None, "flags 0x8"),
+        (CHANGE[:2] + b"\x01" + CHANGE[3:], None, "flags 0x100"),
+        (CHANGE[:1] + b"\0" + CHANGE[2:], None, "kind 0 "),
+        (CHANGE[:1] + b"\x20" + CHANGE[2:], None, "POSITION does not belong"),
+        (pack(Kind.RESET_BEGIN, 0, 0, 1, 1, 0), None, "without header `deelog.control`"),
+        (pack(Kind.RESET_END, 0, 0, 1, 1, 0), b"{", "not JSON"),
+        (pack(Kind.RESET_END, 0, 0, 1, 1, 0), b"{}", "no int `epoch`"),
+        (pack(Kind.CHANGE, 0, 8, 1, 1, 0), None, "segment 8 does not belong"),
+        (pack(Kind.CHANGE, 0, 4, 1, 1, 0), None, "segment 4 does not belong"),
+    ],
+)
+def test_what_is_not_ours_is_refused_with_its_place(raw: bytes | None, control: bytes | None, said: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        Marks({}, partitions=2, count=8).step(0, 5, raw, control)
+    error = str(located(caught.value, "t", 0, 5, raw, control))
+    assert error.startswith("t[0]@5: ")
+    assert said in error
