@@ -70,15 +70,26 @@ def assert_nothing_lost(client: RedisCluster, writer: Writer) -> None:
 def assert_copies_equal(grid: Grid) -> None:
     """Every segment has a primary, and its backups hold the same entries at the same position."""
 
-    def equal() -> bool:
+    def different() -> list[str]:
+        found = []
         for segment in range(SEGMENTS):
-            found = [node.dump(segment) for node in grid.live()]
-            held = [dump for dump in found if dump[0] != "none"]
-            if sum(dump[0] == "primary" for dump in held) != 1 or any(dump[1:] != held[0][1:] for dump in held):
-                return False
-        return True
+            held = {n.node_id: dump for n in grid.live() if (dump := n.dump(segment))[0] != "none"}
+            first = next(iter(held.values()))
+            primaries = sum(dump[0] == "primary" for dump in held.values())
+            if primaries != 1 or any(dump[1:] != first[1:] for dump in held.values()):
+                found.append(f"{segment}: {held}")
+        return found
 
-    eventually(equal, 20, "equal copies")
+    seen: list[str] = []
+
+    def equal() -> bool:
+        seen[:] = different()
+        return not seen
+
+    try:
+        eventually(equal, 20, "equal copies")
+    except AssertionError:
+        raise AssertionError(seen[:3], [n.stats()["grid"] for n in grid.live()]) from None
 
 
 def test_a_redis_cluster_client_is_served(grid: Grid) -> None:
@@ -186,6 +197,8 @@ def test_a_killed_node_that_is_restarted_takes_the_state(grid: Grid) -> None:
     grid.complete(2)
     assert_copies_equal(grid)
     assert first.stats()["grid"]["states_taken"] > 0
+    client.close()
+    client = grid.client()
     assert size(client) == 500
     client.close()
 

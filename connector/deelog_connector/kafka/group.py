@@ -267,7 +267,8 @@ class ControllerSeat:
     def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
         """Commits records to the topology topic if this node is still controller. Blocks; `SeatLost`."""
         last = ""
-        for _ in range(_TRIES):
+        deadline = time.monotonic() + _CALL_SECONDS
+        while time.monotonic() < deadline:
             try:
                 self._commit_once(records)
                 return

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from deelog_connector.core import ConnectorCore
+from deelog_connector.core.history import last_of
 from deelog_interceptors.grid import frames
 from deelog_interceptors.grid.frames import (
     Answers,
@@ -29,6 +30,9 @@ from deelog_interceptors.grid.store import Store
 from deelog_schemas.operation import Operation, Reason
 
 log = logging.getLogger(__name__)
+
+_MAX_ASKED = 100
+"""Questions of one connection that wait for a view; the primary asks again for what is dropped."""
 
 
 class Backup:
@@ -55,9 +59,9 @@ class Backup:
         """Answers the questions that had come before this view."""
         self.topology_id = topology_id
         for connection in self._connections:
-            if connection.asked:
-                asked, connection.asked = connection.asked, {}
-                self.ask(connection, Ask(topology_id, list(asked.items())))
+            asked, connection.asked = connection.asked, []
+            for frame in asked:
+                self.ask(connection, frame)
 
     def frame(self, connection: Incoming, frame: frames.AnyFrame) -> None:
         """A frame of a primary."""
@@ -76,13 +80,18 @@ class Backup:
                 raise FrameError(f"{type(frame).__name__} is not for a backup")
 
     def ask(self, connection: Incoming, frame: Ask) -> None:
-        """Reports for each segment that this node's own view also calls the asker's."""
+        """Reports for each segment that this node's own view also calls the asker's.
+
+        Only in a view at least as new as the asker's: a report from an older one could speak of entries that a view
+        in between makes this node drop.
+        """
+        if frame.topology_id > self.topology_id:
+            connection.asked = [*connection.asked[-_MAX_ASKED:], frame]
+            return
         refused = []
         for number, epoch in frame.items:
             segment = self._segment(number)
-            if epoch > segment.epoch or (epoch == segment.epoch and segment.role is Role.NONE):
-                connection.asked[number] = epoch  # the view that says so is still to come
-            elif not self._is_primary(connection, segment, epoch):
+            if not self._is_primary(connection, segment, epoch):
                 refused.append((number, epoch))
             else:
                 segment.source, segment.staged = connection, None
@@ -162,7 +171,9 @@ class Backup:
                 raise FrameError(f"segment {number}: the patch at {frame.point} does not cover what was dropped")
         assert isinstance(segment.data, dict)
         self._core.adopt(number, frame.history)
-        self._apply(segment, frame.operations)
+        if self._apply(segment, frame.operations) == last_of(frame.history):
+            # The epochs in which nothing was written yet, too: a written position of theirs lies in this history.
+            self._core.adopt(number, frame.history)
         for key, value, expires_at in frame.values:
             if value is None:
                 segment.data.pop(key, None)

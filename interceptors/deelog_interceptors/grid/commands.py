@@ -145,8 +145,15 @@ class Dispatcher:
             if segment.closed and WRITE in found.flags:
                 raise Blocked(self._node.role_changed)
             return None
-        if segment.role is Role.BACKUP and connection.readonly and READONLY in found.flags:
-            return None
+        if segment.role is Role.BACKUP:
+            if connection.readonly and READONLY in found.flags:
+                return None
+            # Often the old primary has redirected the client here before this node has read the view: wait a little for
+            # it, else the two would send the client to one another until it gives up.
+            if not connection.waited:
+                connection.waited = True
+                raise Blocked(self._node.role_changed_soon)
+        connection.waited = False
         address = self._node.address_of(segment.primary)
         if address is None:
             return resp.error("CLUSTERDOWN Hash slot not served")

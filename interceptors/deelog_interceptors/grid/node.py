@@ -40,6 +40,7 @@ COMMAND_MODULES: Final = (server, strings, topology)
 
 _SWEEP_SECONDS: Final = 0.25
 _BEAT_SOON_SECONDS: Final = 0.005
+_REDIRECT_SECONDS: Final = 0.05
 _IDLE_SECONDS: Final = 0.1
 
 
@@ -257,6 +258,9 @@ class Node:
     async def _beat_regularly(self) -> None:
         while True:
             self._beat()
+            lacking = [s for s in self.store.segments if s.role is Role.PRIMARY and len(s.sessions) < len(s.members)]
+            if lacking:
+                self.replicator.follow(lacking, self.view.topology_id)
             await asyncio.sleep(self.settings.failure_timeout / 5)
 
     def _beat(self) -> None:
@@ -332,6 +336,10 @@ class Node:
     async def role_changed(self) -> None:
         """Returns at the next view."""
         await asyncio.wait({self._role_changed})
+
+    async def role_changed_soon(self) -> None:
+        """Returns at the next view, or after a moment."""
+        await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
     def _captured(self, segment: Segment, operation: Operation) -> None:
         self.replicator.operation(segment, operation)
@@ -422,6 +430,7 @@ class Node:
             "unreplicated": replicator.unreplicated,
             "timed_out": replicator.timed_out,
             "stale_answers": replicator.stale_answers,
+            "streams": dict(replicator.stages()),
             "caught_up": {"operations": replicator.recovered_by_operations, "state": replicator.recovered_by_state},
             "applied": backup.applied,
             "refused_frames": backup.refused,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from deelog_interceptors.grid import frames
-from deelog_interceptors.grid.frames import AnyFrame, FrameError, Hello, Welcome
+from deelog_interceptors.grid.frames import AnyFrame, Ask, FrameError, Hello, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -122,8 +122,8 @@ class Incoming:
 
     def __init__(self, member: str, writer: asyncio.StreamWriter) -> None:
         self.member = member
-        self.asked: dict[int, int] = {}
-        """Segment → epoch of questions that came before the view that they speak of."""
+        self.asked: list[Ask] = []
+        """Questions that came before the view that they speak of."""
         self._writer = writer
 
     def send(self, frame: AnyFrame) -> None:

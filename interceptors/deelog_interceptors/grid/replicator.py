@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
 
@@ -55,11 +56,13 @@ class Stage(Enum):
 class Session:
     """What a primary knows of one backup of one segment, on one connection."""
 
-    __slots__ = ("answered", "backlog", "level_from", "link", "stage", "task")
+    __slots__ = ("answered", "backlog", "level_from", "link", "shrinking", "stage", "task")
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.stage = Stage.ASKED
+        self.shrinking = False
+        """The controller was asked to take it out of the in-sync set."""
         self.answered = 0
         self.level_from = 0
         """Everything up to here may be acknowledged without it: in sync only once it answered this much."""
@@ -258,8 +261,10 @@ class Replicator:
         asks: dict[Link, list[tuple[int, int]]] = {}
         touched: set[ReplyTo] = set()
         for segment in segments:
-            for member in [m for m in segment.sessions if m not in segment.members]:
-                self._drop(segment, member)
+            for member, session in list(segment.sessions.items()):
+                out = session.shrinking and session.stage is not Stage.LEAVING and member not in segment.in_sync
+                if out or member not in segment.members:
+                    self._drop(segment, member)
             me = segment.primary
             streaming = {m for m, session in segment.sessions.items() if session.stage is Stage.STREAMING}
             # CHECK in-sync-order: one who left is no longer waited for only now, when the view without it is there.
@@ -301,6 +306,10 @@ class Replicator:
         if session.task is not None:
             session.task.cancel()
 
+    def stages(self) -> Counter[str]:
+        """How many streams to backups are in which stage."""
+        return Counter(session.stage.name.lower() for s in self.store.segments for session in s.sessions.values())
+
     def requests(self, now: float, timeout: float) -> Iterator[Request]:
         """Whom the controller is to let into the in-sync sets, and whom to take out."""
         for segment in self.store.segments:
@@ -313,6 +322,8 @@ class Replicator:
                     yield Request(GROW, segment.number, segment.epoch, member)
             for member in segment.waiting:
                 if self._is_behind(segment, member, now, timeout):
+                    if member in segment.sessions:
+                        segment.sessions[member].shrinking = True
                     yield Request(SHRINK, segment.number, segment.epoch, member)
 
     def _is_behind(self, segment: Segment, member: str, now: float, timeout: float) -> bool:
@@ -341,9 +352,18 @@ class Replicator:
             case Wanted():
                 self._wanted(link, frame)
             case Refused():
-                self.stale_answers += len(frame.items)
+                self._refused(link, frame)
             case _:
                 raise frames.FrameError(f"{type(frame).__name__} is not for a primary")
+
+    def _refused(self, link: Link, frame: Refused) -> None:
+        """The stream does not count there any more: it is asked again with the next heartbeat (`follow`)."""
+        self.stale_answers += len(frame.items)
+        for number, epoch in frame.items:
+            segment = self.store.segments[number]
+            session = segment.sessions.get(link.member)
+            if session is not None and session.link is link and segment.epoch == epoch:
+                self._drop(segment, link.member)
 
     def _session(self, link: Link, number: int, epoch: int) -> tuple[Segment, Session] | None:
         segment = self.store.segments[number]
@@ -431,6 +451,7 @@ class Replicator:
 
     async def _run_recovery(self, segment: Segment, session: Session, first: Iterator[AnyFrame]) -> None:
         link = session.link
+        sent = 0
         try:
             for frame in first:
                 link.send(frame)
@@ -441,11 +462,15 @@ class Replicator:
                     session.stage = Stage.ASKED
                     link.send(Ask(self.topology_id, [(segment.number, segment.epoch)]))
                     return
+                sent = session.backlog[:_CHUNK_OPERATIONS][-1].sequence
                 chunk, session.backlog = session.backlog[:_CHUNK_OPERATIONS], session.backlog[_CHUNK_OPERATIONS:]
                 link.send(Replicate(self.topology_id, [frames.encode_batch(segment.number, segment.epoch, chunk)]))
                 await link.drain()
         except OSError:
             return  # the link is down, and with it this session
+        if sent:
+            history = self._core.history(segment.number)
+            link.send(Patch(self.topology_id, segment.number, segment.epoch, sent, history, [], []))
         # No await from here on: the recovery ends where the normal stream begins.
         session.task = None
         session.stage = Stage.STREAMING

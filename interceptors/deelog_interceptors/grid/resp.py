@@ -102,6 +102,8 @@ class Connection(asyncio.Protocol):
         self._clients = clients
         self.protocol = 2
         self.readonly = False
+        self.waited = False
+        """The command at hand has waited for a view already."""
         self.closing = False
         self.name = b""
         self.number = 0
