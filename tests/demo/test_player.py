@@ -87,6 +87,20 @@ def test_rate_is_kept_and_may_change() -> None:
         assert 0.8 < time.monotonic() - begin < 3
 
 
+def test_a_limit_holds_the_rest_back_until_it_is_raised() -> None:
+    with FailingCluster(1) as cluster:
+        player = Player(cluster.nodes)
+        player.limit = 30
+        thread = threading.Thread(target=player.run, args=(_writes(100, 10),))
+        thread.start()
+        until(lambda: player.acked == 30, 10, "all writes below the limit")
+        assert player.operations == 30
+        player.limit = None
+        thread.join(10)
+        assert not thread.is_alive()
+    assert player.acked == 100
+
+
 def test_stop_ends_a_run_early() -> None:
     with FailingCluster(1) as cluster:
         player = Player(cluster.nodes, rate=20)

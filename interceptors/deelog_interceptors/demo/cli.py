@@ -112,10 +112,9 @@ def demo(
     Exits 0 only if the Spark job's diff equals the caches key by key, and no acknowledged operation is lost or twice.
     Leaves no process and no file behind.
     """
-    if faults != "none" and nodes < (3 if faults == "all" else 2):
-        raise click.UsageError(
-            f"--faults {faults} needs --nodes {3 if faults == 'all' else 2} at least, or --faults none"
-        )
+    least = 1 if faults == "none" else 2
+    if nodes < least:
+        raise click.UsageError(f"--faults {faults} needs --nodes {least} at least, or use --faults none")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty: name a new folder")
     from deelog_interceptors.demo import report as reports

@@ -23,6 +23,7 @@ from deelog_interceptors.demo.report import shown
 from deelog_interceptors.demo.show import Show
 from deelog_interceptors.demo.stage import (
     GAP_SECONDS,
+    LEAD_SECONDS,
     SEGMENTS,
     DemoError,
     Settings,
@@ -68,6 +69,7 @@ def _run(stage: Stage) -> Player:
     """The load in threads, the faults meanwhile in this one."""
     settings, show = stage.settings, stage.show
     player = Player(stage.cluster.addresses())
+    player.limit = 0 if planned(settings.faults) else None  # raised fault by fault
     failure: list[BaseException] = []
 
     def play() -> None:
@@ -80,8 +82,6 @@ def _run(stage: Stage) -> Player:
     ticker = _Ticker(stage, player)
     show.begin("writes", stage.operations)
     try:
-        if settings.faults != "none":
-            player.rate = stage.operations / planned_seconds(settings)
         thread.start()
         ticker.start()
         _play_faults(stage, player, lambda: not failure)
@@ -100,13 +100,17 @@ def _run(stage: Stage) -> Player:
 
 
 def _play_faults(stage: Stage, player: Player, goes_on: Callable[[], bool]) -> None:
-    """One fault after the other, spread over the load: its pace follows how long they really take."""
+    """One fault after the other, spread over the load."""
     faults = planned(stage.settings.faults)
     draw = random.Random(f"faults/{stage.settings.seed}")
     scene = Scene(stage.cluster, stage.kafka, stage.topics.changes, stage.monitor, draw, stage.show.say)
+    total = planned_seconds(stage.settings)
     for number, fault in enumerate(faults):
-        left = stage.operations - player.operations
-        player.rate = max(_SLOWEST, left / planned_seconds(stage.settings, number))
+        # Each fault has its share of the load, so that there is load left for the last one however slow the others.
+        rest = planned_seconds(stage.settings, number + 1)
+        player.limit = round(stage.operations * (1 - rest / total))
+        share = planned_seconds(stage.settings, number) - rest
+        player.rate = max(_SLOWEST, (player.limit - player.operations) / share)
         time.sleep(draw.uniform(*GAP_SECONDS))  # when the fault strikes, drawn from the seed
         if not goes_on():
             return
@@ -115,6 +119,8 @@ def _play_faults(stage: Stage, player: Player, goes_on: Callable[[], bool]) -> N
         happened.seconds = round(time.monotonic() - begin, 2)
         stage.happened.append(happened)
         stage.supervise()
+    player.limit = None
+    player.rate = max(_SLOWEST, (stage.operations - player.operations) / LEAD_SECONDS) if faults else 0.0
 
 
 class _Ticker:

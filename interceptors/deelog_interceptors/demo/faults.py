@@ -177,18 +177,19 @@ def restart_kafka(scene: Scene) -> Happened:
     return happened
 
 
+# Kafka's restart comes early: what follows needs a controller and fences that work after it.
 SURVIVABLE: Final = (
     Fault("kill", 9, kill_one),
+    Fault("restart-kafka", 12, restart_kafka),
     Fault("zombie", 11, zombie),
     Fault("pause-kafka", 5, pause_kafka),
-    Fault("restart-kafka", 9, restart_kafka),
 )
 ALL: Final = (
     Fault("kill", 9, kill_one),
+    Fault("restart-kafka", 12, restart_kafka),
     Fault("zombie", 11, zombie),
     Fault("kill-owners", 10, kill_owners),
-    Fault("overflow", 8, overflow),
-    Fault("restart-kafka", 9, restart_kafka),
+    Fault("overflow", 10, overflow),
 )
 
 

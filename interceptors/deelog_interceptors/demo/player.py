@@ -37,6 +37,7 @@ _SOCKET_SECONDS = 1.5
 _LONGEST_BACKOFF = 0.5
 _POLL_SECONDS = 0.2
 _BURST_SECONDS = 0.5
+_LIMIT_SECONDS = 0.02
 
 
 class PlayError(DeelogError):
@@ -70,6 +71,8 @@ class Player:
         deadline: float = DEADLINE_SECONDS,
         keep_history: bool = True,
     ) -> None:
+        self.limit: int | None = None
+        """After so many writes the next ones wait until this is raised (None: no limit); may be changed meanwhile."""
         self.rate = rate
         """Writes per second from now on, 0 for no limit; may be changed while it runs."""
         self._stopped = threading.Event()
@@ -129,6 +132,8 @@ class Player:
     def _feed(self, writes: Iterable[Write]) -> None:
         due = time.monotonic()
         for write in writes:
+            while self.limit is not None and self.operations >= self.limit and not self._stopped.wait(_LIMIT_SECONDS):
+                pass
             if self.rate:
                 # What was missed is made up for, but not without bound: a burst would be another load.
                 due = max(due, time.monotonic() - _BURST_SECONDS) + 1 / self.rate
