@@ -63,6 +63,12 @@ class KafkaUnusable(DeelogError):
     exit_code = 5
 
 
+class KafkaAway(KafkaUnusable):
+    """The brokers do not answer, or not as they should, at the moment: try again with a new client."""
+
+    exit_code = 9
+
+
 class WriteFailed(Exception):
     """A transaction was not committed. `cause` says what the core may assume."""
 
@@ -237,7 +243,10 @@ class Tail:
         self._pending = set(range(partitions))
         assigned = []
         for partition in range(partitions):
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_SECONDS)
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_SECONDS)
+            except KafkaException as error:
+                raise KafkaAway(f"cannot read {topic}[{partition}]: {error.args[0].str()}") from error
             assigned.append(TopicPartition(topic, partition, high if from_end else low))
         self._consumer.assign(assigned)
 
@@ -275,8 +284,12 @@ class Scanner:
         """Batches of records from `offset` (-1: the beginning) on, until the caller stops or `seconds` have passed.
 
         An offset that the partition does not have (any more) means its beginning: what READ then finds decides.
+        Raises `KafkaAway` where reading fails; this scanner is then spent.
         """
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), REQUEST_SECONDS)
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), REQUEST_SECONDS)
+        except KafkaException as error:
+            raise KafkaAway(f"cannot read {self._topic}[{partition}]: {error.args[0].str()}") from error
         start = offset if low <= offset <= high else low
         self._consumer.assign([TopicPartition(self._topic, partition, start)])
         until = time.monotonic() + seconds
@@ -284,11 +297,11 @@ class Scanner:
             while time.monotonic() < until:
                 batch = []
                 for message in self._consumer.consume(5000, 0.02):
-                    error = message.error()
-                    if error is None:
+                    failed = message.error()
+                    if failed is None:
                         batch.append(_record(message))
-                    elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
-                        raise KafkaUnusable(f"cannot read {self._topic}[{partition}]: {error.str()}")
+                    elif failed.code() != KafkaError._PARTITION_EOF and not failed.retriable():
+                        raise KafkaAway(f"cannot read {self._topic}[{partition}]: {failed.str()}")
                 if batch:
                     yield batch
         finally:
@@ -314,7 +327,19 @@ class Brokers:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._admin = AdminClient({**common_settings(config), **dict(config.overrides("admin"))})
+        self._client: AdminClient | None = None
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            self._client = AdminClient({**common_settings(self._config), **dict(self._config.overrides("admin"))})
+        return self._client
+
+    def _away(self, what: str, error: KafkaException) -> KafkaAway:
+        # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
+        # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
+        self._client = None
+        return KafkaAway(f"{what}: {error.args[0].str()}")
 
     def ensure(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
         """Creates a topic unless it is there; raises `KafkaUnusable` where it has another number of partitions."""
@@ -349,9 +374,7 @@ class Brokers:
             found = self._admin.list_topics(timeout=REQUEST_SECONDS).topics.get(topic)
         except KafkaException as error:
             servers = ",".join(self._config["bootstrap.servers"])
-            raise KafkaUnusable(
-                f"no broker answers at bootstrap.servers={servers}: {error.args[0].str()}; is Kafka running?"
-            ) from error
+            raise self._away(f"no broker answers at bootstrap.servers={servers}; is Kafka running?", error) from error
         return len(found.partitions) if found is not None and found.error is None else 0
 
     def topic_id(self, topic: str) -> str:
@@ -360,7 +383,7 @@ class Brokers:
             asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
             return str(asked[topic].result().topic_id)
         except KafkaException as error:
-            raise KafkaUnusable(f"topic {topic}: {error.args[0].str()}") from error
+            raise self._away(f"topic {topic}", error) from error
 
     def setting(self, topic: str, name: str) -> str:
         """A topic's effective setting."""
@@ -368,11 +391,11 @@ class Brokers:
         try:
             found = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource].result()
         except KafkaException as error:
-            raise KafkaUnusable(f"cannot read the settings of topic {topic}: {error.args[0].str()}") from error
+            raise self._away(f"cannot read the settings of topic {topic}", error) from error
         return str(found[name].value)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        """Last stable offsets; raises `KafkaUnusable` where the brokers do not answer."""
+        """Last stable offsets; raises `KafkaAway` where the brokers do not answer."""
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
         futures = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
@@ -382,7 +405,7 @@ class Brokers:
             try:
                 result = future.result()
             except KafkaException as error:
-                raise KafkaUnusable(f"no end of {topic}[{where.partition}]: {error.args[0].str()}") from error
+                raise self._away(f"no end of {topic}[{where.partition}]", error) from error
             epoch = result.leader_epoch
             found.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
         return found
@@ -391,6 +414,7 @@ class Brokers:
 __all__ = [
     "Brokers",
     "InRecord",
+    "KafkaAway",
     "KafkaUnusable",
     "OutRecord",
     "PartitionEnd",

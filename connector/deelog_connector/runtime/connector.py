@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 SCAN_SECONDS: Final = 15.0
 """How long a scan waits for its own record behind somebody's open transaction before it calls for a fence."""
 WATCH_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 0.2
 SCANNERS: Final = 4
 
 
@@ -320,22 +321,19 @@ class Connector:
         self.wake()
 
     async def _scan(self, effect: Scan) -> None:
-        scanner = await self._scanners.get()  # at most SCANNERS at once; each comes back when it is done
-        loop = asyncio.get_running_loop()
         wanted = set(effect.until)
-
-        def read() -> None:
-            for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
-                records = self._decoder.scanned(batch)
-                loop.call_soon_threadsafe(self.core.scanned, effect.partition, records)
-                wanted.difference_update(r.key for r in records)
-                if not wanted or self._stopping.is_set():
-                    return
-
-        try:
-            await self._blocking(read)
-        finally:
-            self._scanners.put_nowait(scanner)
+        while not self._stopping.is_set():
+            scanner = await self._scanners.get()  # at most SCANNERS at once; each comes back when it is done
+            try:
+                await self._blocking(self._read_up_to, scanner, effect, wanted)
+                break
+            except kafka.KafkaAway as error:
+                log.warning("%s; trying again", error)
+                scanner.close()
+                scanner = kafka.Scanner(self.config, self._topics.changes)
+                await asyncio.sleep(RETRY_SECONDS)
+            finally:
+                self._scanners.put_nowait(scanner)
         if wanted:
             log.error(
                 "partition %d of %s: own record not readable after %.0f s; an open transaction of another client "
@@ -346,6 +344,16 @@ class Connector:
             )
         self.core.scan_ended(effect.partition, not wanted)
         self.wake()
+
+    def _read_up_to(self, scanner: kafka.Scanner, effect: Scan, wanted: set[bytes]) -> None:
+        """In a thread: hands over batches until all that is wanted was among them."""
+        loop = self.failure.get_loop()
+        for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
+            records = self._decoder.scanned(batch)
+            loop.call_soon_threadsafe(self.core.scanned, effect.partition, records)
+            wanted.difference_update(r.key for r in records)
+            if not wanted or self._stopping.is_set():
+                return
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """The tail of the positions topic: it prunes, and shows one's own claims."""
@@ -390,7 +398,7 @@ class Connector:
             try:
                 await self._watch_ends()
                 topic_id = await self._blocking(self._brokers.topic_id, self._topics.changes)
-            except kafka.KafkaUnusable as error:
+            except kafka.KafkaAway as error:
                 log.warning("Kafka does not answer: %s", error)
                 continue
             self.core.topic_is(topic_id)
