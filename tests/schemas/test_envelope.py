@@ -92,7 +92,8 @@ all_formats = pytest.mark.parametrize(("key_format", "value_format"), [(k, v) fo
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_change_is_what_dumping_a_dict_gives(key_format: str, value_format: str, data: st.DataObject) -> None:
-    case = Case(data, key_format, value_format)
+    cause = data.draw(st.booleans())
+    case = Case(data, key_format, value_format, cause)
     value, before = data.draw(st.none() | case.values), data.draw(st.none() | case.values)
     existed, expires_at, ts_us = data.draw(st.booleans()), data.draw(EXPIRIES), data.draw(MOMENTS)
     reason = data.draw(st.sampled_from(REASONS))
@@ -103,7 +104,7 @@ def test_a_change_is_what_dumping_a_dict_gives(key_format: str, value_format: st
     old = None if op == "c" else case.struct(case.key, before, None)
     new = None if op == "d" else case.struct(case.key, value, expires_at)
     told = None if reason == "put" else str(reason)
-    assert raw == case.dumped(case.envelope(old, new, op, ts_us, "false", told), raw)
+    assert raw == case.dumped(case.envelope(old, new, op, ts_us, "false", told, None if cause else ()), raw)
 
     found = case.codec.decode_value(raw)
     assert found.op == op
@@ -122,6 +123,7 @@ def test_a_row_is_what_dumping_a_dict_gives(key_format: str, value_format: str, 
     raw = case.codec.row(entry, case.position, snapshot, reason, case.stamp)
     envelope = case.envelope(None, case.struct(*entry), "r", case.stamp.now_us, snapshot, str(reason))
     assert raw == case.dumped(envelope, raw)
+    assert case.codec.row(entry, case.position, snapshot, reason, case.stamp) == raw
     found = case.codec.decode_value(raw)
     assert (found.op, found.before, found.after) == ("r", None, entry)
 
@@ -195,6 +197,16 @@ def test_the_version_without_blocks_is_the_payload_of_the_one_with() -> None:
     for codec, other in ((plain, wrapped), (wrapped, plain)):  # either reads what the other wrote
         assert codec.decode_value(other.change(operation, stamp)) == plain.decode_value(plain.change(operation, stamp))
         assert codec.decode_key(other.key(b"k")) == b"k"
+
+
+def test_each_stamp_tells_its_own_place_and_time() -> None:
+    codec, operation = JsonCodec(TOPIC, "test", "shop", "sessions"), Operation(1, 2, "put", b"k", b"v", None, 3, True)
+    stamps: list[Stamp] = [Stamp(0, "n1", 4000), Stamp(9, "n1", 4000), Stamp(9, "n2", 5000), Stamp(0, "n1", 4000)]
+    for stamp in [*stamps, stamps[0]]:
+        for raw in (codec.change(operation, stamp), codec.row(Entry(b"k", b"v", None), (1, 2), "true", "x", stamp)):
+            told = json.loads(raw)
+            assert (told["source"]["segment"], told["source"]["node"], told["ts_us"]) == tuple(stamp)
+            assert (told["ts_ms"], told["ts_ns"]) == (stamp.now_us // 1000, stamp.now_us * 1000)
 
 
 # -- what is not ours ---------------------------------------------------------------------------------------------
