@@ -9,7 +9,7 @@ import time
 
 import pytest
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from deelog_schemas.keys import segment_of
 from tests.grid.cluster import Grid, eventually
@@ -38,7 +38,7 @@ class Writer(threading.Thread):
             while not self._stop_flag.is_set():
                 try:
                     client.set(key, str(number))
-                except RedisError:
+                except (RedisError, RedisClusterException, OSError):
                     self.errors += 1
                     time.sleep(0.01)
                 else:

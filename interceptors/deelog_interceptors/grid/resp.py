@@ -186,7 +186,8 @@ class Connection(asyncio.Protocol):
                 return None
             header = _HEADER.match(chunk, at)
             if header is None:
-                if chunk[at] != _ASTERISK or len(chunk) - at > _HEADER_BYTES:
+                rest = chunk[at : at + _HEADER_BYTES + 1]
+                if rest[0] != _ASTERISK or b"\r\n" in rest or len(rest) > _HEADER_BYTES:
                     self._protocol_error("expected an array of bulk strings")
                 return None
             if not 0 < int(header[1]) <= _MAX_ARGUMENTS:
