@@ -11,6 +11,7 @@ finds itself fenced initialises anew and looks at the group again, so it cannot 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,8 +29,33 @@ from deelog_spark.rows import CHANGE, Renderer, Row, Told, tombstone
 TRANSACTION_MS: Final = 300_000
 """A batch's transaction may stay open so long. The job is the diff topic's only writer: it holds back nobody else."""
 _FLUSH_SECONDS: Final = 120.0
+_MARK_SECONDS: Final = 10.0
 _QUEUE_KBYTES: Final = 65_536
 _BLOCK_SECONDS: Final = 60.0
+
+
+def _send_offset(producer: Producer, offset: TopicPartition, group: object) -> None:
+    """Puts the mark into the open transaction, or raises `KafkaException` after _MARK_SECONDS at the latest.
+
+    librdkafka may wait for ever here, whatever timeout it was given, when the coordinator that it remembers was gone
+    from the metadata for a moment (confluentinc/librdkafka#5511): a broker's restart is enough. Only a new producer
+    helps, so the wait is ours, and the thread that never comes back is left behind.
+    """
+    raised: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send_offsets_to_transaction([offset], group, _MARK_SECONDS)
+        except BaseException as error:  # noqa: BLE001  # raised below, in the caller's thread
+            raised.append(error)
+
+    thread = threading.Thread(target=send, name="deelog-mark", daemon=True)
+    thread.start()
+    thread.join(_MARK_SECONDS)
+    if thread.is_alive():
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the mark of a batch was not answered"))
+    if raised:
+        raise raised[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +173,7 @@ class Writer:
             )
             try:
                 producer.begin_transaction()
-                producer.send_offsets_to_transaction(
-                    [offset], self._consumer().consumer_group_metadata(), _FLUSH_SECONDS
-                )
+                _send_offset(producer, offset, self._consumer().consumer_group_metadata())
             except KafkaException:
                 if fresh:
                     raise
