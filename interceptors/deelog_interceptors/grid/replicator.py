@@ -91,7 +91,7 @@ class Replicator:
         self._core, self._links, self._acks_all = core, links, acks_all
         self._on_level, self._poke, self._on_error = on_level, poke, on_error
         self._dirty: dict[Segment, None] = {}
-        self._scheduled = False
+        self._scheduled = self._congested = False
         self._room: list[asyncio.Future[None]] = []
 
     # -- writes -----------------------------------------------------------------------------------------------------
@@ -130,9 +130,9 @@ class Replicator:
 
     def has_room(self) -> bool:
         """Whether in-sync backups keep up; where not, writes wait for `room()`: the slowest gives the pace."""
-        return self.unreplicated < MAX_UNREPLICATED and all(
-            link.queued < MAX_LINK_BYTES for link in self._links.values()
-        )
+        if self._congested:
+            self._congested = any(link.queued >= MAX_LINK_BYTES for link in self._links.values())
+        return self.unreplicated < MAX_UNREPLICATED and not self._congested
 
     async def room(self) -> None:
         """Returns when some operations were answered, or after a while."""
@@ -156,6 +156,7 @@ class Replicator:
                     session.backlog += operations
         for link, batches in streams.items():
             link.send(Replicate(self.topology_id, batches))
+            self._congested = self._congested or link.queued >= MAX_LINK_BYTES
 
     # -- acknowledgement ----------------------------------------------------------------------------------------------
 
