@@ -51,6 +51,9 @@ _PASSING: Final = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._NOENT,
         KafkaError._WAIT_COORD,
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
@@ -129,10 +132,12 @@ class Cluster:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._admin = AdminClient(
-            {**config.overrides("admin"), "bootstrap.servers": ",".join(config["bootstrap.servers"]), **QUIET}
-        )
+        self._admin = self._new_admin()
         self._consumer = consumer(config, config.topics.diff_group)
+
+    def _new_admin(self) -> AdminClient:
+        servers = ",".join(self._config["bootstrap.servers"])
+        return AdminClient({**self._config.overrides("admin"), "bootstrap.servers": servers, **QUIET})
 
     def close(self) -> None:
         """Closes the consumer."""
@@ -189,7 +194,12 @@ class Cluster:
         answers = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
         )
-        return {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
+        try:
+            return {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
+        except KafkaException:
+            # After a broker's restart the client may go on asking with the leader epoch that it remembers.
+            self._admin = self._new_admin()
+            raise
 
     def read(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Message]:
         """The committed records of `[begin, end)` in order. DiffError where the partition falls silent before `end`."""

@@ -29,7 +29,7 @@ from deelog_spark.rows import CHANGE, Renderer, Row, Told, tombstone
 TRANSACTION_MS: Final = 300_000
 """A batch's transaction may stay open so long. The job is the diff topic's only writer: it holds back nobody else."""
 _FLUSH_SECONDS: Final = 120.0
-_MARK_SECONDS: Final = 10.0
+_MARK_SECONDS: Final = 5.0
 _QUEUE_KBYTES: Final = 65_536
 _BLOCK_SECONDS: Final = 60.0
 
@@ -174,9 +174,11 @@ class Writer:
             try:
                 producer.begin_transaction()
                 _send_offset(producer, offset, self._consumer().consumer_group_metadata())
-            except KafkaException:
+            except KafkaException as error:
                 if fresh:
                     raise
+                if error.args[0].code() == KafkaError._TIMED_OUT:
+                    self._producers.clear()  # the others remember the same coordinator
             else:
                 return floor
         raise AssertionError("unreachable")
