@@ -21,7 +21,7 @@ from typing import Any
 import tenacity
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import DataError, RedisError, ResponseError
+from redis.exceptions import DataError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 
 from deelog_interceptors.demo.history import History, Sent, now_us
@@ -275,7 +275,11 @@ class _Worker:
                 else:
                     pipeline.set(key, value, px=ttl_ms)
             return list(pipeline.execute(raise_on_error=False))
-        except (RedisError, OSError) as error:
+        except (RedisError, RedisClusterException, OSError) as error:
+            if isinstance(error, RedisClusterException) and self.client is not None:
+                # Its map of the slots has holes, or nobody answered it: begin anew, from all nodes that were named.
+                self.client.close()
+                self.client = None
             return [error] * len(batch)
 
     def _settle(self, pending: _Pending, answer: Any) -> bool:

@@ -34,7 +34,7 @@ GAP_SECONDS: Final = (1.0, 3.0)
 """Between two faults, drawn."""
 LEAD_SECONDS: Final = 3.0
 """Of load before the first fault and after the last."""
-_OVERFLOW_AFTER_SECONDS = 4.0
+_OVERFLOW_AFTER_SECONDS = 6.0
 _LEAST_QUEUE = 100
 _DIFF_RESTARTS = 3
 _DIFF_START_SECONDS = 90.0

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+import tenacity
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from deelog_interceptors.demo.history import Captured, content_of
@@ -85,15 +86,26 @@ class DiffTopic:
 _CAUSES: Final = {"change": "changes", "reset": "resets"}
 
 
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(KafkaException),
+    stop=tenacity.stop_after_delay(_REQUEST_SECONDS),
+    wait=tenacity.wait_fixed(_TURN_SECONDS),
+    reraise=True,
+)
 def end_offsets(bootstrap: str, topic: str, committed: bool = True) -> dict[int, int]:
     """By partition: where a reader stands who has read all (`committed`: up to the first open transaction)."""
-    admin = _admin(bootstrap)
-    partitions = admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic].partitions
-    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = {TopicPartition(topic, partition): latest for partition in partitions}
-    found = admin.list_offsets(asked, isolation_level=level, request_timeout=_REQUEST_SECONDS)
-    return {part.partition: future.result(_REQUEST_SECONDS).offset for part, future in found.items()}
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    try:
+        admin = _admin(bootstrap)
+        partitions = admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic].partitions
+        asked = {TopicPartition(topic, partition): latest for partition in partitions}
+        found = admin.list_offsets(asked, isolation_level=level, request_timeout=_REQUEST_SECONDS)
+        return {part.partition: future.result(_REQUEST_SECONDS).offset for part, future in found.items()}
+    except KafkaException:
+        # After a broker's restart a client may go on asking with the leader epoch that it remembers.
+        _admin.cache_clear()
+        raise
 
 
 @lru_cache(maxsize=4)
