@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from deelog_connector.kafka.jars import fetch
 from tests.support.kafka import Broker, running_broker
+
+# Generated examples are counted, not timed: the machine may be busy with brokers of other tests.
+settings.register_profile("deelog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("deelog")
 
 _MARKERS = {"kafka": "kafka", "own_kafka": "kafka", "spark": "spark"}
 

@@ -124,6 +124,27 @@ async def keep_writing(found: Cache, seconds: float) -> None:
         await asyncio.sleep(0.002)
 
 
+def test_a_stop_in_the_middle_of_a_reset_ends_it_and_releases(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, **{"incremental.snapshot.chunk.size": "1", "max.batch.size": "8"})
+        async with cache(config, release=True) as found:
+            await started(found)
+            for i in range(300):
+                await found.put(b"k%d" % i, b"v%d" % i)
+            await found.drained()
+            for segment in range(8):
+                found.core.request_reset(segment, "signal")
+            await found.until(lambda: any(found.core.phase(s) == "rows" for s in range(8)))
+        records = read_topic(kafka.bootstrap, config.topics.changes)
+        content, readers = derived(records)
+        assert content == found.entries_of
+        assert all(r.open is None and r.resets == ["start", "signal"] for r in readers.values())
+        last = {r.header.segment: r.header.kind for r in records}
+        assert set(last.values()) == {Kind.RELEASE}
+
+    run(work())
+
+
 @pytest.mark.parametrize("policy", ["block", "coalesce", "reset"])
 def test_an_op_log_that_is_full(own_kafka: Broker, prefix: str, policy: str) -> None:
     async def work() -> None:
