@@ -1,8 +1,8 @@
 """Plays writes through `RedisCluster`: pipelined, in order per key, each write sent until it is acknowledged.
 
-Every worker thread owns the keys of one hash class and a client of its own. A batch holds no key twice, since a
-cluster client sends a redirected command again *after* its pipeline: with two writes of a key in one pipeline the older
-could win. A write that failed stays where it is, and later writes of its key wait behind it.
+Every worker thread owns the keys of one hash class and a client of its own. A batch holds no key twice: where a segment
+moves in the middle of a pipeline the later write of a key could be taken and the earlier one be refused. A write that
+failed stays where it is, and later writes of its key wait behind it.
 
 Weighed: one asyncio client (one core, and the same pipeline semantics), processes (a history would have to be sent
 around), threads. The last: the client waits most of the time.
@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tenacity
+from redis import exceptions
 from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import DataError, RedisClusterException, RedisError, ResponseError
+from redis.cluster import ClusterNode, PipelineCommand, RedisCluster
+from redis.exceptions import DataError, MovedError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 
 from deelog_interceptors.demo.history import History, Sent, now_us
@@ -38,6 +39,8 @@ _LONGEST_BACKOFF = 0.5
 _POLL_SECONDS = 0.2
 _BURST_SECONDS = 0.5
 _LIMIT_SECONDS = 0.02
+_MOVED = (MovedError, exceptions.ConnectionError, exceptions.TimeoutError)
+"""Answers after which somebody else may own the slot."""
 
 
 class PlayError(DeelogError):
@@ -268,15 +271,14 @@ class _Worker:
         try:
             client = self.client = self.client or connect(self.nodes)
             pipeline: Any = client.pipeline()  # type: ignore[no-untyped-call]
-            for pending in batch:
-                key, value, ttl_ms = pending.write
-                if value is None:
-                    pipeline.delete(key)
-                else:
-                    pipeline.set(key, value, px=ttl_ms)
-            return list(pipeline.execute(raise_on_error=False))
+            commands = [_command(pending.write, place) for place, pending in enumerate(batch)]
+            # Not execute(): what failed would be sent again one by one, each to wait for its own timeout.
+            answers = pipeline.send_cluster_commands(commands, raise_on_error=False, allow_redirections=False)
+            if any(isinstance(answer, _MOVED) for answer in answers):
+                client.nodes_manager.initialize()
+            return list(answers)
         except (RedisError, RedisClusterException, OSError) as error:
-            if isinstance(error, RedisClusterException) and self.client is not None:
+            if self.client is not None:
                 # Its map of the slots has holes, or nobody answered it: begin anew, from all nodes that were named.
                 self.client.close()
                 self.client = None
@@ -297,6 +299,14 @@ class _Worker:
         self.counters.acked += 1
         self.counters.longest_us = max(self.counters.longest_us, now - pending.sent.sent_us)
         return True
+
+
+def _command(write: Write, place: int) -> PipelineCommand:
+    key, value, ttl_ms = write
+    make: Callable[..., PipelineCommand] = PipelineCommand  # its constructor is untyped
+    if value is None:
+        return make(("DEL", key), {}, place)
+    return make(("SET", key, value) if ttl_ms is None else ("SET", key, value, "PX", ttl_ms), {}, place)
 
 
 def connect(nodes: Sequence[tuple[str, int]]) -> RedisCluster:
