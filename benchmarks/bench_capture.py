@@ -1,6 +1,6 @@
 """What capture costs a write of a cachetools cache, beside what people do by hand: `produce()` in the write path.
 
-    python benchmarks/bench_capture.py [--json] [--seconds 5]
+    python -m benchmarks.bench_capture [--json] [--seconds 5]
 
 Prints `name value unit` lines, or one JSON object. Needs Kafka: DEELOG_TEST_BOOTSTRAP, or the embedded one is started.
 
@@ -11,17 +11,13 @@ process; both threads share one interpreter lock, and that is where p99 and max 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
-import os
 import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import cachetools
@@ -30,7 +26,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import deelog_interceptors.cachetools as deelog
-from deelog_connector.kafka.embedded import EmbeddedKafka
+from benchmarks.common import kafka, parser, show
 
 KEYS = [f"session:{number:06d}" for number in range(20_000)]
 VALUE = "v" * 100
@@ -38,16 +34,6 @@ BURST = 100
 BURSTS = 1500
 RATES = (10_000, 50_000)
 Write = Callable[[str, str], None]
-
-
-@contextmanager
-def bootstrap_servers() -> Iterator[str]:
-    given = os.environ.get("DEELOG_TEST_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
-        yield kafka.bootstrap
 
 
 @contextmanager
@@ -166,17 +152,13 @@ def measure(bootstrap: str, seconds: float) -> dict[str, tuple[float, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each paced load")
-    options = parser.parse_args()
-    with bootstrap_servers() as bootstrap:
+    """Measures and prints."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--seconds", type=float, default=5.0, help="length of each paced load")
+    options = arguments.parse_args()
+    with kafka() as bootstrap:
         figures = measure(bootstrap, options.seconds)
-    if options.json:
-        print(json.dumps({name: {"value": round(value, 3), "unit": unit} for name, (value, unit) in figures.items()}))
-    else:
-        for name, (value, unit) in figures.items():
-            print(f"{name} {value:.3f} {unit}")
+    show([(name, value, unit) for name, (value, unit) in figures.items()], options.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What encoding an operation as an envelope costs, beside building a dict and dumping it, and beside dumping alone.
 
-    python benchmarks/bench_codec.py [--json] [--seconds 0.5]
+    python -m benchmarks.bench_codec [--json] [--seconds 0.5]
 
 Prints `name value unit` lines, or one JSON object. `codec` is `JsonCodec.change`; `dict` builds the same envelope as a
 dict and gives it to `orjson.dumps`, what one would write by hand; `dumps` is `orjson.dumps` of a dict that is there
@@ -10,9 +10,7 @@ turns, and each gets its median of processor time: a busy machine then disturbs 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from benchmarks.common import parser, show
 from deelog_schemas import __version__
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.header import Kind, pack, unpack
@@ -142,16 +141,12 @@ def measure(seconds: float) -> dict[str, tuple[float, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    parser.add_argument("--seconds", type=float, default=0.5, help="time for each way of each operation")
-    options = parser.parse_args()
+    """Measures and prints."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--seconds", type=float, default=0.5, help="time for each way of each operation")
+    options = arguments.parse_args()
     figures = measure(options.seconds)
-    if options.json:
-        print(json.dumps({name: {"value": round(value, 3), "unit": unit} for name, (value, unit) in figures.items()}))
-    else:
-        for name, (value, unit) in figures.items():
-            print(f"{name} {value:.3f} {unit}")
+    show([(name, value, unit) for name, (value, unit) in figures.items()], options.json)
 
 
 if __name__ == "__main__":
