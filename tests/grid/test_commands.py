@@ -49,6 +49,9 @@ class Served:
     prepare = Node.prepare
     address_of = Node.address_of
 
+    def _paused(self) -> bool:
+        return False
+
     def __init__(self, **config: str) -> None:
         given = {"topic.prefix": "p", "cache.name": "c", "node.id": "n1", "bootstrap.servers": "h:1"}
         self.settings = Settings.of(

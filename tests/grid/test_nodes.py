@@ -209,6 +209,7 @@ def test_a_node_restarted_before_its_death_is_noticed_is_another_member(grid: Gr
     client = grid.client()
     for number in range(100):
         client.set(f"k{number}", "v")
+    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()))
     node = grid.nodes["n1"]
     node.kill()
     node.start()
@@ -322,3 +323,29 @@ def test_the_line_names_member_and_addresses(grid: Grid) -> None:
     assert node_id == "n1"
     assert abs(int(incarnation) / 1000 - time.time()) < 120
     assert json.loads(json.dumps(node.stats()))["grid"]["member"] == node.member
+
+
+def test_a_lone_primary_that_was_stopped_reads_the_views_before_it_acknowledges(grid: Grid) -> None:
+    grid.config["cache.backups"] = "0"
+    grid.start(2)
+    zombie = grid.primary_of(0)
+    other = next(n for n in grid.live() if n is not zombie)
+    key = next(f"k{n}" for n in range(1000) if segment_of(f"k{n}".encode(), SEGMENTS) == 0)
+    late = zombie.redis
+    late.set(key, "before")
+    connection = late.connection_pool.get_connection()
+    zombie.signal(signal.SIGSTOP)
+    connection.send_command("SET", key, "zombie")  # type: ignore[no-untyped-call]
+    eventually(lambda: other.dump(0)[0] == "primary")
+    zombie.signal(signal.SIGCONT)
+    with pytest.raises(ResponseError):
+        connection.read_response()
+    late.close()
+
+
+def test_a_node_without_kafka_ends_with_one_line(grid: Grid) -> None:
+    grid.config["bootstrap.servers"] = "127.0.0.1:1"
+    node = grid.node("n1")
+    node.start()
+    assert node.ended(60) != 0
+    assert node.log.splitlines()[-1].startswith("deelog node: ")

@@ -233,7 +233,6 @@ class ControllerSeat:
         self._metadata: Any = None
         self._candidate: Any = None
         self._producer: Any = None
-        self._assigned_now = False
         self._rejoin = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="deelog-controller-group", daemon=True)
@@ -316,12 +315,6 @@ class ControllerSeat:
                         log.warning("controller group: %s", error.str())
                         if error.fatal():
                             break
-                    # Taken on this thread: the client holds the interpreter lock while it waits for the answer, and a
-                    # rebalance callback that needs that lock would keep the answer back for ever.
-                    self._metadata = consumer.consumer_group_metadata()
-                    if self._assigned_now:
-                        self._assigned_now = False
-                        self._tell(True)
             finally:
                 self._metadata = self._candidate = None
                 consumer.close()
@@ -330,11 +323,15 @@ class ControllerSeat:
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
         consumer.pause(partitions)
-        self._assigned_now = bool(partitions)
+        # Called at each rebalance, with no partitions where they stay, so the generation is the group's present one.
+        # Never elsewhere: the client holds the interpreter lock while it waits for this answer, and where a callback
+        # was due first it would wait for ever.
+        self._metadata = consumer.consumer_group_metadata()
+        if partitions:
+            self._tell(True)
 
     def _lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         if partitions:
-            self._assigned_now = False
             self._tell(False)
 
     def _tell(self, seated: bool) -> None:

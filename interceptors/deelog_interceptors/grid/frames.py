@@ -52,13 +52,6 @@ class Heartbeat(Frame):
     requests: list[Request]
 
 
-class HeartbeatAnswer(Frame):
-    """From the controller; `number` is the heartbeat's."""
-
-    number: int
-    topology_id: int
-
-
 class Ask(Frame):
     """From a primary: report what you hold of these segments, `(segment, epoch)`."""
 
@@ -150,19 +143,7 @@ class Refused(Frame):
 
 
 AnyFrame = (
-    Hello
-    | Welcome
-    | Heartbeat
-    | HeartbeatAnswer
-    | Ask
-    | Report
-    | Diverged
-    | Wanted
-    | Patch
-    | StateChunk
-    | Replicate
-    | Answers
-    | Refused
+    Hello | Welcome | Heartbeat | Ask | Report | Diverged | Wanted | Patch | StateChunk | Replicate | Answers | Refused
 )
 
 _encoder = msgspec.msgpack.Encoder()

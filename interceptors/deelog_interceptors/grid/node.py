@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
+
 from deelog_connector.kafka import group
 from deelog_connector.runtime import Connector
 from deelog_interceptors.grid import server, strings, topology
 from deelog_interceptors.grid.backup import Backup
 from deelog_interceptors.grid.commands import Dispatcher
 from deelog_interceptors.grid.controller import Request
-from deelog_interceptors.grid.frames import AnyFrame, Heartbeat, HeartbeatAnswer, Hello
+from deelog_interceptors.grid.frames import AnyFrame, Heartbeat, Hello
 from deelog_interceptors.grid.office import Office
 from deelog_interceptors.grid.peers import Incoming, Link, PeerListener
 from deelog_interceptors.grid.policy import peek
@@ -93,6 +95,9 @@ class Node:
         self._expiry_at = float("inf")
         self._beat_timer: asyncio.TimerHandle | None = None
         self._beats = 0
+        self._alive_at = 0.0
+        """When this process last knew that it had not been paused for longer than others wait for it."""
+        self._waking: asyncio.Task[None] | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -112,21 +117,31 @@ class Node:
         """Returns once a view names this member. Raises `DeelogError` with one line that says what is in the way."""
         await self._listen()
         self.connector.failure.add_done_callback(self._connector_failed)
-        await asyncio.to_thread(group.create_topology_topic, self._config)
         await self.connector.start()
+        await asyncio.to_thread(group.create_topology_topic, self._config)
         self._reader.start()
         # Registered only now: whoever sees the newer incarnation may rest assured that it fenced the older one.
         read = self._registry.expect(self._registry.token)
-        client, peer = self.addresses
-        record = self._registry.registration(Member(self.member, client, peer))
-        await asyncio.to_thread(group.publish, self._config, *record)
+        await self._register()
         await self._or_failure(read.wait())
+        self._alive_at = time.monotonic()
         self._office.start()
         for work in (self._beat_regularly, self._sweep):
             task = asyncio.create_task(work(), name=work.__name__)
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
         await self._or_failure(self._until(lambda: self.member in self.view.members))
+
+    async def _register(self) -> None:
+        client, peer = self.addresses
+        record = self._registry.registration(Member(self.member, client, peer))
+        await asyncio.to_thread(group.publish, self._config, *record)
+
+    async def _register_sometime(self) -> None:
+        """Kafka may be away just now."""
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(group.GridKafkaError), wait=wait_fixed(0.5)):
+            with attempt:
+                await self._register()
 
     async def stop(self) -> None:
         """Controlled shutdown: the segments are released and elected away, or released; then everything is closed."""
@@ -225,6 +240,11 @@ class Node:
             self.failed(error)
 
     def _registry_read(self) -> None:
+        if self._registry.overwritten and self._beats > 0:
+            self._registry.overwritten = False
+            task = asyncio.create_task(self._register_sometime(), name="register again")
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
         self._dial()
         self._office.changed()
 
@@ -270,6 +290,11 @@ class Node:
         controller = self._registry.controller
         if controller is None or self._beats < 0:
             return
+        if not self._paused():
+            self._alive_at = time.monotonic()
+        elif self._waking is None:
+            self._waking = asyncio.create_task(self._wake_up(), name="after a pause")
+            self._waking.add_done_callback(self._task_ended)
         self._beats += 1
         requests: list[Request] = [*self._roles.requests()]
         requests += self.replicator.requests(time.monotonic(), self.settings.failure_timeout)
@@ -287,8 +312,7 @@ class Node:
 
     def link_frame(self, link: Link, frame: AnyFrame) -> None:
         """See `peers.LinkEvents`."""
-        if not isinstance(frame, HeartbeatAnswer):
-            self.replicator.frame(link, frame)
+        self.replicator.frame(link, frame)
 
     def link_down(self, link: Link) -> None:
         """See `peers.LinkEvents`."""
@@ -305,9 +329,7 @@ class Node:
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
         """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
-            answer = self._office.heartbeat(connection.member, frame)
-            if answer is not None:
-                connection.send(answer)
+            self._office.heartbeat(connection.member, frame)
         else:
             self._backup.frame(connection, frame)
 
@@ -328,6 +350,8 @@ class Node:
         """Raises `Blocked` unless `size` bytes may be captured and replicated now."""
         if segment.closed:
             raise Blocked(self.role_changed)
+        if self._paused():
+            raise Blocked(self._awake)
         if not self.connector.core.has_room(size):
             raise Blocked(lambda: self.connector.make_room(segment.number, size))
         if not self.replicator.has_room():
@@ -340,6 +364,26 @@ class Node:
     async def role_changed_soon(self) -> None:
         """Returns at the next view, or after a moment."""
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
+
+    def _paused(self) -> bool:
+        return time.monotonic() - self._alive_at > self.settings.failure_timeout
+
+    async def _awake(self) -> None:
+        self._beat()
+        if self._waking is not None:
+            await asyncio.wait({self._waking})
+
+    async def _wake_up(self) -> None:
+        """After a pause in which others may have declared it dead: first read every view that was committed meanwhile.
+
+        In-sync backups refuse what an old primary sends, but where nobody else was in sync nobody would refuse.
+        """
+        log.warning("%s was paused for longer than cache.failure.timeout.ms", self.member)
+        read = self._registry.expect(self._registry.token)
+        await self._register_sometime()
+        # CHECK read-to-own-record: whatever stands before this record has been applied when it was read.
+        await read.wait()
+        self._alive_at, self._waking = time.monotonic(), None
 
     def _captured(self, segment: Segment, operation: Operation) -> None:
         self.replicator.operation(segment, operation)
@@ -439,7 +483,13 @@ class Node:
             "expired": self.store.expired,
             "transitions": dict(self._roles.transitions),
             "view_apply_ms": round(self._roles.apply_ms, 3),
-            "office": {"terms": office.terms, "views": office.views, "deaths": office.deaths, "holds": office.holds},
+            "office": {
+                "holds": office.holds,
+                "terms": office.terms,
+                "views": office.views,
+                "deaths": office.deaths,
+                "detection_ms": list(office.detection_ms),
+            },
         }
         stats = self.connector.stats
         return {name: getattr(stats, name) for name in stats.__dataclass_fields__} | {"grid": grid}

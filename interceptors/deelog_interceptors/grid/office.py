@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -16,7 +17,7 @@ import orjson
 
 from deelog_connector.kafka import group
 from deelog_interceptors.grid.controller import Request, Situation, decide
-from deelog_interceptors.grid.frames import Heartbeat, HeartbeatAnswer
+from deelog_interceptors.grid.frames import Heartbeat
 from deelog_interceptors.grid.registry import Registry
 from deelog_interceptors.grid.view import Member, View, encode_view, incarnation_of, node_id_of
 from deelog_schemas.config import Config
@@ -44,7 +45,9 @@ class Office:
         floor: Callable[[], int],
         on_error: Callable[[BaseException], None],
     ) -> None:
-        self.views = self.deaths = self.fenced = self.terms = 0
+        self.views = self.deaths = self.terms = 0
+        self.detection_ms: deque[float] = deque(maxlen=1000)
+        """From the last heartbeat of a member to the decision that it is dead."""
         self._config, self._member, self._registry = config, member, registry
         self._copies, self._unclean, self._timeout, self._floor = copies, unclean, timeout, floor
         self._on_error = on_error
@@ -74,17 +77,16 @@ class Office:
 
     # -- what it hears ------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, member: str, beat: Heartbeat) -> HeartbeatAnswer | None:
-        """A member lives; None where this node is not controller."""
+    def heartbeat(self, member: str, beat: Heartbeat) -> None:
+        """A member lives, and asks for something; ignored where this node is not controller."""
         if self._view is None:
-            return None
+            return
         before = self._beats.get(member)
         if before is None or beat.requests or before.leaving != beat.leaving:
             self._event.set()
         self._heard[member] = time.monotonic()
         self._refused.discard(member)
         self._beats[member] = beat
-        return HeartbeatAnswer(beat.number, self._view.topology_id)
 
     def refused(self, member: str) -> None:
         """Nobody listens at the member's address, or somebody else: its process is gone."""
@@ -182,8 +184,8 @@ class Office:
         assert self._view is not None
         now = time.monotonic()
         new = [m for m in dead if m not in self._fenced and m in self._view.members and not self._replaced(m)]
-        # CHECK claim-before-fence has its place in the takeover; here the dead are fenced before a view excludes them,
-        # so that no transaction of theirs holds the readers back, whoever takes their segments.
+        # The dead are fenced before a view excludes them: no transaction of theirs holds the readers back then, and
+        # "known dead" means that nothing of theirs can reach Kafka any more.
         results = await asyncio.gather(
             *(asyncio.to_thread(group.fence, self._config, node_id_of(m)) for m in new), return_exceptions=True
         )
@@ -195,7 +197,7 @@ class Office:
             else:
                 log.warning("%s is dead, its producer is fenced", member)
                 self.deaths += 1
-                self.fenced += 1
+                self.detection_ms.append(round((now - self._heard.get(member, self._since)) * 1000, 1))
                 self._fenced[member] = now
         if failed:
             await asyncio.sleep(_FENCE_AGAIN_SECONDS)

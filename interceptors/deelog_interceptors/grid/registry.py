@@ -31,6 +31,8 @@ class Registry:
         self.own: str | None = None
         """The member that this process is, once it registers."""
         self.token = ""
+        self.overwritten = False
+        """An older process wrote its registration over this one's: register again."""
         self._topic, self._segments = topic, segments
         self._on_view, self._on_change = on_view, on_change
         self._first_count: int | None = None
@@ -82,6 +84,7 @@ class Registry:
             self.members[node_id] = member
         if self.own is not None and node_id == node_id_of(self.own) and token != self.token:
             newer = (incarnation_of(member.member), token) > (incarnation_of(self.own), self.token)
+            self.overwritten = not newer
             if newer:
                 raise DuplicateNodeError(
                     f"node.id {node_id}: {member.member} at {member.client} has the same node.id and is newer; "
