@@ -107,10 +107,10 @@ def test_all_faults_and_every_promise(start: Any) -> None:
     assert list(demo.temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int) -> None:
+@pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "nodes serve"), (signal.SIGTERM, "kill -9 of node")])
+def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: str) -> None:
     demo = start("--ops", "50000", "--faults", "survivable")
-    until(lambda: demo.said("kill -9 of node"), 200, "the first fault", 0.2)
+    until(lambda: demo.said(after), 200, after, 0.2)
     demo.process.send_signal(number)
     assert demo.ended() == 128 + number
     assert list(demo.temporary.iterdir()) == []
@@ -132,6 +132,19 @@ def test_missing_java_is_one_sentence(start: Any, tmp_path: Path, monkeypatch: p
     assert len(lines) == 1
     assert lines[0].startswith("Error: ")
     assert "install Java 17 or newer" in lines[0]
+
+
+def test_no_network_at_the_first_start_is_one_sentence(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEELOG_CACHE_DIR", str(tmp_path / "downloads"))
+    monkeypatch.setenv("DEELOG_MAVEN_REPOSITORY", "http://127.0.0.1:9/")
+    demo = start()
+    assert demo.ended() == 2
+    *told, error = demo.output.read_text().splitlines()
+    assert all("fetching" in line for line in told)
+    assert error.startswith("Error: ")
+    assert "connect to the network" in error
 
 
 @pytest.mark.parametrize(
