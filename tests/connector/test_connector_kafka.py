@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from deelog_connector.core.effects import Cause
-from deelog_connector.kafka.client import KafkaUnusable, OutRecord, WriteFailed, Writer
+from deelog_connector.kafka.client import Brokers, KafkaUnusable, OutRecord, WriteFailed, Writer, still_holds
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
@@ -111,6 +111,7 @@ def test_kafka_gone_and_back_loses_nothing(own_kafka: Broker, prefix: str) -> No
             content, readers = derived(read_topic(own_kafka.bootstrap, config.topics.changes))
             assert content == found.entries_of
             assert sum(r.repeats for r in readers.values()) == 0
+            assert all(r.resets == ["start"] for r in readers.values())
 
     run(work())
 
@@ -332,6 +333,19 @@ def lower_limit(bootstrap: str, topic: str, limit: int) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.incremental_alter_configs([resource])[resource].result()
+
+
+def test_a_log_tells_whether_it_still_holds_an_offset(kafka: Broker, prefix: str) -> None:
+    config = config_of(kafka.bootstrap, prefix)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result()
+    for _ in range(3):
+        produce(kafka.bootstrap, prefix, b"k", b"v")
+    end = Brokers(config).ends(prefix, [0])[0]
+    assert end.offset == 3
+    assert still_holds(config, prefix, 0, 2, end.leader_epoch)
+    assert still_holds(config, prefix, 0, 3, end.leader_epoch)
+    assert not still_holds(config, prefix, 0, 4, end.leader_epoch)
 
 
 def test_an_unsafe_topic_is_refused_by_a_strict_audit(kafka: Broker, prefix: str) -> None:

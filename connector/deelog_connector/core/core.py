@@ -332,10 +332,15 @@ class ConnectorCore:
             # CHECK read-from-trails: only what every in-sync owner holds lies below.
             seg.read_from, seg.candidate = candidate[0], None
 
+    def end_of(self, partition: int) -> tuple[int, int]:
+        """The last stable offset that was seen, and the leader epoch then; (-1, -1) before the first."""
+        return self._ends.get(partition, -1), self._builder.leader_epochs.get(partition, -1)
+
     def end_read(self, partition: int, offset: int, leader_epoch: int) -> list[int]:
         """The partition's last stable offset as the broker gave it just now; the segments that lost records, if any.
 
-        An end below one that was seen before means that the log was truncated: those segments owe a reset.
+        An end below one that was seen before means that the log was truncated: those segments owe a reset. The caller
+        has made sure that it is no broker which has just come back and whose high watermark trails behind its log.
         """
         seen = self._ends.get(partition, -1)
         self._builder.leader_epochs[partition] = leader_epoch

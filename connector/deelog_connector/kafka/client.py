@@ -46,6 +46,9 @@ _FENCED: Final = frozenset(
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     }
 )
+_TRUNCATED: Final = frozenset(
+    {KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+)
 _REFUSED: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -312,6 +315,28 @@ class Scanner:
         self._consumer.close()
 
 
+def still_holds(config: Config, topic: str, partition: int, offset: int, leader_epoch: int) -> bool:
+    """Whether the partition still has its log up to `offset`, as it was under `leader_epoch` (KIP-320).
+
+    A broker that has just come back may name an end below its log's for a moment; the log itself tells. Raises
+    `KafkaAway` where there is no answer in time.
+    """
+    consumer = Consumer(consumer_settings(config))
+    try:
+        consumer.assign([TopicPartition(topic, partition, offset, leader_epoch=leader_epoch)])
+        until = time.monotonic() + REQUEST_SECONDS
+        while time.monotonic() < until:
+            message = consumer.poll(0.2)
+            failed = message.error() if message is not None else None
+            if message is not None and (failed is None or failed.code() == KafkaError._PARTITION_EOF):
+                return True
+            if failed is not None and failed.code() in _TRUNCATED:
+                return False
+    finally:
+        consumer.close()
+    raise KafkaAway(f"no answer about {topic}[{partition}]@{offset}")
+
+
 def _record(message: Message) -> InRecord:
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None
@@ -423,4 +448,5 @@ __all__ = [
     "WriteFailed",
     "Writer",
     "fence",
+    "still_holds",
 ]

@@ -406,6 +406,12 @@ class Connector:
 
     async def _watch_ends(self) -> None:
         for end in await self._blocking(self._brokers.ends, self._topics.changes, range(self._partitions)):
+            offset, epoch = self.core.end_of(end.partition)
+            topic = self._topics.changes
+            if end.offset < offset and await self._blocking(
+                kafka.still_holds, self.config, topic, end.partition, offset, epoch
+            ):
+                continue  # its high watermark trails behind its log: a broker that has just come back
             lost = self.core.end_read(end.partition, end.offset, end.leader_epoch)
             if lost:
                 log.error(
