@@ -247,6 +247,6 @@ class Planner:
 def foreign(topic: str) -> str:
     """The remedy for a record that is not ours."""
     return (
-        f"stop what else writes to {topic}, remove the record (kafka-delete-records up to the offset behind it), then "
-        f"delete the checkpoint: {START_OVER}"
+        f"stop what else writes to {topic}; then ask for a reset of every segment of that partition (signal "
+        f"reset-segment) and delete the checkpoint: {START_OVER}"
     )

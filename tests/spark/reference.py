@@ -16,6 +16,7 @@ from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
 from deelog_spark.frames import codec_of
 from deelog_spark.rows import op_of
+from tests.support.changes import settled_ends
 
 
 class Told(NamedTuple):
@@ -45,6 +46,7 @@ def read(config: Config, topic: str, partitions: int) -> list[Record]:
     )
     found: list[Record] = []
     try:
+        settled_ends(",".join(config["bootstrap.servers"]), topic, partitions)
         client.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
         left = set(range(partitions))
         while left:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, node_n
 from deelog_schemas.keys import control_key, partition_of, position_key, reset_key, segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_schemas.positions import PositionState, ResetState, encode_state
+from deelog_spark.kafka import RETRYING
 
 MEMBER = "n1@1700000000000"
 LAG = 604_800_000
@@ -56,7 +57,7 @@ class Cache:
     Every method writes one transaction, or joins the one of `batch()`.
     """
 
-    def __init__(self, config: Config, partitions: int = 2) -> None:
+    def __init__(self, config: Config, partitions: int = 2, cleanup: str = "compact") -> None:
         self.config, self.topics = config, config.topics
         self.partitions, self.segments = partitions, int(config["segment.count"])
         self.live = [Live() for _ in range(self.segments)]
@@ -72,7 +73,7 @@ class Cache:
         )
         servers = ",".join(config["bootstrap.servers"])
         self.admin = AdminClient({"bootstrap.servers": servers})
-        self._create()
+        self._create(cleanup)
         self._producer = Producer(
             {"bootstrap.servers": servers, "transactional.id": f"{self.topics.prefix}/builder", "linger.ms": 1}
         )
@@ -82,9 +83,10 @@ class Cache:
         self._number = 0
         self._clock = 1_700_000_000_000_000
 
-    def _create(self) -> None:
+    def _create(self, cleanup: str) -> None:
         settings = {
-            "cleanup.policy": "compact",
+            "cleanup.policy": cleanup,
+            "retention.ms": "-1",
             "min.compaction.lag.ms": str(LAG),
             "delete.retention.ms": str(LAG),
         }
@@ -264,12 +266,26 @@ class Cache:
         return {key: entry for live in self.live for key, entry in live.entries.items()}
 
     def ends(self) -> dict[int, int]:
-        """The change topic's last stable offsets."""
-        asked = {TopicPartition(self.topics.changes, p): OffsetSpec.latest() for p in range(self.partitions)}  # type: ignore[no-untyped-call]
-        found = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
-        return {tp.partition: future.result(30).offset for tp, future in found.items()}
+        """The change topic's ends."""
+        return settled_ends(",".join(self.config["bootstrap.servers"]), self.topics.changes, self.partitions)
 
-    @property
-    def checksum(self) -> int:
-        """One number for everything that the cache holds, for messages."""
-        return zlib.crc32(repr(sorted(self.entries().items())).encode())
+
+def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 30) -> dict[int, int]:
+    """A topic's last stable offsets once no transaction is open.
+
+    A commit returns before its markers are written: until then readers do not see what it committed. The client is
+    a new one each time: one that has seen a broker restart asks with the leader epoch from before, and is refused.
+    """
+    asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}  # type: ignore[no-untyped-call]
+
+    def ends(level: IsolationLevel) -> dict[int, int]:
+        admin = AdminClient({"bootstrap.servers": servers})
+        answers = admin.list_offsets(asked, isolation_level=level)
+        return {tp.partition: future.result(seconds).offset for tp, future in answers.items()}
+
+    deadline = time.monotonic() + seconds
+    while True:
+        stable = RETRYING(ends, IsolationLevel.READ_COMMITTED)
+        if stable == RETRYING(ends, IsolationLevel.READ_UNCOMMITTED):
+            return stable
+        assert time.monotonic() < deadline, f"a transaction on {topic} stays open"
