@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,10 @@ class Demo:
     def said(self, text: str) -> bool:
         assert self.process.poll() is None, self.output.read_text()
         return text in self.output.read_text()
+
+    def spark_files(self) -> list[Path]:
+        """Spark's temporary directory, as long as there is one."""
+        return list(Path("/tmp").glob(f"deelog-spark-{self.process.pid}-*"))
 
     def left_processes(self) -> list[str]:
         """Command lines of processes that know the temporary directory."""
@@ -104,7 +109,7 @@ def test_all_faults_and_every_promise(start: Any) -> None:
     assert report["diff"].keys() == {"changes", "resets"}
     assert sum(report["diff"]["changes"].values()) > 0
     assert report["seconds"].keys() == {"setup", "run", "drain", "verify"}
-    assert list(demo.temporary.iterdir()) == []
+    assert list(demo.temporary.iterdir()) == demo.spark_files() == []
 
 
 @pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "nodes serve"), (signal.SIGTERM, "kill -9 of node")])
@@ -113,7 +118,7 @@ def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: 
     until(lambda: demo.said(after), 200, after, 0.2)
     demo.process.send_signal(number)
     assert demo.ended() == 128 + number
-    assert list(demo.temporary.iterdir()) == []
+    assert list(demo.temporary.iterdir()) == demo.spark_files() == []
     assert not demo.report.exists()
 
 
@@ -122,6 +127,10 @@ def test_no_process_is_left_when_it_is_killed(start: Any) -> None:
     until(lambda: demo.said("the Spark job runs"), 200, "the Spark job", 0.2)
     demo.process.kill()
     assert demo.ended() == -signal.SIGKILL
+    # Its files stay, and Spark's own are where a demo that ends in order removes them.
+    (spark,) = demo.spark_files()
+    assert list(spark.iterdir())
+    shutil.rmtree(spark)
 
 
 def test_missing_java_is_one_sentence(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

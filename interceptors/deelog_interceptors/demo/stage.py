@@ -122,7 +122,7 @@ def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
     }
     names = [f"n{number + 1}" for number in range(settings.nodes)]
     cluster = Cluster(names, directory, {**shared, **_node_settings(settings, operations)})
-    diff = _diff_job(directory, shared, spark_jars)
+    diff = _diff_job(directory, shared, spark_jars, stack)
     for child in (*cluster.nodes, diff):
         stack.callback(child.kill)
     monitor = Monitor(cluster)
@@ -174,11 +174,19 @@ def _node_settings(settings: Settings, operations: int) -> dict[str, str]:
     return own
 
 
-def _diff_job(directory: Path, shared: dict[str, str], spark_jars: list[Path]) -> Child:
+def _diff_job(directory: Path, shared: dict[str, str], spark_jars: list[Path], stack: ExitStack) -> Child:
     config = directory / "diff.properties"
     own = {"diff.checkpoint.location": str(directory / "checkpoint"), "diff.trigger.interval.ms": "500"}
     config.write_text(javaproperties.dumps({**shared, **own}, timestamp=False))
-    env = {"DEELOG_SPARK_JARS": ",".join(map(str, spark_jars)), "SPARK_LOCAL_DIRS": str(directory / "spark")}
+    # Not below `directory`: the path of a socket has room for 107 bytes, and Spark puts its sockets here.
+    temporary = Path(tempfile.mkdtemp(prefix=f"deelog-spark-{os.getpid()}-", dir="/tmp"))
+    stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+    env = {
+        "DEELOG_SPARK_JARS": ",".join(map(str, spark_jars)),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        # Java knows nothing of TMPDIR, and writes its counters into /tmp wherever that is.
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
+    }
     return Child("Spark job", deelog_command("diff", "--config", str(config)), directory / "diff.log", env)
 
 
