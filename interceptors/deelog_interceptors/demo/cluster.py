@@ -20,6 +20,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from deelog_connector.kafka.embedded import HOST, free_port
 from deelog_interceptors.demo.processes import Child, deelog_command, until
@@ -100,6 +101,10 @@ class ClusterError(DeelogError):
     """The nodes do not do what a cluster has to do; says what was waited for."""
 
 
+class MovedError(ClusterError):
+    """A segment's primary is another one than the view said that was asked."""
+
+
 class Cluster:
     """All nodes of the demo. `settings` are the config fields that they share."""
 
@@ -163,8 +168,17 @@ class Cluster:
 
         return until(taken_over, seconds, "the other nodes to take over", 0.05)
 
+    @retry(
+        retry=retry_if_exception_type(MovedError),
+        wait=wait_fixed(0.5),
+        stop=stop_after_delay(SETTLE_SECONDS),
+        reraise=True,
+    )
     def dump(self) -> dict[bytes, Entry]:
-        """All entries of all segments, each from its primary. Raises `ClusterError` where one does not answer."""
+        """All entries of all segments, each from its primary. Raises `ClusterError` where one does not answer.
+
+        Segments may still move to where they are preferred: then all is asked anew, by the view of then.
+        """
         entries: dict[bytes, Entry] = {}
         view = self.slots()
         with ExitStack() as stack:
@@ -181,7 +195,7 @@ class Cluster:
                     raise ClusterError(problem) from error
                 role, _epoch, _sequence, *rows = answer
                 if role != b"primary":
-                    raise ClusterError(f"{self.by_port(part.port).name} is {role!r} of segment {segment}, not primary")
+                    raise MovedError(f"{self.by_port(part.port).name} is {role!r} of segment {segment}, not primary")
                 for key, value, expires_at in rows:
                     entries[key] = Entry(key, value, None if expires_at < 0 else expires_at)
         return entries
