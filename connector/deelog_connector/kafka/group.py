@@ -14,6 +14,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
@@ -290,7 +292,7 @@ class ControllerSeat:
             producer.produce(self._topic, value, key.encode(), partition=0)
         # The group's metadata makes the broker refuse the view of one who is no longer a member.
         offsets = [TopicPartition(self._topic, 0, 0)]
-        producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
+        _within(2 * _CALL_SECONDS, lambda: producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS))
         producer.commit_transaction(_CALL_SECONDS)
 
     def _aborted(self) -> bool:
@@ -336,3 +338,25 @@ class ControllerSeat:
 
     def _tell(self, seated: bool) -> None:
         _hand_over(self._loop, self._on_seated, seated)
+
+
+def _within(seconds: float, call: Callable[[], None]) -> None:
+    """Runs a client's call that may outlast its own timeout; raises `SeatLost` where it does.
+
+    After a broker's restart librdkafka 2.16 may never answer `send_offsets_to_transaction`. The thread that waits for
+    it is given up, with its producer: a new seat has a new one.
+    """
+    answer: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+            answer.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="deelog-offsets", daemon=True).start()
+    try:
+        answer.result(seconds)
+    except FutureTimeout as error:
+        raise SeatLost(f"the group's coordinator did not answer within {seconds:.0f} s") from error
