@@ -86,8 +86,11 @@ class GridNode:
         return self._log.read_text()
 
     def signal(self, number: signal.Signals) -> None:
+        """Sends `number`; after SIGSTOP, returns once every thread of the node has stopped."""
         assert self.process is not None
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            assert os.waitid(os.P_PID, self.process.pid, os.WSTOPPED) is not None
 
     def kill(self) -> None:
         """`kill -9`."""

@@ -218,15 +218,21 @@ def test_conditions_of_expire(client: Client) -> None:
     assert client.error("EXPIRE", K, 1, "NX", "XX").startswith("ERR NX and XX")
 
 
-def test_an_entry_past_its_time_is_expired_and_captured_once(client: Client, served: Served) -> None:
+def test_an_entry_past_its_time_is_expired_and_captured_once(
+    client: Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = now_ms()
+    monkeypatch.setattr(time, "time_ns", lambda: now * 1_000_000)
     client("SET", K, "1", "PX", 1)
-    time.sleep(0.003)
+    assert client("GET", K) == b"1"
+    now += 1
     assert client("GET", K) is None
     assert client("GET", K) is None
     assert [o.reason for o in served.operations] == ["put", "expire"]
     client("SET", K, "2", "PX", 1)
-    time.sleep(0.003)
-    assert served.store.expire_due(now_ms()) is None
+    assert served.store.expire_due(now) == 0.001
+    now += 1
+    assert served.store.expire_due(now) is None
     assert [o.reason for o in served.operations] == ["put", "expire", "put", "expire"]
     assert served.store.expired == 2
 
