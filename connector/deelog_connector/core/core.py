@@ -18,6 +18,18 @@ from dataclasses import dataclass, field
 
 from deelog_connector.core import history as past
 from deelog_connector.core.batch import Batch, BatchBuilder, CacheState, Settings
+from deelog_connector.core.decide import (
+    advanced_read_from,
+    foreign,
+    holds_all_after,
+    is_newer_process,
+    knows_what_it_drops,
+    node_of,
+    outranking,
+    to_correct,
+    to_fence,
+    where_to_read,
+)
 from deelog_connector.core.effects import (
     Cause,
     Commit,
@@ -33,7 +45,7 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
-from deelog_connector.core.scan import SegmentScan, reason_to_reset, start_of_read
+from deelog_connector.core.scan import SegmentScan, reason_to_reset
 from deelog_connector.core.segment import RECHECK, Phase, Segment
 from deelog_connector.core.table import PositionsTable
 from deelog_schemas.keys import partition_of
@@ -247,14 +259,14 @@ class ConnectorCore:
         """What a backup that holds up to `sequence` lacks; None where the op log has not all of it."""
         log = self._segment(segment).log
         # CHECK catch-up-by-ops: by operations wherever that is possible, so that the backup can resume one day.
-        if log.complete_from > sequence + 1:
+        if not holds_all_after(log.complete_from, sequence):
             return None
         return [o for o in log if o.sequence > sequence]
 
     def truncate(self, segment: int, sequence: int) -> list[bytes] | None:
         """Drops what the new primary does not have; the keys it touched, or None where they are not known any more."""
         seg = self._segment(segment)
-        if seg.last_sequence > sequence and seg.log.complete_from > sequence + 1:
+        if not knows_what_it_drops(seg.log.complete_from, seg.last_sequence, sequence):
             return None
         dropped = seg.log.cut(sequence)
         seg.history = past.cut(seg.history, sequence)
@@ -327,10 +339,10 @@ class ConnectorCore:
         before = seg.written
         seg.written = max(before or 0, state.sequence)
         self.counts.pruned += seg.log.prune(state.sequence)
-        candidate = seg.candidate
-        if candidate and candidate[1] <= min(seg.written, seg.replicated) and seg.written >= seg.atomic_to:
-            # CHECK read-from-trails: only what every in-sync owner holds lies below.
-            seg.read_from, seg.candidate = candidate[0], None
+        # CHECK read-from-trails: only what every in-sync owner holds lies below.
+        advanced = advanced_read_from(seg.candidate, seg.written, seg.replicated, seg.atomic_to)
+        if advanced is not None:
+            seg.read_from, seg.candidate = advanced, None
 
     def end_of(self, partition: int) -> tuple[int, int]:
         """The last stable offset that was seen, and the leader epoch then; (-1, -1) before the first."""
@@ -495,10 +507,10 @@ class ConnectorCore:
             member
             for seg in concerned
             for epoch, member in self.table.claimants(seg.number)
-            if epoch < seg.epoch and _node(member) != _node(self.member)
+            if epoch < seg.epoch and node_of(member) != node_of(self.member)
         }
         if members:
-            self._outbox.append(Fence(frozenset(map(_node, members)), ()))
+            self._outbox.append(Fence(frozenset(map(node_of, members)), ()))
             self.counts.fenced += len(members)
 
     # -- the takeover ---------------------------------------------------------------------------------------------
@@ -511,14 +523,11 @@ class ConnectorCore:
         if seg.owed is not None:
             return  # a reset comes whatever stands there; read on from the end that was known before
         position, seg.read_from = seg.known.position, -1
-        fresh = len(seg.history) == 1 and seg.history[0][0] == seg.epoch
-        if position is not None and position.topic_id != self._builder.topic_id:
-            seg.owed = "topic_recreated"
-        elif fresh and (position is None or position.epoch != seg.epoch):
-            pass  # nothing of a history that begins with this epoch can stand before its claim
-        else:
-            start, seg.scan.written = start_of_read(seg.history, position, seg.known.reset)
-            seg.scan_next = seg.read_from = start
+        start = where_to_read(seg.history, seg.epoch, position, seg.known.reset, self._builder.topic_id)
+        seg.owed = start.owed
+        if start.offset is not None:
+            seg.scan.written = start.written
+            seg.scan_next = seg.read_from = start.offset
             seg.base_offset = position.base_offset if position else -1
 
     def _marker_read(self, seg: Segment) -> None:
@@ -541,21 +550,21 @@ class ConnectorCore:
         # CHECK claim-then-look
         if self._step_down(seg, seen):
             return
-        others = {c for c in seen if c[1] not in (self.member, seg.scan.released_by)}
-        seg.victims = frozenset(others)
+        seg.victims = to_fence(seen, self.member, seg.scan.released_by)
         # CHECK fencing, claim-before-fence: the claim stands; now nobody before it may write behind it.
-        seg.go(Phase.FENCE if any(_node(m) != _node(self.member) for _, m in others) else Phase.ACTIVE)
+        seg.go(Phase.FENCE if foreign(seg.victims, self.member) else Phase.ACTIVE)
 
     def _step_down(self, seg: Segment, seen: Iterable[tuple[int, str]]) -> bool:
-        for epoch, member in sorted(seen):
-            if _node(member) == _node(self.member) and _incarnation(member) > _incarnation(self.member):
-                self._outbox.append(Superseded(member))
-                return True
-            if epoch > seg.epoch or (epoch == seg.epoch and member != self.member):
-                self.demote(seg.number)
-                self._outbox.append(SteppedDown(seg.number, f"{member} claimed epoch {epoch}, above {seg.epoch}"))
-                return True
-        return False
+        found = outranking(seen, seg.epoch, self.member)
+        if found is None:
+            return False
+        epoch, member = found
+        if is_newer_process(member, self.member):
+            self._outbox.append(Superseded(member))
+            return True
+        self.demote(seg.number)
+        self._outbox.append(SteppedDown(seg.number, f"{member} claimed epoch {epoch}, above {seg.epoch}"))
+        return True
 
     def _decide(self, seg: Segment) -> None:
         """ACTIVE is read: resume behind what Kafka holds, or owe a reset."""
@@ -581,7 +590,7 @@ class ConnectorCore:
     def _correct(self, seg: Segment, scan: SegmentScan) -> None:
         pending = seg.log.keys_after(seg.sent)
         operations = []
-        for key in sorted(scan.phantoms - pending):
+        for key in to_correct(scan.phantoms, pending):
             entry = self._state.get(seg.number, key)
             # CHECK correct-phantoms: what no survivor holds gives way to what this node's state holds.
             value, expires_at = (entry.value, entry.expires_at) if entry else (None, None)
@@ -649,10 +658,10 @@ class ConnectorCore:
         waiting = [s for s in self._primaries.values() if s.phase is Phase.FENCE]
         if not waiting:
             return []
-        members = {m for s in waiting for _, m in s.victims if _node(m) != _node(self.member)}
+        members = {m for s in waiting for m in foreign(s.victims, self.member)}
         self._fencing = tuple(s.number for s in waiting)
         self.counts.fenced += len(members)
-        return [Fence(frozenset(map(_node, members)), self._fencing)]
+        return [Fence(frozenset(map(node_of, members)), self._fencing)]
 
     def _scans(self) -> list[Effect]:
         waiting: dict[int, list[Segment]] = {}
@@ -712,11 +721,3 @@ class ConnectorCore:
             partition = partition_of(number, self.settings.partitions, self.settings.segments)
             seg = self._segments[number] = Segment(number, partition, OpLog(self.budget))
         return seg
-
-
-def _node(member: str) -> str:
-    return member.rpartition("@")[0]
-
-
-def _incarnation(member: str) -> int:
-    return int(member.rpartition("@")[2])

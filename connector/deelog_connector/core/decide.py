@@ -1,0 +1,96 @@
+"""The decisions of a takeover and of catching up, as functions of what is known; READ's fold and DECIDE are `scan.py`.
+
+Weighed: decisions inside the core's methods (a model would have to repeat them, and prove its copy), the whole core
+as one function from state to state (a search over it copies megabytes per step), and this: the core, its tests and
+the explicit-state model under `tests/model` call the same small functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from deelog_connector.core.history import History
+from deelog_connector.core.scan import Claimant, start_of_read
+from deelog_schemas.positions import PositionState, ResetState
+
+
+def node_of(member: str) -> str:
+    """The node id of a member text."""
+    return member.rpartition("@")[0]
+
+
+def is_newer_process(other: str, member: str) -> bool:
+    """Whether `other` is a process of `member`'s node that started after it."""
+    return node_of(other) == node_of(member) and _incarnation(other) > _incarnation(member)
+
+
+def outranking(seen: Iterable[Claimant], epoch: int, member: str) -> Claimant | None:
+    """LOOK: the claim before which `member` steps down with its own of `epoch`; None where it may go on.
+
+    That of a newer process of its node, of a higher epoch, or of another member in the same epoch.
+    """
+    for claimant in sorted(seen):
+        if is_newer_process(claimant[1], member):
+            return claimant
+        if claimant[0] > epoch or (claimant[0] == epoch and claimant[1] != member):
+            return claimant
+    return None
+
+
+def to_fence(seen: Iterable[Claimant], member: str, released_by: str | None) -> frozenset[Claimant]:
+    """The claimants that `member` fences before its ACTIVE, which then removes their claims."""
+    return frozenset(c for c in seen if c[1] not in (member, released_by))
+
+
+def foreign(claimants: Iterable[Claimant], member: str) -> frozenset[str]:
+    """The members among them whose producer is another node's: opening one's own session has fenced one's own."""
+    return frozenset(m for _, m in claimants if node_of(m) != node_of(member))
+
+
+class ReadStart(NamedTuple):
+    """Where READ begins: `offset` (None: nothing below one's own claim counts), the written sequence that needs no
+    reading, and why a reset must come whatever stands there."""
+
+    offset: int | None = None
+    written: int | None = None
+    owed: str | None = None
+
+
+def where_to_read(
+    history: History, epoch: int, position: PositionState | None, reset: ResetState | None, topic_id: str
+) -> ReadStart:
+    """Where the READ of a segment begins that one owns in `epoch`, by what the positions topic says of it."""
+    fresh = len(history) == 1 and history[0][0] == epoch
+    if position is not None and position.topic_id != topic_id:
+        return ReadStart(owed="topic_recreated")
+    if fresh and (position is None or position.epoch != epoch):
+        return ReadStart()  # nothing of a history that begins with this epoch can stand before its claim
+    offset, written = start_of_read(history, position, reset)
+    return ReadStart(offset, written)
+
+
+def to_correct(phantoms: Iterable[bytes], pending: Iterable[bytes]) -> list[bytes]:
+    """The keys that need a correct operation: those of phantoms that have no operation pending here."""
+    return sorted(set(phantoms) - set(pending))
+
+
+def advanced_read_from(candidate: tuple[int, int] | None, written: int, replicated: int, atomic_to: int) -> int | None:
+    """The offset that `read_from` may move to now, None where it stays."""
+    if candidate is None or candidate[1] > min(written, replicated) or written < atomic_to:
+        return None
+    return candidate[0]
+
+
+def holds_all_after(complete_from: int, sequence: int) -> bool:
+    """Whether an op log complete from there has every operation that a backup which holds up to `sequence` lacks."""
+    return complete_from <= sequence + 1
+
+
+def knows_what_it_drops(complete_from: int, last_sequence: int, sequence: int) -> bool:
+    """Whether an op log tells of every key that changed beyond `sequence`."""
+    return last_sequence <= sequence or complete_from <= sequence + 1
+
+
+def _incarnation(member: str) -> int:
+    return int(member.rpartition("@")[2])
