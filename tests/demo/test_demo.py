@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 import pytest
 
 from deelog_interceptors.demo.processes import until
+from tests.support.programs import Program
 
 # A slow machine is not a broken demo: the demo's own deadlines say what is stuck.
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -25,53 +23,13 @@ KEYS = {
 }  # fmt: skip
 
 
-class Demo:
-    """A demo whose files all go below `directory`, which also tells its processes from others."""
+class Demo(Program):
+    """A demo with its report."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
-        self.temporary = directory / "tmp"
-        self.temporary.mkdir()
         self.report = directory / "report.json"
-        self.output = directory / "output"
         command = [sys.executable, "-c", "from deelog_connector.cli import main; main()", "demo", *arguments]
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, "--report", str(self.report)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "TMPDIR": str(self.temporary)},
-                cwd=directory,
-            )
-
-    def said(self, text: str) -> bool:
-        assert self.process.poll() is None, self.output.read_text()
-        return text in self.output.read_text()
-
-    def spark_files(self) -> list[Path]:
-        """Spark's temporary directory, as long as there is one."""
-        return list(Path("/tmp").glob(f"deelog-spark-{self.process.pid}-*"))
-
-    def left_processes(self) -> list[str]:
-        """Command lines of processes that know the temporary directory."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("TMPDIR") == str(self.temporary) and process.is_running():
-                    found.append(" ".join(process.cmdline()))
-            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                continue
-        return found
-
-    def ended(self) -> int:
-        """The exit code; nothing of it is left."""
-        code = self.process.wait(500)
-        until(lambda: not self.left_processes(), 20, f"the end of {self.left_processes()}")
-        return code
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait(20)
-        until(lambda: not self.left_processes(), 20, "the end of all that a killed demo started")
+        super().__init__(directory, [*command, "--report", str(self.report)])
 
 
 @pytest.fixture

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
+
+from deelog_interceptors.demo.processes import ends_in_order
 
 _TRACE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _REPORT = click.option(
@@ -44,7 +42,7 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
     player = Player(_addresses(cluster), rate=rate, deadline=deadline, keep_history=False)
     begin = time.monotonic()
     done = threading.Event()
-    with Show() as show, _signals():
+    with Show() as show, ends_in_order():
         show.begin("writes", None)
 
         def tick() -> None:
@@ -123,7 +121,7 @@ def demo(
     from deelog_interceptors.demo.stage import Settings
 
     settings = Settings(trace, operations, max_value, nodes, seed, faults, keep)
-    with Show() as show, _signals():
+    with Show() as show, ends_in_order():
         told = run(settings, show)
     reports.show(told, show.console)
     if report is not None:
@@ -140,22 +138,3 @@ def _addresses(text: str) -> list[tuple[str, int]]:
             raise click.BadParameter(f"{part!r} is not HOST:PORT", param_hint="--cluster")
         found.append((host.removeprefix("[").removesuffix("]"), int(port)))
     return found
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block like Ctrl-C does: in order, with everything cleaned up; further ones wait."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(other, signal.SIG_IGN)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        sys.exit(128 + number)
-
-    former = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

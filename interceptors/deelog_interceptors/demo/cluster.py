@@ -30,7 +30,7 @@ from deelog_schemas.operation import Entry
 START_SECONDS = 40.0
 SETTLE_SECONDS = 60.0
 _ANSWER_SECONDS = 2.0
-_DUMP_SECONDS = 30.0
+DUMP_SECONDS = 30.0
 _SLOTS = 16384
 _POLL_EVERY = 0.5
 _READY_LINE: Final = "deelog node "
@@ -42,6 +42,23 @@ class Slots(NamedTuple):
     first: int
     last: int
     port: int
+
+
+class Held(NamedTuple):
+    """What a node holds of a segment: its role, the last position that it knows, and the entries."""
+
+    role: str
+    epoch: int
+    sequence: int
+    entries: list[Entry]
+
+
+class ClusterError(DeelogError):
+    """The nodes do not do what a cluster has to do; says what was waited for."""
+
+
+class MovedError(ClusterError):
+    """A segment's primary is another one than the view said that was asked."""
 
 
 class Node(Child):
@@ -96,20 +113,28 @@ class Node(Child):
             return None
         return [Slots(first, last, primary[1]) for first, last, primary, *_ in answer]
 
-
-class ClusterError(DeelogError):
-    """The nodes do not do what a cluster has to do; says what was waited for."""
-
-
-class MovedError(ClusterError):
-    """A segment's primary is another one than the view said that was asked."""
+    def held(self, client: Redis, segment: int) -> Held:
+        """What it holds of a segment, as primary or as backup; `ClusterError` where it does not tell."""
+        try:
+            answer: Any = client.execute_command("DEELOG.DUMP", segment)  # type: ignore[no-untyped-call]
+        except RedisError as error:
+            raise ClusterError(f"{self.name} does not tell what it holds of segment {segment}: {error}") from error
+        role, epoch, sequence, *rows = answer
+        entries = [Entry(key, value, None if expires_at < 0 else expires_at) for key, value, expires_at in rows]
+        return Held(role.decode(), epoch, sequence, entries)
 
 
 class Cluster:
-    """All nodes of the demo. `settings` are the config fields that they share."""
+    """All nodes of the demo. `settings` are the config fields that they share, `own` those of single ones, by name."""
 
-    def __init__(self, names: Iterable[str], directory: Path, settings: Mapping[str, str]) -> None:
-        self.nodes = [Node(name, directory, settings) for name in names]
+    def __init__(
+        self,
+        names: Iterable[str],
+        directory: Path,
+        settings: Mapping[str, str],
+        own: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self.nodes = [Node(name, directory, {**settings, **(own or {}).get(name, {})}) for name in names]
         self.segments = int(settings["segment.count"])
 
     def start(self) -> None:
@@ -182,22 +207,17 @@ class Cluster:
         entries: dict[bytes, Entry] = {}
         view = self.slots()
         with ExitStack() as stack:
-            clients = {n.port: stack.enter_context(n.client(_DUMP_SECONDS)) for n in self.nodes}
+            clients = {n.port: stack.enter_context(n.client(DUMP_SECONDS)) for n in self.nodes}
             for segment in range(self.segments):
                 slot = -(-segment * _SLOTS // self.segments)
                 part = next((part for part in view if part.first <= slot <= part.last), None)
                 if part is None:
                     raise ClusterError(f"segment {segment} has no primary")
-                try:
-                    answer: Any = clients[part.port].execute_command("DEELOG.DUMP", segment)
-                except RedisError as error:
-                    problem = f"the primary of segment {segment} does not tell its entries: {error}"
-                    raise ClusterError(problem) from error
-                role, _epoch, _sequence, *rows = answer
-                if role != b"primary":
-                    raise MovedError(f"{self.by_port(part.port).name} is {role!r} of segment {segment}, not primary")
-                for key, value, expires_at in rows:
-                    entries[key] = Entry(key, value, None if expires_at < 0 else expires_at)
+                node = self.by_port(part.port)
+                held = node.held(clients[part.port], segment)
+                if held.role != "primary":
+                    raise MovedError(f"{node.name} is {held.role} of segment {segment}, not primary")
+                entries.update((entry.key, entry) for entry in held.entries)
         return entries
 
 

@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+from deelog_interceptors.demo.drain import drain
 from deelog_interceptors.demo.faults import Scene, planned
 from deelog_interceptors.demo.history import merged
 from deelog_interceptors.demo.player import Player
-from deelog_interceptors.demo.processes import until
 from deelog_interceptors.demo.report import shown
 from deelog_interceptors.demo.show import Show
 from deelog_interceptors.demo.stage import (
@@ -34,15 +34,13 @@ from deelog_interceptors.demo.stage import (
     set_up,
     writes_of,
 )
-from deelog_interceptors.demo.topics import end_offsets, fold_changes, fold_diff, read_topic
+from deelog_interceptors.demo.topics import fold_changes, fold_diff, read_topic
 from deelog_interceptors.demo.traces import final_of, read_final
 from deelog_interceptors.demo.verify import Verdict, verify
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry
 
 _T = TypeVar("_T")
-_DRAIN_SECONDS = 120.0
-_SOON_MS = 600_000
 _SLOWEST = 1.0
 
 
@@ -55,7 +53,7 @@ def run(settings: Settings, show: Show) -> dict[str, Any]:
         stage = set_up(settings, show, stack)
         try:
             player = _timed(stage, "run", lambda: _run(stage))
-            caches = _timed(stage, "drain", lambda: _drain(stage))
+            caches = _timed(stage, "drain", lambda: drain(stage))
             show.say("reading the change topic and the diff with a plain consumer, and comparing key by key")
             report = _timed(stage, "verify", lambda: _verify(stage, player, caches))
         except (TimeoutError, DeelogError) as error:
@@ -146,45 +144,6 @@ class _Ticker:
 
 def _diff_note(progress: dict[str, Any] | None) -> str:
     return "the Spark job has not begun" if progress is None else f"the Spark job has read {progress['records']:,}"
-
-
-def _drain(stage: Stage) -> dict[bytes, Entry]:
-    """Waits until nothing moves any more and returns what the caches hold then."""
-    show, cluster = stage.show, stage.cluster
-    show.say("load over; waiting until short-lived entries have expired, all is written and the Spark job has read it")
-    cluster.wait_whole()
-    held: dict[bytes, Entry] = {}
-
-    def settled() -> bool:
-        held.clear()
-        held.update(cluster.dump())
-        soon = time.time() * 1000 + _SOON_MS
-        return all(entry.expires_at is None or entry.expires_at > soon for entry in held.values())
-
-    until(settled, _DRAIN_SECONDS, "short-lived entries to expire", 0.5)
-    until(lambda: _unwritten(stage) == 0, _DRAIN_SECONDS, "the nodes to write all that they captured", 0.2)
-    ends: dict[int, int] = {}
-
-    def level() -> bool:
-        stage.supervise()
-        ends.update(end_offsets(stage.kafka.bootstrap, stage.topics.changes))
-        progress = progress_of(stage.checkpoint)
-        read = progress["input_offsets"] if progress else {}
-        return all(int(read.get(str(partition), -1)) >= end for partition, end in ends.items() if end)
-
-    until(level, _DRAIN_SECONDS, "the Spark job to read the change topic to its end", 0.2)
-    return cluster.dump()
-
-
-def _unwritten(stage: Stage) -> int:
-    """Operations and owed resets that are not in Kafka yet, over all nodes; -1 where a node does not answer."""
-    total = 0
-    for node in stage.cluster.nodes:
-        stats = stage.monitor.poll(node)
-        if stats is None:
-            return -1
-        total += int(stats["unwritten"])
-    return total
 
 
 def _verify(stage: Stage, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from deelog_schemas.errors import DeelogError
 
@@ -140,3 +142,22 @@ def until(condition: Callable[[], bool], seconds: float, what: str, every: float
             raise TimeoutError(f"waited {seconds:g} s in vain for: {what}")
         time.sleep(every)
     return time.monotonic() - begin
+
+
+@contextmanager
+def ends_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block like Ctrl-C does: in order, with everything cleaned up; further ones wait."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(other, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
+
+    former = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

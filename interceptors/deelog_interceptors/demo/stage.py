@@ -74,6 +74,7 @@ class Stage:
     seconds: dict[str, float] = field(default_factory=dict)
     happened: list[Happened] = field(default_factory=list)
     diff_restarts: int = 0
+    most_diff_restarts: int = _DIFF_RESTARTS
 
     @property
     def checkpoint(self) -> Path:
@@ -84,7 +85,7 @@ class Stage:
         if self.diff.pid is not None:
             return
         self.diff_restarts += 1
-        if self.diff_restarts > _DIFF_RESTARTS:
+        if self.diff_restarts > self.most_diff_restarts:
             self.diff.must_run()
         self.show.say(f"the Spark job ended with exit code {self.diff.exit_code}; starting it again")
         self.diff.start()
@@ -122,7 +123,7 @@ def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
     }
     names = [f"n{number + 1}" for number in range(settings.nodes)]
     cluster = Cluster(names, directory, {**shared, **_node_settings(settings, operations)})
-    diff = _diff_job(directory, shared, spark_jars, stack)
+    diff = diff_job(directory, shared, spark_jars, stack)
     for child in (*cluster.nodes, diff):
         stack.callback(child.kill)
     monitor = Monitor(cluster)
@@ -130,8 +131,7 @@ def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
     try:
         cluster.start()
         show.say(f"{settings.nodes} nodes serve {SEGMENTS} segments, each with a primary and its backups in sync")
-        diff.start()
-        until(lambda: _runs(diff), _DIFF_START_SECONDS, "the Spark job to start")
+        start_diff(diff)
         show.say("the Spark job runs")
     except (TimeoutError, DeelogError) as error:
         raise DemoError(explained(stage, error)) from error
@@ -141,9 +141,15 @@ def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
     return stage
 
 
-def _runs(diff: Child) -> bool:
-    diff.must_run()
-    return diff.line(_DIFF_LINE) is not None
+def start_diff(diff: Child) -> float:
+    """Starts the Spark job and returns once it reads, with the seconds taken."""
+
+    def reads() -> bool:
+        diff.must_run()
+        return diff.line(_DIFF_LINE) is not None
+
+    diff.start()
+    return until(reads, _DIFF_START_SECONDS, "the Spark job to start")
 
 
 def _directory(settings: Settings, stack: ExitStack) -> Path:
@@ -174,7 +180,8 @@ def _node_settings(settings: Settings, operations: int) -> dict[str, str]:
     return own
 
 
-def _diff_job(directory: Path, shared: dict[str, str], spark_jars: list[Path], stack: ExitStack) -> Child:
+def diff_job(directory: Path, shared: dict[str, str], spark_jars: list[Path], stack: ExitStack) -> Child:
+    """The Spark job, not started yet; its checkpoint is `directory / "checkpoint"`, `stack` removes its other files."""
     config = directory / "diff.properties"
     own = {"diff.checkpoint.location": str(directory / "checkpoint"), "diff.trigger.interval.ms": "500"}
     config.write_text(javaproperties.dumps({**shared, **own}, timestamp=False))
