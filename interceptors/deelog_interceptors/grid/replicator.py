@@ -11,8 +11,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from enum import Enum, auto
+from typing import Any, Protocol
 
 import msgspec
 
@@ -45,6 +46,22 @@ _CHUNK_OPERATIONS = 2000
 _MAX_PATCH_OPERATIONS = 20_000
 
 
+class Work(Protocol):
+    """What the replicator needs of `asyncio.Task`."""
+
+    def cancel(self) -> object: ...
+    def cancelled(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def add_done_callback(self, call: Callable[[Any], object]) -> object: ...
+
+
+class Turns(Protocol):
+    """What the replicator needs of an event loop: asyncio's, or that of a simulation."""
+
+    def call_soon(self, call: Callable[[], None]) -> object: ...
+    def create_task(self, work: Coroutine[Any, Any, None]) -> Work: ...
+
+
 class Stage(Enum):
     ASKED = auto()
     DIVERGING = auto()
@@ -67,12 +84,12 @@ class Session:
         self.level_from = 0
         """Everything up to here may be acknowledged without it: in sync only once it answered this much."""
         self.backlog: list[Operation] = []
-        self.task: asyncio.Task[None] | None = None
+        self.task: Work | None = None
 
 
 class Replicator:
     """`on_level(segment)` is told when a segment's acknowledged position moves; `poke` asks for a heartbeat soon;
-    `on_error` gets what no rule expects: the node should end."""
+    `on_error` gets what no rule expects: the node should end. `turns` defaults to the running asyncio loop."""
 
     def __init__(
         self,
@@ -82,8 +99,10 @@ class Replicator:
         on_level: Callable[[Segment], None],
         poke: Callable[[], None],
         on_error: Callable[[BaseException], None],
+        turns: Turns | None = None,
     ) -> None:
         self.store: Store
+        self._turns = turns
         self.topology_id = 0
         self.unreplicated = 0
         self.stale_answers = self.recovered_by_operations = self.recovered_by_state = self.timed_out = 0
@@ -93,6 +112,10 @@ class Replicator:
         self._dirty: dict[Segment, None] = {}
         self._scheduled = self._congested = False
         self._room: list[asyncio.Future[None]] = []
+
+    @property
+    def _loop(self) -> Turns:
+        return self._turns or asyncio.get_running_loop()
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
@@ -112,7 +135,7 @@ class Replicator:
             self._dirty[segment] = None
             if not self._scheduled:
                 self._scheduled = True
-                asyncio.get_running_loop().call_soon(self._flush)
+                self._loop.call_soon(self._flush)
 
     def reply(self, to: ReplyTo, reply: bytes, upto: Iterable[tuple[Segment, int]]) -> bytes | Pending:
         """The reply itself where all of it is acknowledged at the configured level, else one that waits for it."""
@@ -442,10 +465,10 @@ class Replicator:
     def _recover(self, segment: Segment, session: Session, first: Iterator[AnyFrame], rest: list[Operation]) -> None:
         session.stage = Stage.RECOVERING
         session.backlog = rest
-        session.task = asyncio.create_task(self._run_recovery(segment, session, first))
+        session.task = self._loop.create_task(self._run_recovery(segment, session, first))
         session.task.add_done_callback(self._recovery_ended)
 
-    def _recovery_ended(self, task: asyncio.Task[None]) -> None:
+    def _recovery_ended(self, task: Work) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_error(error)

@@ -22,22 +22,32 @@ _EXPIRE_AT_ONCE: Final = 500
 _HEAP_SLACK: Final = 50_000
 
 
+def now_us() -> int:
+    """Unix microseconds."""
+    return time.time_ns() // 1000
+
+
 def now_ms() -> int:
     """Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 class Store:
-    """`on_operation` is told of every captured operation, after it was appended to the op log."""
+    """`on_operation` is told of every captured operation, after it was appended to the op log. `clock` tells Unix
+    microseconds."""
 
     def __init__(
-        self, settings: Settings, core: ConnectorCore, on_operation: Callable[[Segment, Operation], None]
+        self,
+        settings: Settings,
+        core: ConnectorCore,
+        on_operation: Callable[[Segment, Operation], None],
+        clock: Callable[[], int] = now_us,
     ) -> None:
         self.settings = settings
         self.core = core
         self.segments = [Segment(number) for number in range(settings.segments)]
         self.evicted = self.expired = 0
-        self._on_operation = on_operation
+        self._on_operation, self._clock = on_operation, clock
         self._heap: list[tuple[int, int, bytes]] = []
         self._heap_limit = _HEAP_SLACK
 
@@ -49,7 +59,7 @@ class Store:
         if key not in data:
             return None
         value = data[key]
-        if value[1] is None or value[1] > now_ms():
+        if value[1] is None or value[1] > self._clock() // 1000:
             return value
         if segment.role is Role.PRIMARY and not segment.closed:
             self._gone(segment, key, Reason.EXPIRE)
@@ -108,7 +118,7 @@ class Store:
     ) -> int:
         image = before[0] if before is not None and self.settings.before_full else None
         operation = self.core.append(
-            segment.number, reason, key, value, expires_at, time.time_ns() // 1000, before is not None, image
+            segment.number, reason, key, value, expires_at, self._clock(), before is not None, image
         )
         segment.last = operation.sequence
         self._on_operation(segment, operation)
