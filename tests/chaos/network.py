@@ -1,0 +1,188 @@
+"""The network between the parts: a gate in front of each port, which can hold or cut what passes between two of them.
+
+A node listens for its peers at 127.0.0.2 and announces 127.0.0.1; there stands its gate, on the same port. Kafka has a
+second listener behind a gate in the same way. Who dials is found by the process that has the other end of the
+connection. A direction that is *held* delivers nothing, not even an end of connection, until it is healed: then what
+was sent arrives late, as TCP's repeats do. A pair that is *cut* has its connections reset, new ones as well. Where
+nobody listens behind a gate it does not listen either: a refused connection means a dead process, here as elsewhere.
+
+Weighed: iptables in network namespaces (needs root, and leaves rules behind after `kill -9`), a port per pair (nodes
+announce one address for all), and this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import psutil
+
+OUTSIDE: Final = "127.0.0.1"
+INSIDE: Final = "127.0.0.2"
+_CHUNK: Final = 1 << 16
+_PROBE_SECONDS: Final = 0.05
+_CALL_SECONDS: Final = 10.0
+
+T = TypeVar("T")
+Direction = tuple[str, str]
+
+
+class Network:
+    """All gates, in a loop and a thread of their own. `processes` tells the process ids of those who may dial."""
+
+    def __init__(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        self._processes = processes
+        self._open: dict[Direction, asyncio.Event] = {}
+        self._cut: set[Direction] = set()
+        self._pairs: dict[asyncio.StreamWriter, Direction] = {}
+        self._gates: dict[str, asyncio.Server] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+        self.connections = 0
+        """How many connections have passed a gate so far."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def gate(self, name: str, port: int) -> None:
+        """Whoever dials `port` at OUTSIDE gets to `name`, which listens there at INSIDE, now or later."""
+        self._loop.call_soon_threadsafe(self._watch, name, port)
+
+    def hold(self, directions: Iterable[Direction]) -> None:
+        """Nothing passes from the first to the second of each direction until `heal`."""
+        self._call(self._hold(list(directions)))
+
+    def cut(self, one: str, other: str) -> None:
+        """Connections between the two are reset, those that stand and new ones, until `heal`."""
+        self._call(self._reset(one, other))
+
+    def heal(self, directions: Iterable[Direction]) -> None:
+        """Ends what was done to these directions; what was held arrives."""
+        self._call(self._healed(list(directions)))
+
+    def stop(self) -> None:
+        """Closes every gate and connection."""
+        if self._thread.ident is None:
+            return
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS)
+
+    async def _hold(self, directions: list[Direction]) -> None:
+        for direction in directions:
+            self._way(direction).clear()
+
+    async def _reset(self, one: str, other: str) -> None:
+        both = {(one, other), (other, one)}
+        self._cut |= both
+        for writer, pair in list(self._pairs.items()):
+            if pair in both:
+                writer.transport.abort()
+
+    async def _healed(self, directions: list[Direction]) -> None:
+        for direction in directions:
+            self._way(direction).set()
+            self._cut.discard(direction)
+
+    async def _end(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for server in self._gates.values():
+            server.close()
+        for writer in list(self._pairs):
+            writer.transport.abort()
+        current = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not current]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _way(self, direction: Direction) -> asyncio.Event:
+        if direction not in self._open:
+            self._open[direction] = asyncio.Event()
+            self._open[direction].set()
+        return self._open[direction]
+
+    def _watch(self, name: str, port: int) -> None:
+        task = asyncio.create_task(self._until_it_listens(name, port))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _until_it_listens(self, name: str, port: int) -> None:
+        """Opens the gate as soon as somebody listens behind it."""
+        while not await _listens(port):  # noqa: ASYNC110  # another process starts to listen, which nothing tells
+            await asyncio.sleep(_PROBE_SECONDS)
+
+        async def dialled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._dialled(name, port, reader, writer)
+
+        self._gates[name] = await asyncio.start_server(dialled, OUTSIDE, port)
+
+    async def _ended(self, name: str, port: int) -> None:
+        """A connection ended: where nobody listens any more, the gate closes until somebody does."""
+        if name in self._gates and not await _listens(port):
+            server = self._gates.pop(name, None)
+            if server is not None:  # several connections end at once
+                server.close()
+                self._watch(name, port)
+
+    async def _dialled(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        source = self._source(writer.get_extra_info("peername")[1], port)
+        if source is None or (source, name) in self._cut:
+            writer.transport.abort()
+            return
+        there, back = (source, name), (name, source)
+        self._pairs[writer] = there
+        behind: asyncio.StreamWriter | None = None
+        try:
+            await self._way(there).wait()
+            answers, behind = await asyncio.open_connection(INSIDE, port)
+            self._pairs[behind] = back
+            self.connections += 1
+            await asyncio.gather(self._pump(reader, behind, there), self._pump(answers, writer, back))
+        except OSError:
+            writer.transport.abort()
+        finally:
+            for end in (writer, behind):
+                if end is not None:
+                    self._pairs.pop(end, None)
+                    end.transport.abort()
+            await self._ended(name, port)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
+        data: bytes | None = None
+        with contextlib.suppress(ConnectionError):
+            while data != b"":
+                data = await reader.read(_CHUNK)
+                await self._way(way).wait()
+                writer.write(data)
+                await writer.drain()
+        # The end of a connection travels like anything else.
+        await self._way(way).wait()
+        writer.transport.abort() if data != b"" else writer.close()
+
+    def _source(self, dialled_from: int, port: int) -> str | None:
+        for name, process in self._processes().items():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for found in psutil.Process(process).net_connections("tcp4"):
+                    if found.laddr and found.laddr.port == dialled_from and found.raddr and found.raddr.port == port:
+                        return name
+        return None
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(INSIDE, port)
+    except ConnectionRefusedError:
+        return False
+    writer.transport.abort()
+    return True
