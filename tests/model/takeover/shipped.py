@@ -1,0 +1,222 @@
+"""The product's decisions, as the model calls them: each is the shipped function, and each can be replaced by a rule.
+
+Arguments are turned into what the product takes (member texts, byte keys, `ScannedRecord`s), and answers are
+remembered per arguments: the functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from deelog_connector.core import decide
+from deelog_connector.core import history as past
+from deelog_connector.core.effects import ScannedRecord
+from deelog_connector.core.history import History
+from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.scan import Claimant, SegmentScan, reason_to_reset
+from deelog_connector.core.segment import RECHECK, Phase
+from deelog_connector.core.table import PositionsTable
+from deelog_schemas.digest import digest_of
+from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Header, Kind
+from deelog_schemas.operation import Entry, Operation, Reason
+from deelog_schemas.positions import ClaimState, PositionState, ResetState, StateRecord
+from deelog_schemas.records import Record
+from deelog_spark.fold import StartFold
+from tests.model.takeover.state import Claims, Op, Rec
+
+TOPIC: Final = "t"
+MEMBERS: Final = [f"n{m % 10}@{m // 10}" for m in range(60)]
+_KEYS: Final = [b"k%d" % k for k in range(10)]
+_KINDS: Final = {
+    "op": Kind.CHANGE, "claim": Kind.CLAIM, "active": Kind.ACTIVE, "rel": Kind.RELEASE, "rb": Kind.RESET_BEGIN,
+    "rs": Kind.READ, "re": Kind.RESET_END,
+}  # fmt: skip
+PHASES: Final = {
+    "c": Phase.CLAIM, "k": Phase.CLAIM, "l": Phase.LOOK, "f": Phase.FENCE, "a": Phase.ACTIVE, "r": Phase.READ,
+    "t": Phase.OWED, "u": Phase.ROWS, "o": Phase.WRITING, "z": Phase.RELEASED,
+}  # fmt: skip
+ROLES: Final = {phase: role for role, phase in reversed(PHASES.items())}
+
+
+class Scan(NamedTuple):
+    """The outcome of a scan; keys and members as the model's numbers."""
+
+    written: int | None
+    phantoms: frozenset[int]
+    claims: Claims
+    released_by: int
+    open_reset: bool
+    end_beyond: bool
+    top_phantom: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The shipped functions. A rule is removed by putting another one in the place of the one that upholds it."""
+
+    outranking: Callable[..., Claimant | None] = decide.outranking
+    to_fence: Callable[..., frozenset[Claimant]] = decide.to_fence
+    foreign: Callable[..., frozenset[str]] = decide.foreign
+    where_to_read: Callable[..., decide.ReadStart] = decide.where_to_read
+    scan: Callable[[History], SegmentScan] = SegmentScan
+    reason_to_reset: Callable[..., str | None] = reason_to_reset
+    to_correct: Callable[..., list[bytes]] = decide.to_correct
+    advanced_read_from: Callable[..., int | None] = decide.advanced_read_from
+    holds: Callable[..., bool] = past.holds
+    common_point: Callable[[History, History], int] = past.common_point
+    holds_all_after: Callable[[int, int], bool] = decide.holds_all_after
+    knows_what_it_drops: Callable[[int, int, int], bool] = decide.knows_what_it_drops
+    recheck: Mapping[Phase, Phase] = field(default_factory=lambda: RECHECK)
+    coalesce: Callable[[OpLog, int, int, int], int] = lambda log, above, acked, _last: log.coalesce(above, acked)
+    state_of_claim: Callable[[StateRecord], StateRecord] = lambda record: record
+
+    def but(self, **changes: Any) -> Decisions:
+        """With some of them replaced."""
+        return replace(self, **changes)
+
+
+class _Decoding:
+    """Of the Spark job's tables, what its fold needs."""
+
+    def entry(self, record: Record) -> tuple[bytes, Entry | None]:
+        return _decoded(record)
+
+
+class Shipped:
+    """`Decisions` in the model's terms."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self.decisions = decisions
+        self.scan = lru_cache(1 << 16)(self._scan)
+        self.claims_after = lru_cache(1 << 14)(self._claims_after)
+        self.derived = lru_cache(1 << 16)(self._derived)
+        self.derived_late = lru_cache(1 << 16)(self._derived_late)
+        self.seen = lru_cache(1 << 14)(self._seen)
+
+    # -- LOOK and READ ---------------------------------------------------------------------------------------------
+
+    def _scan(self, history: History, written: int | None, records: tuple[Rec, ...]) -> Scan:
+        scan = self.decisions.scan(history)
+        scan.written = written
+        for offset, r in enumerate(records):
+            control = {"epoch": r.by, "member": MEMBERS[r.who]}
+            key = _KEYS[r.key] if r.kind in ("op", "rs") else b""
+            scan.apply(ScannedRecord(offset, _KINDS[r.kind], r.seg, r.epoch, r.seq, key, control))
+        by = MEMBERS.index(scan.released_by) if scan.released_by else -1
+        phantoms = frozenset(map(_KEYS.index, scan.phantoms))
+        beyond = [(r.epoch, r.seq) for r in records if r.kind == "op" and r.seq > past.end_of(history, r.epoch)]
+        top = max(beyond, default=(0, 0))
+        return Scan(scan.written, phantoms, _numbers(scan.claims), by, scan.open_reset, scan.end_beyond, top)
+
+    def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> decide.ReadStart:
+        """Where READ begins."""
+        _, position, reset = known
+        state = PositionState(position[0], position[1], position[2], position[3], 0, TOPIC, "") if position else None
+        opened = ResetState("", reset[0], reset[1], "", reset[2], "") if reset else None
+        return self.decisions.where_to_read(history, epoch, state, opened, TOPIC)
+
+    def _seen(self, claims: Claims, epoch: int, member: int, released: int) -> tuple[bool, Claims, tuple[int, ...]]:
+        """Of the claims seen: whether to step down, whom to fence, and the nodes that this concerns."""
+        d, mine = self.decisions, MEMBERS[member]
+        seen = frozenset((e, MEMBERS[m]) for e, m in claims)
+        victims = d.to_fence(seen, mine, MEMBERS[released] if released >= 0 else None)
+        nodes = sorted({MEMBERS.index(m) % 10 for m in d.foreign(victims, mine)})
+        return d.outranking(seen, epoch, mine) is not None, _numbers(victims), tuple(nodes)
+
+    def reset_reason(self, scan: Scan, complete_from: int, owed: int, opened: bool) -> str | None:
+        """DECIDE."""
+        found = SegmentScan((), scan.written, set(), set(), None, scan.open_reset, scan.end_beyond)
+        return self.decisions.reason_to_reset(found, complete_from, "owed" if owed else None, opened)
+
+    def corrections(self, phantoms: frozenset[int], log: tuple[Op, ...], written: int) -> list[int]:
+        """The keys to correct."""
+        pending = {_KEYS[k] for _, q, k, _ in log if q > written}
+        return [_KEYS.index(k) for k in self.decisions.to_correct({_KEYS[k] for k in phantoms}, pending)]
+
+    def phase_after_failure(self, role: str) -> str | None:
+        """The role in which a primary takes up again after a failed transaction; None: it goes on as before."""
+        target = self.decisions.recheck.get(PHASES[role])
+        return None if target is None else ROLES[target]
+
+    # -- the positions topic ---------------------------------------------------------------------------------------
+
+    def _claims_after(self, claims: Claims, claim: tuple[int, int], victims: Claims) -> Claims:
+        """The claims that the positions topic keeps, after one more and the removal of others."""
+        table = PositionsTable()
+        records = [_claim(e, m) for e, m in claims] + [_claim(*claim)] + [_claim(None, m) for _, m in victims]
+        for record in records:
+            table.apply(self.decisions.state_of_claim(record))
+        return _numbers(table.claimants(0))
+
+    # -- op logs ---------------------------------------------------------------------------------------------------
+
+    def coalesced(self, log: tuple[Op, ...], above: int, acked: int) -> tuple[Op, ...]:
+        """The op log after older operations of a key gave way to its newest one in (above, acked]."""
+        shipped = OpLog(Budget(1 << 30, 1 << 30))
+        for e, q, k, v in log:
+            shipped.append(Operation(e, q, Reason.PUT, _KEYS[k], b"%d" % v, None, 0, True))
+        self.decisions.coalesce(shipped, above, acked, log[-1][1])
+        return tuple((o.epoch, o.sequence, _KEYS.index(o.key), int(o.value or b"")) for o in shipped)
+
+    # -- what a reader derives -------------------------------------------------------------------------------------
+
+    def _derived_late(
+        self, records: tuple[tuple[int, Rec], ...], base: int, reset: tuple[int, ...]
+    ) -> tuple[tuple[tuple[int, int], ...], str]:
+        """What a reader derives that comes when compaction has been at work: it begins at the base offset."""
+        named = ResetState("named", reset[0], reset[1], "", reset[2], "") if reset else None
+        fold = StartFold(0, base, named)
+        for offset, r in records:
+            try:
+                fold.apply(_record(r)._replace(offset=offset), _TABLES)
+            except RecordError as error:
+                return (), f"V7 a late reader stops: {error}"[:120]
+        fold.finish()
+        entries = tuple(sorted((_KEYS.index(k), int(e.value)) for k, e in fold.entries.items()))
+        return entries, "V1 a reset is left open" if fold.open is not None else ""
+
+    def _derived(self, records: tuple[Rec, ...]) -> tuple[tuple[tuple[int, int], ...], str]:
+        """The entries that a reader derives of a segment's records, and what troubles it."""
+        reader = SegmentReader(0)
+        for record in records:
+            try:
+                reader.apply(_record(record), _decoded)
+            except RecordError as error:
+                return (), f"V7 a reader stops: {error}"[:120]
+        entries = tuple(sorted((_KEYS.index(k), int(e.value)) for k, e in reader.entries.items()))
+        if reader.open is not None:
+            return entries, "V1 a reset is left open"
+        return entries, "V3 a reader sees a position twice" if reader.repeats else ""
+
+
+def _claim(epoch: int | None, member: int) -> StateRecord:
+    text = MEMBERS[member]
+    return StateRecord("claim", 0, text, None if epoch is None else ClaimState(epoch, text, 1, 1, 0))
+
+
+def _numbers(claims: Any) -> Claims:
+    return tuple(sorted((e, MEMBERS.index(m)) for e, m in claims))
+
+
+_TABLES: Final[Any] = _Decoding()
+
+
+@lru_cache(1 << 16)
+def _record(r: Rec) -> Record:
+    control: dict[str, Any] = {"epoch": r.by, "member": MEMBERS[r.who], "id": str(r.val), "reason": "model"}
+    if r.kind == "re":
+        rid, entries = r.val
+        live = [(_KEYS[k], b"%d" % v) for k, v in enumerate(entries) if v]
+        control |= {"id": str(rid), "count": len(live), "digest": digest_of(live)}
+    key = _KEYS[r.key] if r.kind in ("op", "rs") else b""
+    value = b"%d" % r.val if r.kind in ("op", "rs") and r.val else None
+    return Record(TOPIC, 0, 0, Header(_KINDS[r.kind], 0, 0, r.epoch, r.seq, 0), key, value, control)
+
+
+def _decoded(record: Record) -> tuple[bytes, Entry | None]:
+    return record.key, None if record.value is None else Entry(record.key, record.value, None)
