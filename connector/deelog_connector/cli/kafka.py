@@ -55,7 +55,8 @@ def start(port: int, data_dir: Path | None, heap: str, foreground: bool) -> None
     broker = EmbeddedKafka(_data_dir(data_dir), port, heap, detached=not foreground)
     if not foreground:
         broker.start()
-        _announce(broker.bootstrap, f"process {broker.pid}, log {broker.log}; end it with `deelog kafka stop`")
+        named = f" --data-dir {data_dir}" if data_dir else ""
+        _announce(broker.bootstrap, f"process {broker.pid}, log {broker.log}; end it with `deelog kafka stop{named}`")
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -34,6 +34,19 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 
 log = logging.getLogger(__name__)
+_FENCING: Final = ("_FENCED", "fenced by a newer instance", "operation with an old epoch", "load in progress: retrying")
+
+
+def _said_by_us(record: logging.LogRecord) -> bool:
+    # To be fenced is how a takeover works, and who catches the error says so in one line: librdkafka's three lines of
+    # it, two of them CRITICAL, are details. So is a coordinator of transactions that is not ready yet.
+    if any(words in record.getMessage() for words in _FENCING):
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+        return log.isEnabledFor(logging.INFO)
+    return True
+
+
+log.addFilter(_said_by_us)
 
 REQUEST_SECONDS: Final = 10.0
 """How long one request to the brokers may take before it is tried again or given up."""
@@ -235,6 +248,8 @@ def fence(config: Config, transactional_ids: Iterable[str]) -> None:
             producer.init_transactions(REQUEST_SECONDS)
         except KafkaException as error:
             raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
+        finally:
+            del producer  # not `close()`, which would wait for brokers that are away; a traceback would keep it
 
 
 class Tail:
@@ -249,6 +264,7 @@ class Tail:
             try:
                 low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_SECONDS)
             except KafkaException as error:
+                self._consumer.close()
                 raise KafkaAway(f"cannot read {topic}[{partition}]: {error.args[0].str()}") from error
             assigned.append(TopicPartition(topic, partition, high if from_end else low))
         self._consumer.assign(assigned)
@@ -360,10 +376,14 @@ class Brokers:
             self._client = AdminClient({**common_settings(self._config), **dict(self._config.overrides("admin"))})
         return self._client
 
+    def close(self) -> None:
+        """Lets go of the client; the next question makes a new one."""
+        self._client = None
+
     def _away(self, what: str, error: KafkaException) -> KafkaAway:
         # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
         # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
-        self._client = None
+        self.close()
         return KafkaAway(f"{what}: {error.args[0].str()}")
 
     def ensure(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:

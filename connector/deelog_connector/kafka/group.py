@@ -29,6 +29,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from deelog_connector.kafka.client import common_settings
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 
@@ -58,10 +59,6 @@ class TopologyRecord(NamedTuple):
     value: bytes | None
 
 
-def _common(config: Config) -> dict[str, Any]:
-    return {"bootstrap.servers": ",".join(config["bootstrap.servers"])}
-
-
 def _error(found: KafkaException) -> KafkaError:
     error: KafkaError = found.args[0]
     return error
@@ -69,7 +66,7 @@ def _error(found: KafkaException) -> KafkaError:
 
 def create_topology_topic(config: Config) -> None:
     """Creates the topology topic (one partition, compacted) where it is missing. Blocks; `GridKafkaError`."""
-    admin = AdminClient(_common(config) | dict(config.overrides("admin")))
+    admin = AdminClient(common_settings(config) | dict(config.overrides("admin")))
     topic = config.topics.topology
     new = NewTopic(
         topic,
@@ -99,7 +96,7 @@ class TopologyReader:
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._topic = config.topics.topology
-        self._settings = _common(config) | {
+        self._settings = common_settings(config) | {
             "group.id": f"{config.topics.controller_group}.reader",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
@@ -162,7 +159,7 @@ def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *
 def publish(config: Config, key: str, value: bytes) -> None:
     """Writes one record to the topology topic, outside any transaction; returns once Kafka holds it. Blocks."""
     producer = Producer(
-        _common(config)
+        common_settings(config)
         | {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0, "linger.ms": 0}
         | dict(config.overrides("producer"))
     )
@@ -194,7 +191,7 @@ def fence(config: Config, node_id: str) -> None:
 
 def _transactional(config: Config, transactional_id: str) -> Any:
     return Producer(
-        _common(config)
+        common_settings(config)
         | {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": config["transaction.timeout.ms"],
@@ -218,7 +215,7 @@ class ControllerSeat:
         self._config = config
         self._topic = config.topics.topology
         timeout = config["cache.controller.session.timeout.ms"]
-        self._settings = _common(config) | {
+        self._settings = common_settings(config) | {
             "group.id": config.topics.controller_group,
             "client.id": client_id,
             "session.timeout.ms": timeout,

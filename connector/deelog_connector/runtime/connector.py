@@ -19,9 +19,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
-from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_exponential_jitter
+from tenacity import (
+    AsyncRetrying,
+    before_sleep_log,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_never,
+    wait_exponential_jitter,
+)
+from tenacity.stop import StopBaseT
 
 from deelog_connector.core import ConnectorCore, Settings
 from deelog_connector.core.effects import (
@@ -54,6 +63,8 @@ SCAN_SECONDS: Final = 15.0
 WATCH_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.2
 SCANNERS: Final = 4
+
+T = TypeVar("T")
 
 
 class CacheSide(Protocol):
@@ -162,8 +173,8 @@ class Connector:
         self._writer = kafka.Writer(self.config, self._topics.transactional_id_node(node_id), limit)
         for _ in range(SCANNERS):
             self._scanners.put_nowait(kafka.Scanner(self.config, self._topics.changes))
-        self.core.topic_is(await self._blocking(self._brokers.topic_id, self._topics.changes))
-        await self._watch_ends()
+        self.core.topic_is(await self._at_start(self._blocking, self._brokers.topic_id, self._topics.changes))
+        await self._at_start(self._watch_ends)
         caught_up = asyncio.Event()
         self._spawn(self._follow(caught_up))
         waiter: asyncio.Future[Any] = asyncio.ensure_future(caught_up.wait())
@@ -175,7 +186,7 @@ class Connector:
         self._spawn(self._drive())
         self._spawn(self._watch())
         if "kafka" in self.config["signal.enabled.channels"]:
-            self._spawn(self._signals.follow(self._blocking, self._stopping, self.wake))
+            self._spawn(self._signals.follow(partial(self._at_start, self._blocking), self._stopping, self.wake))
 
     async def stop(self, release: bool = True) -> None:
         """Writes what is acknowledged and releases the segments, then closes every client. Bounded; logs what is left.
@@ -215,6 +226,7 @@ class Connector:
             self._scanners.get_nowait().close()
         if self._writer:
             self._writer.discard()
+        self._brokers.close()
 
     # -- for the interceptor --------------------------------------------------------------------------------------
 
@@ -358,7 +370,7 @@ class Connector:
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """The tail of the positions topic: it prunes, and shows one's own claims."""
         topic = self._topics.positions
-        tail = await self._blocking(kafka.Tail, self.config, topic, self._partitions)
+        tail = await self._at_start(self._blocking, kafka.Tail, self.config, topic, self._partitions)
         try:
             while not self._stopping.is_set():
                 for raw in await self._blocking(tail.read, 0.1):
@@ -431,15 +443,20 @@ class Connector:
         return await asyncio.get_running_loop().run_in_executor(self._writing, call, *args)
 
     async def _retrying(self, run: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        retries = AsyncRetrying(
-            retry=retry_if_exception_type(kafka.WriteFailed),
-            wait=wait_exponential_jitter(multiplier=0.1, max=self.config["retriable.restart.connector.wait.ms"] / 1000),
-            before_sleep=before_sleep_log(log, logging.WARNING),
-            reraise=True,
-        )
-        async for attempt in retries:
-            with attempt:
-                await run(*args)
+        await self._again_on(kafka.WriteFailed, stop_never, run, *args)
+
+    async def _at_start(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
+        # Partitions of a topic that was just made, or of a broker that is just back, have no leader for a moment.
+        return await self._again_on(kafka.KafkaAway, stop_after_delay(kafka.REQUEST_SECONDS), run, *args)
+
+    async def _again_on(
+        self, error: type[Exception], stop: StopBaseT, run: Callable[..., Awaitable[T]], *args: Any
+    ) -> T:
+        retry = retry_if_exception_type(error)
+        longest = self.config["retriable.restart.connector.wait.ms"] / 1000
+        wait = wait_exponential_jitter(multiplier=0.1, max=longest)
+        said = before_sleep_log(log, logging.WARNING)
+        return await AsyncRetrying(retry=retry, stop=stop, wait=wait, before_sleep=said, reraise=True)(run, *args)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
