@@ -35,12 +35,13 @@ from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
 from deelog_spark.planner import START_OVER, Planner, foreign
 from deelog_spark.rows import CHANGE, RESET, Renderer, Row
-from deelog_spark.session import session
+from deelog_spark.session import JARS_VARIABLE, session
 from deelog_spark.writer import Writer, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 log = logging.getLogger("deelog.diff")
 
@@ -112,7 +113,7 @@ class DiffJob:
         trigger: dict[str, Any] = {"availableNow": True}
         if not available_now:
             trigger = {"processingTime": f"{self.config['diff.trigger.interval.ms']} milliseconds"}
-        writing = source.load().writeStream.foreachBatch(self._batch).trigger(**trigger)
+        writing = _loaded(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
         writing = writing.option("checkpointLocation", self._checkpoint.spark.as_uri())
         self._query = writing.queryName(f"{self.topics.diff}-{uuid.uuid4().hex[:8]}").start()
         return self
@@ -309,6 +310,20 @@ class DiffJob:
             log.warning("the lag is unknown: %s", error)
             return None
         return sum(max(0, ends[p] - offset) for p, offset in state.end.items())
+
+
+def _loaded(source: DataStreamReader) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return source.load()
+    except AnalysisException as error:
+        if "Failed to find data source: kafka" not in str(error):
+            raise
+        raise DiffError(
+            f'Spark\'s source for Kafka is missing: set {JARS_VARIABLE}="$(deelog kafka jars)", or start the job by '
+            "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
+        ) from error
 
 
 def _count(into: dict[str, dict[str, int]], ops: dict[str, dict[str, int]]) -> None:
