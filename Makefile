@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test bench lint format types wheel-check lock clean
+.PHONY: help setup java demo test test-compose images bench lint format types wheel-check lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,13 @@ demo: java setup ## show the product on this machine (ARGS="--faults all", see `
 
 test: java setup ## all tests, with a real Kafka and a real Spark (ARGS="-k name")
 	@$(BIN)/python -m pytest $(ARGS)
+
+images: setup ## base images of docker-compose.yml where no image registry is reached (Docker, debootstrap, root)
+	@tools/images/build.sh $(ARGS)
+
+test-compose: setup ## docker-compose.yml for real: up, written to, a node killed, the diff compared, down (Docker)
+	@tools/images/build.sh --pull
+	@$(BIN)/python -m pytest -m compose tests/compose --log-cli-level=INFO $(ARGS)
 
 bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \

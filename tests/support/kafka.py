@@ -1,7 +1,7 @@
 """Where tests take their Kafka from, as one object that can be stopped, paused and restarted.
 
-DEELOG_TEST_BOOTSTRAP names a broker of your own; else a container where a Docker engine answers; else the embedded
-broker. All three are Apache Kafka; DEELOG_TEST_KAFKA=embedded|docker forces one.
+DEELOG_TEST_BOOTSTRAP names a broker of your own; else a container where a Docker engine answers that has Apache's image
+or can pull it; else the embedded broker. All three are Apache Kafka; DEELOG_TEST_KAFKA=embedded|docker forces one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -21,6 +22,7 @@ from deelog_connector.kafka.probe import HOST, free_port, wait_until_it_serves
 
 IMAGE = "apache/kafka:4.3.1"
 _ENGINE_SECONDS = 2
+_PULL_SECONDS = 300
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _START_SECONDS = 90.0
 
@@ -83,8 +85,12 @@ class ContainerBroker:
     """Apache's image in a container, with the same settings as the embedded broker, on a fixed port of this host."""
 
     def __init__(self) -> None:
+        from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
 
+        # What removes the container after a `kill -9` of the tests, where it can be had.
+        if not _to_be_had(testcontainers_config.ryuk_image):
+            testcontainers_config.ryuk_disabled = True
         self._port = free_port()
         inside = settings(self._port, 9093, Path("/tmp/kraft"))
         inside["listeners"] = f"PLAINTEXT://:{self._port},CONTROLLER://:9093"
@@ -127,8 +133,9 @@ class ContainerBroker:
         self._container.stop()
 
 
-def _engine_answers() -> bool:
-    """Whether a Docker engine answers within two seconds."""
+@cache
+def _to_be_had(image: str) -> bool:
+    """Whether a Docker engine answers within two seconds and has the image or can pull it."""
     if not os.environ.get("DOCKER_HOST"):
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(_ENGINE_SECONDS)
@@ -137,18 +144,20 @@ def _engine_answers() -> bool:
             except OSError:
                 return False
     import docker
-    from docker.errors import DockerException
+    from docker.errors import DockerException, ImageNotFound
+    from requests.exceptions import RequestException
 
     try:
-        client = docker.from_env(timeout=_ENGINE_SECONDS)
-    except DockerException:
+        with closing(docker.from_env(timeout=_ENGINE_SECONDS)) as quick:
+            quick.ping()
+        with closing(docker.from_env(timeout=_PULL_SECONDS)) as client:
+            try:
+                client.images.get(image)
+            except ImageNotFound:
+                client.images.pull(image)
+    except (DockerException, RequestException):
         return False
-    try:
-        return bool(client.ping())
-    except DockerException:
-        return False
-    finally:
-        client.close()
+    return True
 
 
 @contextmanager
@@ -157,7 +166,7 @@ def running_broker(data_dir: Path) -> Iterator[Broker]:
     bootstrap, forced = os.environ.get("DEELOG_TEST_BOOTSTRAP"), os.environ.get("DEELOG_TEST_KAFKA")
     if bootstrap:
         yield ForeignBroker(bootstrap)
-    elif forced == "docker" or (forced is None and _engine_answers()):
+    elif forced == "docker" or (forced is None and _to_be_had(IMAGE)):
         broker = ContainerBroker()
         try:
             yield broker
