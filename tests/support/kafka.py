@@ -94,7 +94,10 @@ class ContainerBroker:
         self._port = free_port()
         inside = settings(self._port, 9093, Path("/tmp/kraft"))
         inside["listeners"] = f"PLAINTEXT://:{self._port},CONTROLLER://:9093"
-        self._container = DockerContainer(IMAGE).with_bind_ports(self._port, self._port)
+        self._container = DockerContainer(IMAGE)
+        # On one interface, in Docker's own form: `with_bind_ports` knows only all of them.
+        ports: Any = self._container.ports
+        ports[str(self._port)] = (HOST, self._port)
         for name, value in inside.items():
             self._container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
         self._container.start()
