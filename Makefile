@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test test-compose images bench lint format types wheel-check lock clean
+.PHONY: help setup java demo test model test-compose images bench lint format types wheel-check lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -42,6 +42,10 @@ images: setup ## base images of docker-compose.yml where no image registry is re
 test-compose: setup ## docker-compose.yml for real: up, written to, a node killed, the diff compared, down (Docker)
 	@tools/images/build.sh --pull
 	@$(BIN)/python -m pytest -m compose tests/compose --log-cli-level=INFO $(ARGS)
+
+model: setup ## explore the models: each rule removed, then millions of states with all on (ARGS="--states 100000")
+	@$(BIN)/python -m tests.model table
+	@$(BIN)/python -m tests.model explore $(ARGS)
 
 bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \

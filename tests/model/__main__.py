@@ -14,6 +14,8 @@ from typing import Protocol
 import click
 from rich.console import Console
 
+from tests.model.diff import rules as diff
+from tests.model.diff import suite as diff_suite
 from tests.model.explore import Result
 from tests.model.takeover import rules as takeover
 from tests.model.takeover import suite as takeover_suite
@@ -44,7 +46,10 @@ class Model:
     configurations: Sequence[str]
 
 
-MODELS = {"takeover": Model(takeover.run, takeover.RULES, takeover_suite.QUICK + takeover_suite.LONG)}
+MODELS = {
+    "takeover": Model(takeover.run, takeover.RULES, takeover_suite.QUICK + takeover_suite.LONG),
+    "diff": Model(diff.run, diff.RULES, diff_suite.QUICK + diff_suite.LONG),
+}
 
 
 @click.group(help=__doc__)
