@@ -23,14 +23,18 @@ _COMMANDS = b"*2\r\n" + _COMMAND % b"set" + _COMMAND % b"del"
 class FailingCluster:
     """Two nodes, half of the slots each. A share of `trouble` of the writes fails in one of several ways.
 
-    `refused` is a key that is always answered with an error for good; `down` makes every write fail.
+    `refused` is a key that is always answered with an error for good; `down` makes every write fail. Every
+    `headless`-th answer about slots, the first one included, says that no slot has a primary.
     """
 
-    def __init__(self, seed: int, trouble: float = 0.0, refused: bytes = b"", down: bool = False) -> None:
+    def __init__(
+        self, seed: int, trouble: float = 0.0, refused: bytes = b"", down: bool = False, headless: int = 0
+    ) -> None:
         self.applied: list[tuple[bytes, bytes | None]] = []
         self.troubles: set[str] = set()
         self._draw = random.Random(seed)
         self._trouble, self._refused, self._down = trouble, refused, down
+        self._headless, self.asked_for_slots = headless, 0
         self._swapped = False
         self._state: dict[bytes, bytes] = {}
         self._lock = threading.Lock()
@@ -112,6 +116,9 @@ class FailingCluster:
         return (slot >= 8192) ^ self._swapped
 
     def _slots(self) -> bytes:
+        self.asked_for_slots += 1
+        if self._headless and self.asked_for_slots % self._headless == 1:
+            return b"*0\r\n"
         rows = b""
         for first, last in ((0, 8191), (8192, 16383)):
             port = self.nodes[self._owner(first)][1]

@@ -70,6 +70,14 @@ def test_a_refused_write_is_counted_and_holds_nothing_up() -> None:
     assert "max.entry.bytes" in player.last_error
 
 
+def test_a_cluster_without_primaries_is_waited_for() -> None:
+    with FailingCluster(3, trouble=0.1, headless=3) as cluster:
+        player = Player(cluster.nodes)
+        player.run(_writes(300, 20))
+        assert cluster.asked_for_slots > 3 * 4  # more often than at the start of each worker
+    assert player.acked == 300
+
+
 def test_deadline_names_key_and_last_answer() -> None:
     with FailingCluster(1, down=True) as cluster:
         player = Player(cluster.nodes, deadline=1.0, workers=1)

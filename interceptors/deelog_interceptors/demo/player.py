@@ -275,7 +275,7 @@ class _Worker:
             # Not execute(): what failed would be sent again one by one, each to wait for its own timeout.
             answers = pipeline.send_cluster_commands(commands, raise_on_error=False, allow_redirections=False)
             if any(isinstance(answer, _MOVED) for answer in answers):
-                client.nodes_manager.initialize()
+                learn_slots(client)
             return list(answers)
         except (RedisError, RedisClusterException, OSError) as error:
             if self.client is not None:
@@ -312,15 +312,26 @@ def _command(write: Write, place: int) -> PipelineCommand:
 def connect(nodes: Sequence[tuple[str, int]]) -> RedisCluster:
     """A cluster client that gives errors back at once instead of hiding them behind retries of its own."""
     node: Callable[[str, int], ClusterNode] = ClusterNode  # its constructor is untyped
-    return RedisCluster(
-        startup_nodes=[node(host, port) for host, port in nodes],
-        dynamic_startup_nodes=False,
-        require_full_coverage=False,
-        reinitialize_steps=1,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=_SOCKET_SECONDS,
-        socket_connect_timeout=_SOCKET_SECONDS,
-    )
+    try:
+        return RedisCluster(
+            startup_nodes=[node(host, port) for host, port in nodes],
+            dynamic_startup_nodes=False,
+            require_full_coverage=False,
+            reinitialize_steps=1,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=_SOCKET_SECONDS,
+            socket_connect_timeout=_SOCKET_SECONDS,
+        )
+    except IndexError as error:  # redis-py's answer to a cluster that has no primaries at the moment
+        raise RedisClusterException("no slot has a primary") from error
+
+
+def learn_slots(client: RedisCluster) -> None:
+    """Asks who owns what. RedisClusterException where nobody owns anything or nobody answers."""
+    try:
+        client.nodes_manager.initialize()
+    except IndexError as error:  # redis-py's answer to a cluster that has no primaries at the moment
+        raise RedisClusterException("no slot has a primary") from error
 
 
 def _is_final(error: Exception) -> bool:
