@@ -18,6 +18,7 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from redis.crc import key_slot
 
@@ -177,12 +178,22 @@ def check_states(
     verdict.problems.extend(changes.problems + diff.problems)
 
 
+class Row(NamedTuple):
+    """A segment in a view."""
+
+    epoch: int
+    primary: str | None
+    in_sync: tuple[str, ...]
+    target: str | None
+    """Whom the primary is asked to give the segment to."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
-    """A cluster view: when it was committed, and by segment its epoch and in-sync members."""
+    """A cluster view: when it was committed, and its segments."""
 
     at_ms: int
-    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +249,7 @@ def _callers(reset: Reset, views: Sequence[View], troubles: Sequence[Trouble], s
 def _in_sync(reset: Reset, views: Sequence[View]) -> tuple[str, ...]:
     """Who was in sync before the epoch of the reset."""
     before = [view.rows[reset.segment] for view in views if reset.segment < len(view.rows)]
-    return next((members for epoch, members in reversed(before) if 0 < epoch < reset.epoch), ())
+    return next((row.in_sync for row in reversed(before) if 0 < row.epoch < reset.epoch), ())
 
 
 def _named(write: Write) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from redis.cluster import ClusterNode, PipelineCommand, RedisCluster
 from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError, ResponseError
 
-from deelog_interceptors.demo.player import connect
+from deelog_interceptors.demo.player import connect, learn_slots
 from tests.chaos.history import FAILED, OK, UNKNOWN, Write, now_us
 
 MAX_ENTRY_BYTES: Final = 4096
@@ -155,7 +155,7 @@ class CarefulClient(Client):
                 [make(command, {}, 0)], raise_on_error=False, allow_redirections=False
             )
             if isinstance(answer, Exception):
-                cluster.nodes_manager.initialize()
+                learn_slots(cluster)
         except (RedisError, RedisClusterException, OSError) as error:
             self._close()
             return error
@@ -182,7 +182,8 @@ class StockClient(Client):
                     # It may have sent a command more than once, but what is refused now was refused before.
                     write.outcome = FAILED
                     return
-            except (RedisError, RedisClusterException, OSError) as error:
+            except (RedisError, RedisClusterException, OSError, IndexError) as error:
+                # IndexError is redis-py's answer to a cluster that has no primaries at the moment.
                 write.answers[_name(error)] += 1
                 if self._cluster is not None and not self._cluster.nodes_manager.slots_cache:
                     self._close()

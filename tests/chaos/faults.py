@@ -25,6 +25,8 @@ KAFKA: Final = "kafka"
 OVERLAP: Final = 0.3
 """How often a fault begins while another one lasts."""
 RECOVERY_SECONDS: Final = 120.0
+DIFF_SECONDS: Final = 300.0
+"""Until a Spark job that was started again has caught up; starting it alone takes 20 s of two busy cores."""
 _STOP_SECONDS = 40.0
 _RESTART_SECONDS = 60.0
 
@@ -257,7 +259,7 @@ def _recovered(scene: Scene, fault: Fault) -> None:
     stage = scene.stage
     if fault.kind in _DIFF:
         ends = end_offsets(stage.kafka.bootstrap, stage.topics.changes)
-        until(lambda: _has_read(stage, ends), RECOVERY_SECONDS, f"the Spark job to catch up after {fault.kind}", 0.1)
+        until(lambda: _has_read(stage, ends), DIFF_SECONDS, f"the Spark job to catch up after {fault.kind}", 0.1)
         return
     for node in scene.nodes:
         node.wait_ready(RECOVERY_SECONDS)

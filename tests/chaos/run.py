@@ -31,11 +31,11 @@ from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry
 from deelog_schemas.topics import Topics
 from tests.chaos import faults
-from tests.chaos.checker import Trouble, Verdict, View, check_history, check_resets, check_states
+from tests.chaos.checker import Row, Trouble, Verdict, View, check_history, check_resets, check_states, segment_of
 from tests.chaos.clients import MAX_ENTRY_BYTES, CarefulClient, Client, StockClient
 from tests.chaos.disk import Disk
 from tests.chaos.faults import KAFKA, Fault, Scene
-from tests.chaos.history import OK, Write
+from tests.chaos.history import Write
 from tests.chaos.network import INSIDE, OUTSIDE, Network
 from tests.chaos.reader import ChangeFold, State, Topic, fold_diff, parse, read
 
@@ -48,6 +48,7 @@ STOCK: Final = 2
 LEAD_SECONDS: Final = 2.0
 _MOST_DIFF_RESTARTS = 50
 _COPIES_SECONDS = 30.0
+_LONGEST: Final = 8
 _MARGIN_MS: Final = 8000
 """For how long after everything is whole again a reset may still begin that a fault called for."""
 
@@ -267,14 +268,16 @@ def _compare(
     check_history(verdict, writes, changes, resets, SEGMENTS)
     states: dict[bytes, State] = {key: (entry.value, entry.expires_at) for key, entry in caches.items()}
     check_states(verdict, states, changes, diff, copies)
-    return _report(plan, scene, writes, verdict, changes, diff)
+    return _report(plan, scene, writes, verdict, (changes, diff), views)
 
 
 def _view(message: Any) -> View:
     told = json.loads(message.value())
-    names = told["names"]
-    rows = tuple((row[1], tuple(names[member] for member in row[3])) for row in told["rows"])
-    return View(message.timestamp()[1], rows)
+    names = [*told["names"], None]
+    rows = (
+        Row(row[1], names[row[2]], tuple(names[member] for member in row[3]), names[row[5]]) for row in told["rows"]
+    )
+    return View(message.timestamp()[1], tuple(rows))
 
 
 def _troubles(scene: Scene) -> Iterator[Trouble]:
@@ -284,9 +287,10 @@ def _troubles(scene: Scene) -> Iterator[Trouble]:
 
 
 def _report(
-    plan: Plan, scene: Scene, writes: list[Write], verdict: Verdict, changes: Topic, diff: Topic
+    plan: Plan, scene: Scene, writes: list[Write], verdict: Verdict, topics: tuple[Topic, Topic], views: list[View]
 ) -> dict[str, Any]:
     monitor = scene.stage.monitor
+    longest = sorted(writes, key=lambda write: -write.waited_ms)[:_LONGEST]
     return {
         "seed": plan.seed,
         "nodes": plan.nodes,
@@ -295,20 +299,21 @@ def _report(
         "in_topic": verdict.in_topic,
         "unknown_in_topic": verdict.unknown_in_topic,
         "covered_by_reset": verdict.covered_by_reset,
-        "changes": changes.changes,
-        "diffs": diff.changes,
+        "changes": topics[0].changes,
+        "diffs": topics[1].changes,
         "keys": verdict.keys,
         "faults": dict(Counter(fault.kind for fault in scene.faults)),
         "resets": dict(verdict.resets),
         "called_for": dict(verdict.called_for),
         "recovery_ms": _by_kind(scene.faults, lambda fault: fault.recovered_ms - fault.healed_ms),
         "longest_wait_ms": _by_kind(scene.faults, lambda fault: _longest(fault, writes)),
-        "longest_waits": [_told(write, scene.faults) for write in sorted(writes, key=lambda w: -w.waited_ms)[:8]],
+        "longest_waits": [_told(write, scene.faults, views) for write in longest],
         "takeovers": monitor.total("takeovers"),
         "fenced": monitor.total("fenced"),
         "pruned": monitor.total("pruned"),
         "corrections": monitor.total("corrections"),
         "connections": scene.network.connections,
+        "network_late_ms": round(scene.network.latest_ms),
         "disk": scene.disk.kind,
         "diff_restarts": scene.stage.diff_restarts,
         "violations": verdict.violations(),
@@ -342,7 +347,8 @@ def _longest(fault: Fault, writes: list[Write]) -> float:
     return max(at, default=0.0)
 
 
-def _told(write: Write, happened: list[Fault]) -> dict[str, Any]:
+def _told(write: Write, happened: list[Fault], views: list[View]) -> dict[str, Any]:
+    """A write that took long: what was broken then, what the client was told, and who owned the segment."""
     during = [
         f"{fault.kind} {' '.join(fault.nodes)}".strip()
         for fault in happened
@@ -356,5 +362,17 @@ def _told(write: Write, happened: list[Fault]) -> dict[str, Any]:
         "key": write.key.decode(),
         "during": during,
         "answers": dict(write.answers.most_common(6)),
-        "acknowledged": write.outcome == OK,
+        "segment": list(_ownership(write, views)),
     }
+
+
+def _ownership(write: Write, views: list[View]) -> Iterator[dict[str, Any]]:
+    """What the views said of the write's segment from when it was sent on; milliseconds since then."""
+    number, former = segment_of(write.key, SEGMENTS), None
+    for view, following in zip(views, [*views[1:], None], strict=True):
+        at_ms = view.at_ms - write.sent_us // 1000
+        over = following is not None and following.at_ms * 1000 < write.sent_us
+        if over or number >= len(view.rows) or view.at_ms * 1000 > write.ended_us or view.rows[number] == former:
+            continue
+        former = view.rows[number]
+        yield {"at_ms": at_ms, **former._asdict()}
