@@ -47,6 +47,11 @@ model: setup ## explore the models: each rule removed, then millions of states w
 	@$(BIN)/python -m tests.model table
 	@$(BIN)/python -m tests.model explore $(ARGS)
 
+DURATION ?= 300
+SEED ?= 1
+chaos: java setup ## break real nodes, Kafka and Spark while clients write (DURATION=300 SEED=7, ARGS="--nodes 5")
+	@$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED) $(ARGS)
+
 bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \
 	for bench in benchmarks/bench_*.py; do echo "== $$bench"; \

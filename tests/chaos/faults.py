@@ -16,7 +16,7 @@ from typing import Any, Final
 from deelog_interceptors.demo.cluster import Node, is_stopped
 from deelog_interceptors.demo.drain import unwritten
 from deelog_interceptors.demo.processes import ProcessError, until
-from deelog_interceptors.demo.stage import Stage, progress_of, start_diff
+from deelog_interceptors.demo.stage import Stage, progress_of
 from deelog_interceptors.demo.topics import end_offsets
 from tests.chaos.disk import Disk
 from tests.chaos.network import Direction, Network
@@ -63,6 +63,8 @@ class Scene:
     network: Network
     disk: Disk
     faults: list[Fault] = field(default_factory=list)
+    behind: list[tuple[Fault, dict[int, int]]] = field(default_factory=list)
+    """Faults of the Spark job that it has not caught up after, and the offsets up to which it has to."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -222,6 +224,8 @@ _ALONE = ("rolling-restart",)
 def strike(scene: Scene, planned: list[Planned], say: Callable[[str], None]) -> None:
     """Begins the faults one by one, leaves them alone, heals them in turn, and waits until all is as before."""
     healing: list[tuple[Fault, Heal, float]] = []
+    if any(one.kind in _DIFF for one in planned):
+        caught_up(scene)
     for one in planned:
         time.sleep(one.wait)  # the plan's, drawn from the seed
         fault = Fault(one.kind, [], now_ms())
@@ -237,7 +241,6 @@ def strike(scene: Scene, planned: list[Planned], say: Callable[[str], None]) -> 
     begin = time.monotonic()
     for fault, _, _ in healing:
         _recovered(scene, fault)
-        fault.recovered_ms = now_ms()
     say(f"recovered after {time.monotonic() - begin:.1f} s")
 
 
@@ -255,11 +258,10 @@ def group(planned: Iterator[Planned]) -> Iterator[list[Planned]]:
 
 
 def _recovered(scene: Scene, fault: Fault) -> None:
-    """As before: every copy in sync, what was captured until now in Kafka, and read by the Spark job."""
+    """As before: every copy in sync, and what was captured until now in Kafka. The Spark job is not waited for."""
     stage = scene.stage
     if fault.kind in _DIFF:
-        ends = end_offsets(stage.kafka.bootstrap, stage.topics.changes)
-        until(lambda: _has_read(stage, ends), DIFF_SECONDS, f"the Spark job to catch up after {fault.kind}", 0.1)
+        scene.behind.append((fault, end_offsets(stage.kafka.bootstrap, stage.topics.changes)))
         return
     for node in scene.nodes:
         node.wait_ready(RECOVERY_SECONDS)
@@ -270,14 +272,28 @@ def _recovered(scene: Scene, fault: Fault) -> None:
         return unwritten(stage) == 0 or _beyond(stage, ends)
 
     until(written, RECOVERY_SECONDS, f"the nodes to write to Kafka after {fault.kind}", 0.1)
+    fault.recovered_ms = now_ms()
 
 
-def _has_read(stage: Stage, ends: dict[int, int]) -> bool:
-    if stage.diff.pid is None:
-        start_diff(stage.diff)
-    told = progress_of(stage.checkpoint)
+def caught_up(scene: Scene) -> None:
+    """Returns once the Spark job has read all that stood in Kafka when it was last healed."""
+
+    def level() -> bool:
+        scene.stage.supervise()
+        return not scene.behind
+
+    until(level, DIFF_SECONDS, "the Spark job to catch up after it was killed or its disk was full", 0.2)
+
+
+def watch_diff(scene: Scene) -> None:
+    """To be called often: notes when the Spark job has caught up."""
+    told = progress_of(scene.stage.checkpoint) if scene.behind else None
     read = told["input_offsets"] if told else {}
-    return all(int(read.get(str(partition), -1)) >= end for partition, end in ends.items() if end)
+    for waiting in list(scene.behind):
+        fault, ends = waiting
+        if all(int(read.get(str(partition), -1)) >= end for partition, end in ends.items() if end):
+            fault.recovered_ms = now_ms()
+            scene.behind.remove(waiting)
 
 
 def _beyond(stage: Stage, ends: dict[int, int]) -> bool:

@@ -96,14 +96,17 @@ class Network:
             self._cut.discard(direction)
 
     async def _end(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
         for server in self._gates.values():
             server.close()
+        self._gates.clear()
+        while self._tasks:  # one that ends may have begun another
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         for writer in list(self._pairs):
             writer.transport.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # in which aborted connections are closed
 
     def _way(self, direction: Direction) -> asyncio.Event:
         if direction not in self._open:

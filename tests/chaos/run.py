@@ -46,6 +46,7 @@ KEYS: Final = 1000
 CAREFUL: Final = 4
 STOCK: Final = 2
 LEAD_SECONDS: Final = 2.0
+_TICK_SECONDS = 0.2
 _MOST_DIFF_RESTARTS = 50
 _COPIES_SECONDS = 30.0
 _LONGEST: Final = 8
@@ -183,7 +184,7 @@ def _load(plan: Plan, scene: Scene, stack: ExitStack) -> list[Write]:
     ]
     begin = time.monotonic()
     ended = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(plan, stage, clients, ended), name="ticker", daemon=True)
+    ticker = threading.Thread(target=_tick, args=(plan, scene, clients, ended), name="ticker", daemon=True)
     try:
         stage.show.begin("seconds", round(plan.seconds))
         for client in clients:
@@ -195,6 +196,7 @@ def _load(plan: Plan, scene: Scene, stack: ExitStack) -> list[Write]:
                 break
             faults.strike(scene, group, stage.show.say)
             _supervise(scene)
+        faults.caught_up(scene)
         time.sleep(max(0.0, begin + plan.seconds - time.monotonic()))
     finally:
         ended.set()
@@ -217,11 +219,12 @@ def _supervise(scene: Scene) -> None:
     scene.stage.supervise()
 
 
-def _tick(plan: Plan, stage: Stage, clients: list[Client], ended: threading.Event) -> None:
+def _tick(plan: Plan, scene: Scene, clients: list[Client], ended: threading.Event) -> None:
     begin = time.monotonic()
-    while not ended.wait(0.5):
+    while not ended.wait(_TICK_SECONDS):
+        faults.watch_diff(scene)
         writes = sum(len(client.history) for client in clients)
-        stage.show.advance(round(min(time.monotonic() - begin, plan.seconds)), f"{writes:,} writes")
+        scene.stage.show.advance(round(min(time.monotonic() - begin, plan.seconds)), f"{writes:,} writes")
 
 
 def _copies(cluster: Cluster) -> list[str]:
