@@ -134,7 +134,8 @@ class Diff:
         if not job.done:
             return int(job.plan[2]) if job.plan else len(w.log)
         end: int = job.done[2]
-        return min([end] + [o[1] for _, _, o in job.done[3] if o and o[1] >= 0])
+        begins: list[int] = [o[1] for _, _, o in job.done[3] if o and o[1] >= 0]
+        return min([end, *begins])
 
     def _kafka(self, w: World) -> Iterator[WorldStep]:
         if left(w, "COMPACT"):

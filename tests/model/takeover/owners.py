@@ -60,7 +60,7 @@ class Owners:
             return self.held_by_all(w, i, g)
         if "answers_carry_epochs" in self.removed:
             return min(last(m.segs[g]) for m in w.nodes if m.up)
-        return max((q for e, q in t.ack if e <= n.e), default=0)
+        return max((q for e, q in t.ack if past.holds(n.hist, (e, q))), default=0)
 
     def note_acks(self, w: World, i: int, g: int) -> World:
         """The client learns of every operation that is acknowledged now."""
@@ -179,12 +179,7 @@ class Owners:
     def prunes(self, w: World, i: int, g: int, m: Seg) -> Iterator[WorldStep]:
         """Whoever has an op log prunes it by the position record."""
         position = w.pos[g][1]
-        if (
-            m.log
-            and m.role in "ob-"
-            and m.log[0][1] <= position[1]
-            and self.shipped.decisions.holds(m.hist, position[:2])
-        ):
+        if m.log and m.log[0][1] <= position[1] and self.shipped.decisions.holds(m.hist, position[:2]):
             upto = position[1]
             log = tuple(o for o in m.log if o[1] > upto)
             x = set_seg(w, i, g, log=log, start=max(m.start, upto + 1))
