@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,9 +14,10 @@ from deelog_connector.runtime import Connector
 from deelog_schemas.config import Config, parse
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
-from deelog_schemas.records import Record, decode
+from deelog_schemas.records import ON_CHANGES, Record, decode
 
 
 def config_of(bootstrap: str, prefix: str, **fields: Any) -> Config:
@@ -112,7 +113,22 @@ async def cache(config: Config, incarnation: int = 1, release: bool = False) -> 
         await found.connector.stop(release=release)
 
 
-def read_topic(bootstrap: str, topic: str, partitions: int = 2) -> list[Record]:
+def run(work: Coroutine[Any, Any, None], seconds: float = 120.0) -> None:
+    """One test's coroutine, bounded."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(work, seconds)
+
+    asyncio.run(bounded())
+
+
+async def started(found: Cache) -> None:
+    """Primary of everything, and writing."""
+    found.own_all()
+    await found.drained()
+
+
+def read_topic(bootstrap: str, topic: str, partitions: int = 2, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:
     """All committed records, by a plain consumer."""
     consumer = Consumer(
         {
@@ -135,7 +151,7 @@ def read_topic(bootstrap: str, topic: str, partitions: int = 2) -> list[Record]:
                     continue
                 where = (str(message.topic()), message.partition() or 0, message.offset() or 0)
                 headers: Any = message.headers()
-                found.append(decode(*where, message.key(), message.value(), headers))
+                found.append(decode(*where, message.key(), message.value(), headers, allowed))
     finally:
         consumer.close()
     return found

@@ -1,19 +1,15 @@
-"""The connector against a real Kafka: writing, pauses, zombies, and bad input that it must survive.
+"""The connector against a real Kafka: writing, zombies, and bad input that it must survive.
 
 Bad input tried here: a foreign record on the positions topic and on the change topic, a topic with other partitions,
 another segment.count, a topic deleted and made again, an entry above the broker's limit among good ones, malformed and
-unknown signals, Kafka paused for longer than its transactions may last, Kafka gone and back, an op log that overflows
-by each policy, an unsafe topic under topic.audit=strict, a node id used twice.
+unknown signals, an unsafe topic under topic.audit=strict, a node id used twice, a stop in the middle of a reset. What
+happens while Kafka is away is in `test_outages.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import time
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -24,23 +20,8 @@ from deelog_connector.kafka.client import Brokers, KafkaUnusable, OutRecord, Wri
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
-from tests.connector.cache import Cache, cache, config_of, derived, read_topic
+from tests.connector.cache import cache, config_of, derived, read_topic, run, started
 from tests.support.kafka import Broker
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """One test's coroutine, bounded."""
-
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 120)
-
-    asyncio.run(bounded())
-
-
-async def started(found: Cache) -> None:
-    """Primary of everything, and writing."""
-    found.own_all()
-    await found.drained()
 
 
 def produce(bootstrap: str, topic: str, key: bytes | None, value: bytes | None) -> None:
@@ -75,56 +56,6 @@ def test_topic_equals_cache_and_a_restart_resets(kafka: Broker, prefix: str) -> 
     run(work())
 
 
-def test_a_paused_kafka_loses_nothing(own_kafka: Broker, prefix: str) -> None:
-    """Longer than a transaction may last: the broker aborts it, the writer looks again and writes the rest once."""
-
-    async def work() -> None:
-        config = config_of(own_kafka.bootstrap, prefix, **{"transaction.timeout.ms": "2000"})
-        async with cache(config) as found:
-            await started(found)
-            writing = asyncio.create_task(keep_writing(found, 8.0))
-            await asyncio.sleep(0.5)
-            own_kafka.pause()
-            await asyncio.sleep(6.0)
-            own_kafka.resume()
-            await writing
-            await found.drained(60)
-            content, readers = derived(read_topic(own_kafka.bootstrap, config.topics.changes))
-            assert content == found.entries_of
-            assert sum(r.repeats for r in readers.values()) == 0
-            assert all(r.resets == ["start"] for r in readers.values())
-
-    run(work())
-
-
-def test_kafka_gone_and_back_loses_nothing(own_kafka: Broker, prefix: str) -> None:
-    async def work() -> None:
-        config = config_of(own_kafka.bootstrap, prefix)
-        async with cache(config) as found:
-            await started(found)
-            writing = asyncio.create_task(keep_writing(found, 8.0))
-            own_kafka.kill()
-            await asyncio.sleep(3.0)
-            await asyncio.to_thread(own_kafka.start)
-            await writing
-            await found.drained(60)
-            content, readers = derived(read_topic(own_kafka.bootstrap, config.topics.changes))
-            assert content == found.entries_of
-            assert sum(r.repeats for r in readers.values()) == 0
-            assert all(r.resets == ["start"] for r in readers.values())
-
-    run(work())
-
-
-async def keep_writing(found: Cache, seconds: float) -> None:
-    """A steady client."""
-    until, i = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
-        i += 1
-        await found.put(b"k%d" % (i % 50), b"v%d" % i)
-        await asyncio.sleep(0.002)
-
-
 def test_a_stop_in_the_middle_of_a_reset_ends_it_and_releases(kafka: Broker, prefix: str) -> None:
     async def work() -> None:
         config = config_of(kafka.bootstrap, prefix, **{"incremental.snapshot.chunk.size": "1", "max.batch.size": "8"})
@@ -142,31 +73,6 @@ def test_a_stop_in_the_middle_of_a_reset_ends_it_and_releases(kafka: Broker, pre
         assert all(r.open is None and r.resets == ["start", "signal"] for r in readers.values())
         last = {r.header.segment: r.header.kind for r in records}
         assert set(last.values()) == {Kind.RELEASE}
-
-    run(work())
-
-
-@pytest.mark.parametrize("policy", ["block", "coalesce", "reset"])
-def test_an_op_log_that_is_full(own_kafka: Broker, prefix: str, policy: str) -> None:
-    async def work() -> None:
-        fields = {"max.queue.size": "200", "max.batch.size": "100", "oplog.overflow": policy}
-        config = config_of(own_kafka.bootstrap, prefix, **fields)
-        async with cache(config) as found:
-            await started(found)
-            own_kafka.pause()
-            before = time.monotonic()
-            for i in range(300):
-                await found.put(b"k%d" % (i % 20), b"v%d" % i)
-            waited = time.monotonic() - before
-            assert found.core.budget.operations <= 201
-            assert found.connector.stats.overflow[policy] > 0
-            assert (waited > 0.2) == (policy == "block"), waited
-            own_kafka.resume()
-            await found.drained(60)
-            content, readers = derived(read_topic(own_kafka.bootstrap, config.topics.changes))
-            assert content == found.entries_of
-            resets = [x for r in readers.values() for x in r.resets]
-            assert ("overflow" in resets) == (policy != "coalesce")
 
     run(work())
 

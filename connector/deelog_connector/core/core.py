@@ -169,7 +169,8 @@ class ConnectorCore:
     def coalesce(self, segment: int) -> int:
         """Older acknowledged operations of a key give way to its newest one; returns how many went."""
         seg = self._segments[segment]
-        low = max(seg.sent, seg.in_flight, seg.atomic_to)
+        # Runs that wait merge into one: else each coalescing leaves another operation of every key that changes.
+        low = max(seg.sent, seg.in_flight)
         # CHECK coalesce-acked: what is not acknowledged may never have happened and replaces nothing.
         gone = seg.log.coalesce(low, seg.acked) if seg.phase is Phase.WRITING else 0
         if gone:
@@ -348,16 +349,25 @@ class ConnectorCore:
         """The last stable offset that was seen, and the leader epoch then; (-1, -1) before the first."""
         return self._ends.get(partition, -1), self._builder.leader_epochs.get(partition, -1)
 
-    def end_read(self, partition: int, offset: int, leader_epoch: int) -> list[int]:
+    def doubts(self, partition: int, offset: int, leader_epoch: int) -> bool:
+        """Whether the log itself must be asked if it still is what it was: it ends below an offset that was seen, or
+        has another leader, under whom it may have been cut and have grown again past that offset."""
+        seen, epoch = self.end_of(partition)
+        return seen > 0 and (offset < seen or leader_epoch != epoch)
+
+    def end_read(self, partition: int, offset: int, leader_epoch: int, intact: bool | None = None) -> list[int]:
         """The partition's last stable offset as the broker gave it just now; the segments that lost records, if any.
 
-        An end below one that was seen before means that the log was truncated: those segments owe a reset. The caller
-        has made sure that it is no broker which has just come back and whose high watermark trails behind its log.
+        `intact` is what the log answered where `doubts` asked for it: whether it still holds all up to the offset seen
+        last, under the leader epoch of then. Not asked, an end below that offset is a truncation: those segments owe a
+        reset. An intact log that ends below is a broker that has just come back: its high watermark trails.
         """
         seen = self._ends.get(partition, -1)
+        if intact and offset < seen:
+            return []
         self._builder.leader_epochs[partition] = leader_epoch
         self._ends[partition] = offset
-        if offset < seen:
+        if intact is False or offset < seen:
             self.counts.truncations += 1
             return self._lost(partition, "truncated")
         for seg in self._primaries.values():

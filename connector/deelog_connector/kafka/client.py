@@ -34,19 +34,25 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 
 log = logging.getLogger(__name__)
-_FENCING: Final = ("_FENCED", "fenced by a newer instance", "operation with an old epoch", "load in progress: retrying")
+_DETAILS: Final = (
+    "_FENCED",
+    "fenced by a newer instance",
+    "operation with an old epoch",
+    "load in progress: retrying",
+    "failed: Connection refused",
+)
 
 
-def _said_by_us(record: logging.LogRecord) -> bool:
-    # To be fenced is how a takeover works, and who catches the error says so in one line: librdkafka's three lines of
-    # it, two of them CRITICAL, are details. So is a coordinator of transactions that is not ready yet.
-    if any(words in record.getMessage() for words in _FENCING):
+def _lowered(record: logging.LogRecord) -> bool:
+    # librdkafka's own lines about what we say ourselves, once, are details: to be fenced is how a takeover works (three
+    # lines each time, two of them CRITICAL), and a broker that is away is tried many times a second by each client.
+    if any(words in record.getMessage() for words in _DETAILS):
         record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
         return log.isEnabledFor(logging.INFO)
     return True
 
 
-log.addFilter(_said_by_us)
+log.addFilter(_lowered)
 
 REQUEST_SECONDS: Final = 10.0
 """How long one request to the brokers may take before it is tried again or given up."""
