@@ -238,12 +238,11 @@ def _callers(reset: Reset, views: Sequence[View], troubles: Sequence[Trouble], s
         yield from (trouble.kind for trouble in at if "kafka" in trouble.kind)
         return
     members = _in_sync(reset, views)
-    found = [[t.kind for t in at if t.node == member.rpartition("@")[0]] for member in members]
-    if found and all(found):
-        yield from (kind for kinds in found for kind in kinds)
-    elif reset.reason == "open_reset":
-        # The owner of a reset that was called for died, or was fenced, inside it: a new one begins.
-        yield from (t.kind for t in at)
+    troubled = {trouble.node for trouble in at}
+    # A reset found open was called for already; its owner died or was fenced inside it, and a new one begins.
+    if (members and all(member.rpartition("@")[0] in troubled for member in members)) or reset.reason == "open_reset":
+        # Those who are out of reach and no longer in sync belong to the reason as well.
+        yield from (trouble.kind for trouble in at if trouble.node)
 
 
 def _in_sync(reset: Reset, views: Sequence[View]) -> tuple[str, ...]:

@@ -31,15 +31,14 @@ _REDIRECTIONS: Final = (MovedError, AskError)
 
 
 class Client:
-    """One client in one thread. `history` may be read once `join` returned; `writes` and `last_ok` at any time."""
+    """One client in one thread. `history` may be read once `join` returned; `acknowledged` at any time."""
 
     def __init__(self, number: int, nodes: Sequence[tuple[str, int]], seed: int, keys: int, rate: float) -> None:
         self.name = f"{type(self).__name__}-{number}"
         self._number = number
         self.history: list[Write] = []
         self.failure: BaseException | None = None
-        self.last_ok = 0.0
-        """When it was last acknowledged, by `time.monotonic`."""
+        self.acknowledged = 0
         self._nodes, self._rate = nodes, rate
         self._draw = random.Random(f"{seed}/{self.name}")
         self._weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(keys)))
@@ -78,8 +77,7 @@ class Client:
             self._send(command, write)
         finally:
             write.ended_us = now_us()
-        if write.outcome == OK:
-            self.last_ok = time.monotonic()
+        self.acknowledged += write.outcome == OK
 
     def _drawn(self, number: int) -> tuple[tuple[Any, ...], Write]:
         """The next command, and what it will be known by."""

@@ -25,6 +25,7 @@ KAFKA: Final = "kafka"
 OVERLAP: Final = 0.3
 """How often a fault begins while another one lasts."""
 RECOVERY_SECONDS: Final = 120.0
+DIFF_LEAD_SECONDS: Final = 35.0
 DIFF_SECONDS: Final = 300.0
 """Until a Spark job that was started again has caught up; starting it alone takes 20 s of two busy cores."""
 _STOP_SECONDS = 40.0
@@ -219,6 +220,11 @@ KINDS: Final[dict[str, Begin]] = {
 _DIFF = ("diff-kill", "diff-disk-full")
 _ALONE = ("rolling-restart",)
 """What waits for others to be well cannot overlap with them."""
+
+
+def fitting(planned: list[Planned], left: float) -> list[Planned]:
+    """Those that can be recovered from in the `left` seconds; a restarted Spark job needs its time."""
+    return [one for one in planned if one.kind not in _DIFF or left >= DIFF_LEAD_SECONDS]
 
 
 def strike(scene: Scene, planned: list[Planned], say: Callable[[str], None]) -> None:

@@ -186,15 +186,17 @@ def _load(plan: Plan, scene: Scene, stack: ExitStack) -> list[Write]:
     ended = threading.Event()
     ticker = threading.Thread(target=_tick, args=(plan, scene, clients, ended), name="ticker", daemon=True)
     try:
-        stage.show.begin("seconds", round(plan.seconds))
+        stage.show.begin("writes", None)
         for client in clients:
             client.start()
         ticker.start()
         time.sleep(LEAD_SECONDS)
-        for group in faults.group(faults.plan(plan.seed, plan.seconds, list(plan.kinds))):
-            if time.monotonic() - begin > plan.seconds - LEAD_SECONDS:
-                break
-            faults.strike(scene, group, stage.show.say)
+        groups = faults.group(faults.plan(plan.seed, plan.seconds, list(plan.kinds)))
+        while (left := begin + plan.seconds - time.monotonic()) > LEAD_SECONDS:
+            if together := faults.fitting(next(groups), left):
+                faults.strike(scene, together, stage.show.say)
+            else:
+                time.sleep(min(left, LEAD_SECONDS))
             _supervise(scene)
         faults.caught_up(scene)
         time.sleep(max(0.0, begin + plan.seconds - time.monotonic()))
@@ -223,8 +225,9 @@ def _tick(plan: Plan, scene: Scene, clients: list[Client], ended: threading.Even
     begin = time.monotonic()
     while not ended.wait(_TICK_SECONDS):
         faults.watch_diff(scene)
-        writes = sum(len(client.history) for client in clients)
-        scene.stage.show.advance(round(min(time.monotonic() - begin, plan.seconds)), f"{writes:,} writes")
+        writes = sum(client.acknowledged for client in clients)
+        behind = ", the Spark job is catching up" if scene.behind else ""
+        scene.stage.show.advance(writes, f"{time.monotonic() - begin:.0f} of {plan.seconds:.0f} s{behind}")
 
 
 def _copies(cluster: Cluster) -> list[str]:
