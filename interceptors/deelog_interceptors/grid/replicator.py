@@ -344,7 +344,7 @@ class Replicator:
                 if level and member not in segment.in_sync:
                     # CHECK in-sync-order: `waiting` holds it since it streams, so no position is acked without it.
                     yield Request(GROW, segment.number, segment.epoch, member)
-            for member in segment.waiting:
+            for member in sorted(segment.waiting):
                 if self._is_behind(segment, member, now, timeout):
                     if member in segment.sessions:
                         segment.sessions[member].shrinking = True

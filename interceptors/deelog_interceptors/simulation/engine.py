@@ -1,0 +1,105 @@
+"""Time, order and chance: one heap of events, one stream of random numbers per name.
+
+Streams by name, and not one for all, so that leaving a line out of a script changes as little as possible of the rest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Engine:
+    """`now` is in seconds from 0. Events at the same time run in the order in which they were put."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now = 0.0
+        self.steps = 0
+        self._count = 0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._streams: dict[str, random.Random] = {}
+
+    def stream(self, name: str) -> random.Random:
+        """The random numbers of one name."""
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = random.Random(f"{self.seed}/{name}")
+        return found
+
+    def at(self, moment: float, call: Callable[..., None], *args: Any) -> None:
+        """Calls at a moment, now at the earliest."""
+        self._count += 1
+        heapq.heappush(self._heap, (max(moment, self.now), self._count, call, args))
+
+    def after(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+        """Calls after a delay."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay, self._count, call, args))
+
+    def step(self) -> bool:
+        """Runs the next event; whether there was one."""
+        if not self._heap:
+            return False
+        moment, _, call, args = heapq.heappop(self._heap)
+        self.now = moment
+        self.steps += 1
+        call(*args)
+        return True
+
+
+class Yield:
+    """Awaited inside a task: it goes on in a later event."""
+
+    def __await__(self) -> Any:
+        yield self
+
+
+class Task:
+    """A coroutine that is driven event by event; what `replicator.Work` asks for."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], later: Callable[[Callable[[], None]], None]) -> None:
+        self._work, self._later = work, later
+        self._done = self._cancelled = False
+        self._error: BaseException | None = None
+        self._calls: list[Callable[[Any], object]] = []
+        later(self._step)
+
+    def _step(self) -> None:
+        if self._done:
+            return
+        try:
+            self._work.send(None)
+        except StopIteration:
+            self._end()
+        except Exception as error:
+            self._error = error
+            self._end()
+        else:
+            self._later(self._step)
+
+    def _end(self) -> None:
+        self._done = True
+        for call in self._calls:
+            call(self)
+
+    def cancel(self) -> None:
+        """Ends it where it is."""
+        if not self._done:
+            self._cancelled = True
+            self._work.close()
+            self._end()
+
+    def cancelled(self) -> bool:
+        """Whether it was."""
+        return self._cancelled
+
+    def exception(self) -> BaseException | None:
+        """What it ended with."""
+        return self._error
+
+    def add_done_callback(self, call: Callable[[Any], object]) -> None:
+        """Called at the end."""
+        self._calls.append(call)

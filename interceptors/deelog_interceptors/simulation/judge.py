@@ -1,0 +1,299 @@
+"""What must be true, looked at after every event: an independent reader of the topic, and a memory of all that happened.
+
+The parts, by the names that a violation carries: `fenced` (nobody but the last ACTIVE's member writes), `gap` (the
+sequence of a segment has no hole outside a reset), `twice` (no position is committed twice), `digest` (a reset is
+what it says), `written` (a node believes written only what stands there), `lost` (an acknowledged write is in the
+topic, or covered by a reset whose owners had all died), `phantom` (no value of a write that failed is the last one),
+`repaired` (each loss that was put in was followed by a reset), `limit` (no op log beyond its bound), `equal` and
+`alive` (once faults end: derived equals cached, on every owner, in time), and `broken` (an assertion or exception).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deelog_connector.core import history as past
+from deelog_connector.core.effects import Commit, Effect
+from deelog_connector.kafka.client import InRecord
+from deelog_interceptors.grid.segment import Segment
+from deelog_interceptors.grid.view import View
+from deelog_interceptors.simulation.kafka import CHANGES, Log
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Kind
+from deelog_schemas.operation import Entry, Operation
+from deelog_schemas.records import Record, decode
+
+if TYPE_CHECKING:
+    from deelog_interceptors.simulation.node import Node
+    from deelog_interceptors.simulation.world import World
+
+MAX_TRACE = 100_000
+
+
+class Violation(Exception):
+    """A promise was broken. `part` names which."""
+
+    def __init__(self, part: str, text: str) -> None:
+        super().__init__(f"{part}: {text}")
+        self.part = part
+
+
+@dataclass(slots=True)
+class Write:
+    """A client's command. `status`: sent, acked, failed (it did not happen) or unknown."""
+
+    key: bytes
+    value: bytes | None
+    status: str = "sent"
+    segment: int = -1
+    position: tuple[int, int] = (0, 0)
+    acked_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """One segment as the topic tells it."""
+
+    reader: SegmentReader
+    active: tuple[int, int] = (0, 0)
+    """Epoch and node number of the ACTIVE of the highest epoch; a fenced node's late one ends nothing."""
+    positions: set[tuple[int, int]] = field(default_factory=set)
+    """Of committed changes and ends."""
+    damaged: bool = False
+    """Records of it were lost on purpose: nothing holds until the next reset ends."""
+    resets: list[tuple[float, str]] = field(default_factory=list)
+    owners_lost: list[float] = field(default_factory=list)
+    lost_at: float = -1.0
+
+
+class Judge:
+    """Told by the world. Raises nothing: the first violation is kept in `violation`, and the run ends."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.violation: Violation | None = None
+        self.counts: Counter[str] = Counter()
+        self.trace: list[str] = []
+        self._hash = hashlib.sha256()
+        self._codec = JsonCodec(CHANGES, "grid", "p", "c")
+        self._offsets: dict[int, int] = dict.fromkeys(range(world.partitions), 0)
+        self.seen = {s: Seen(SegmentReader(s)) for s in range(world.segments)}
+        self.writes: list[Write] = []
+        self._loose = False
+        self._views: View | None = None
+
+    # -- the trace --------------------------------------------------------------------------------------------------
+
+    def say(self, line: str) -> None:
+        """One line of the trace: what the hash is over, and what a scenario's golden output shows."""
+        text = f"{self.world.engine.now:8.4f} {line}"
+        self._hash.update(text.encode())
+        if len(self.trace) < MAX_TRACE:
+            self.trace.append(text)
+
+    @property
+    def digest(self) -> str:
+        """The hash of the trace so far."""
+        return self._hash.hexdigest()
+
+    def fail(self, part: str, text: str) -> None:
+        """Keeps the first violation."""
+        if self.violation is None:
+            self.violation = Violation(part, text)
+            self.say(f"VIOLATION {part}: {text}")
+
+    def broken(self, text: str, error: BaseException) -> None:
+        """An exception that no rule expects."""
+        where = "".join(traceback.format_exception(error)[-3:])
+        self.fail("broken", f"{text}\n{where}")
+
+    # -- what nodes do ----------------------------------------------------------------------------------------------
+
+    def effect(self, node: Node, effect: Effect) -> None:
+        """A core asks for something."""
+        self.counts[type(effect).__name__] += 1
+        if not isinstance(effect, Commit):
+            segments = getattr(effect, "segments", getattr(effect, "segment", ""))
+            self.say(f"{node.member} {type(effect).__name__} {segments}".rstrip())
+
+    def captured(self, node: Node, segment: Segment, operation: Operation) -> None:
+        """A primary captured an operation."""
+        self.counts[f"captured {operation.reason}"] += 1
+        position = f"{operation.epoch}.{operation.sequence}"
+        self.say(f"{node.member} s{segment.number} {operation.reason} {operation.key.decode()} @{position}")
+
+    def coalesced(self) -> None:
+        """From now on sequences may skip."""
+        self._loose = True
+
+    def view_made(self, view: View) -> None:
+        """The controller committed a view."""
+        self.counts["views"] += 1
+        before = self._views
+        for number, row in enumerate(view.rows):
+            old = before.rows[number] if before else None
+            if old is None or row != old:
+                in_sync = ",".join(row.in_sync)
+                reset = f" {row.must_reset}" if row.must_reset else ""
+                self.say(f"view {view.topology_id} s{number} {row.state} e{row.epoch} {row.primary} [{in_sync}]{reset}")
+            if row.must_reset and (old is None or row.epoch != old.epoch):
+                self.counts["owners_lost"] += 1
+                self.seen[number].owners_lost.append(self.world.engine.now)
+        self._views = view
+
+    def view_applied(self, node: Node, view: View) -> None:
+        """A node follows a view."""
+        self.counts["views_applied"] += 1
+
+    # -- what the topic says ----------------------------------------------------------------------------------------
+
+    def stable(self, log: Log) -> None:
+        """More of a partition can be read."""
+        if log.topic != CHANGES:
+            return
+        found, self._offsets[log.partition] = log.read(self._offsets[log.partition], 1_000_000)
+        for raw in found:
+            try:
+                self._record(raw)
+            except RecordError as error:
+                self.fail("digest", str(error))
+
+    def _record(self, raw: InRecord) -> None:
+        record = decode(*raw)
+        header = record.header
+        seen = self.seen[header.segment]
+        epoch, sequence = header.position
+        name = header.kind.name
+        self.say(f"p{raw.partition}@{raw.offset} s{header.segment} {name} @{epoch}.{sequence}")
+        self.counts[f"record {name}"] += 1
+        if header.kind is Kind.ACTIVE:
+            seen.active = max(seen.active, (record.control["epoch"], header.node))
+        if header.kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.RELEASE):
+            self._place(record, seen)
+        resets, repeats = len(seen.reader.resets), seen.reader.repeats
+        seen.reader.apply(record, self._entry)
+        if seen.reader.repeats > repeats and not seen.damaged:
+            self.fail("twice", f"segment {header.segment}: @{epoch}.{sequence} at {raw.partition}@{raw.offset}")
+        if header.kind in (Kind.CHANGE, Kind.RESET_END):
+            seen.positions.add(header.position)
+        if len(seen.reader.resets) > resets:
+            seen.damaged = False
+            seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
+            self.counts[f"reset {seen.reader.resets[-1]}"] += 1
+
+    def _place(self, record: Record, seen: Seen) -> None:
+        header = record.header
+        where = f"segment {header.segment}: {header.kind.name} @{header.epoch}.{header.sequence} at {record.offset}"
+        if seen.damaged:
+            return
+        if seen.active[0] and header.node != seen.active[1]:
+            self.fail("fenced", f"{where} is not by the member of the last ACTIVE")
+        if header.kind is Kind.CHANGE and not self._loose:
+            opened = seen.reader.open
+            mark = opened.mark if opened else seen.reader.mark
+            follows = header.sequence == mark[1] + 1 if header.epoch == mark[0] else header.sequence <= mark[1] + 1
+            if not follows and header.position > mark:
+                self.fail("gap", f"{where} follows @{mark[0]}.{mark[1]}")
+
+    def _entry(self, record: Record) -> tuple[bytes, Entry | None]:
+        key = self._codec.decode_key(record.key)
+        return key, None if record.value is None else self._codec.decode_value(record.value).after
+
+    def lose(self, partition: int, records: list[InRecord] | None) -> None:
+        """Committed records of a partition are gone (None: all): readers begin anew, and a reset must come."""
+        now = self.world.engine.now
+        lost = set(range(self.world.segments)) if records is None else {decode(*r).header.segment for r in records}
+        log = self.world.kafka.logs[CHANGES, partition]
+        for number, seen in self.seen.items():
+            if self.world.partition_of(number) == partition:
+                self.seen[number] = Seen(SegmentReader(number), owners_lost=seen.owners_lost, resets=seen.resets)
+                self.seen[number].lost_at = now if number in lost else seen.lost_at
+        self._offsets[partition] = log.first
+        self.stable(log)
+        for number, seen in self.seen.items():
+            seen.damaged = seen.damaged or self.world.partition_of(number) == partition
+
+    # -- now and then -----------------------------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """What is true at any time of every node."""
+        for node in self.world.living():
+            budget = node.core.budget
+            if budget.operations > budget.max_operations + budget.overdrawn:
+                self.fail("limit", f"{node.member} holds {budget.operations} operations")
+            for number, seen in self.seen.items():
+                written = node.core.written(number)
+                if written is None or seen.damaged or seen.lost_at >= 0 or self._loose:
+                    continue
+                history = node.core.history(number)
+                stand = seen.positions | self._hidden(number)
+                if written and not any(s >= written and past.holds(history, (e, s)) for e, s in stand):
+                    self.fail("written", f"{node.member} segment {number}: {written} does not stand in the topic")
+
+    def _hidden(self, segment: int) -> set[tuple[int, int]]:
+        """Positions that are committed behind somebody's open transaction."""
+        log = self.world.kafka.logs[CHANGES, self.world.partition_of(segment)]
+        found = set()
+        for slot in log.slots[log.stable - log.first :]:
+            if slot.record is not None and slot.transaction is not None and slot.transaction.state == "committed":
+                header = decode(*slot.record).header
+                if header.segment == segment and header.kind in (Kind.CHANGE, Kind.RESET_END):
+                    found.add(header.position)
+        return found
+
+    # -- at the end -------------------------------------------------------------------------------------------------
+
+    def settled(self) -> str | None:
+        """What is still missing before the run is at rest; None where it is."""
+        for number, seen in self.seen.items():
+            primary = self.world.primary_of(number)
+            if primary is None:
+                return f"segment {number} has no primary"
+            if primary.core.phase(number) != "writing":
+                return f"segment {number} on {primary.member} is {primary.core.phase(number)}"
+            if primary.core.written(number) != primary.core.last_sequence(number) or seen.reader.open:
+                return (
+                    f"segment {number}: {primary.core.written(number)} of {primary.core.last_sequence(number)} written"
+                )
+            segment = primary.store.segments[number]
+            if segment.acked < segment.last or len(segment.in_sync) < min(self.world.copies, self.world.node_count):
+                return f"segment {number}: acked {segment.acked} of {segment.last}, in sync {segment.in_sync}"
+            if self._views is not None and self._views.rows[number].must_reset:
+                return f"segment {number}: the view still asks for a reset"
+            if any(node.core.written(number) != segment.last for node in self.world.holders(number)):
+                return f"segment {number}: a backup has not pruned"
+        return None
+
+    def final(self) -> None:
+        """Once the run is at rest."""
+        for number, seen in self.seen.items():
+            derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
+            for node in self.world.holders(number):
+                held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
+                if held != derived:
+                    self.fail("equal", f"segment {number}: {node.member} holds {held}, derived {derived}")
+            if seen.lost_at >= 0 and not any(at > seen.lost_at for at, _ in seen.resets):
+                self.fail("repaired", f"segment {number}: no reset after the loss at {seen.lost_at:.4f}")
+        failed = {w.value for w in self.writes if w.status == "failed" and w.value is not None}
+        for number, seen in self.seen.items():
+            if bad := {e.value for e in seen.reader.entries.values()} & failed:
+                self.fail("phantom", f"segment {number}: {bad} is of a write that failed")
+        for write in self.writes:
+            if write.status == "acked" and write.position != (0, 0):
+                self._kept(write)
+
+    def _kept(self, write: Write) -> None:
+        seen, primary = self.seen[write.segment], self.world.primary_of(write.segment)
+        assert primary is not None
+        if past.holds(primary.core.history(write.segment), write.position):
+            covered = any(s >= write.position[1] for _, s in seen.positions)
+            if write.position not in seen.positions and not self._loose and not covered and seen.lost_at < 0:
+                self.fail("lost", f"segment {write.segment}: {write} is in the cache and not in the topic")
+        elif self.world.acks_all and not any(at >= write.acked_at for at in seen.owners_lost):
+            self.fail("lost", f"segment {write.segment}: {write} is gone, and no owner's loss tells of it")

@@ -1,0 +1,301 @@
+"""A run as text: what is set, and what happens when. Generated from a seed, written by hand as a scenario, or shortened.
+
+    set nodes 3
+    0.250 put k1 v1
+    0.300 pause n1          # SIGSTOP
+    0.900 resume n1
+
+One line per event: seconds, a verb of `VERBS`, its arguments. An event that cannot happen (a crash of what is dead) is
+passed over, so that any line can be left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from deelog_schemas.errors import DeelogError
+
+
+class ScriptError(DeelogError):
+    """A script that cannot be read; the message names the line."""
+
+    exit_code = 2
+
+
+class Event(NamedTuple):
+    """Something that happens at `at` seconds."""
+
+    at: float
+    verb: str
+    arguments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join((f"{self.at:.4f}", self.verb, *self.arguments))
+
+
+SETTINGS: Final[dict[str, int]] = {
+    "nodes": 3,
+    "segments": 4,
+    "partitions": 2,
+    "copies": 2,
+    "keys": 4,
+    "capacity": 3,
+    "batch": 50,
+    "chunk": 2,
+    "max_operations": 500,
+    "acks_all": 1,
+    "tombstones": 1,
+    "seed": 0,
+}
+"""What `set` knows, and its defaults; `keys` and `capacity` per segment."""
+
+VERBS: Final[dict[str, tuple[int, int]]] = {
+    "put": (2, 3),
+    "del": (1, 1),
+    "get": (1, 1),
+    "clear": (1, 1),
+    "crash": (1, 1),
+    "restart": (1, 1),
+    "twin": (1, 1),
+    "pause": (1, 1),
+    "resume": (1, 1),
+    "leave": (1, 1),
+    "hang": (1, 1),
+    "lose": (1, 1),
+    "cut": (2, 2),
+    "heal": (2, 2),
+    "break": (2, 2),
+    "slow": (2, 2),
+    "kafka": (1, 1),
+    "nokafka": (1, 1),
+    "yeskafka": (1, 1),
+    "fence": (1, 1),
+    "foreign": (2, 2),
+    "truncate": (2, 2),
+    "recreate": (0, 0),
+    "compact": (0, 0),
+    "overflow": (2, 2),
+    "coalesce": (1, 1),
+    "signal": (1, 1),
+    "refuse": (1, 1),
+    "allow": (1, 1),
+    "skew": (2, 2),
+}
+"""Verbs with the least and greatest number of arguments."""
+
+FAULTS: Final[dict[str, tuple[str, ...]]] = {
+    "crash": ("crash", "crash", "both", "twin"),
+    "pause": ("pause", "hang", "pause"),
+    "network": ("cut", "cut_both", "break", "slow", "swizzle"),
+    "kafka": ("kafka", "nokafka", "lose", "fence", "foreign", "refuse"),
+    "log": ("truncate", "recreate", "compact"),
+    "oplog": ("overflow", "coalesce", "signal"),
+    "clock": ("skew",),
+    "leave": ("leave",),
+}
+"""Kinds of faults by the name that `--faults` gives them."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """Settings and events, in order of time."""
+
+    settings: dict[str, int]
+    events: tuple[Event, ...] = ()
+    about: str = ""
+    end: float = field(default=0.0)
+
+    def __str__(self) -> str:
+        head = [f"# {line}" for line in self.about.splitlines()]
+        sets = [f"set {name} {value}" for name, value in self.settings.items() if SETTINGS[name] != value]
+        return "\n".join([*head, *sets, *map(str, self.events)]) + "\n"
+
+    def without(self, events: Iterable[Event]) -> Script:
+        """The script with these events left out."""
+        gone = set(map(id, events))
+        return replace(self, events=tuple(e for e in self.events if id(e) not in gone))
+
+    def only(self, events: Sequence[Event]) -> Script:
+        """The script with these events alone."""
+        return replace(self, events=tuple(events))
+
+
+def parse(text: str) -> Script:
+    """Reads a script; raises `ScriptError` with the line."""
+    settings = dict(SETTINGS)
+    events: list[Event] = []
+    about: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words, _, remark = line.partition("#")
+        if not words.strip():
+            if not events and remark:
+                about.append(remark.strip())
+            continue
+        try:
+            events += _event(words.split(), settings)
+        except (ValueError, KeyError, IndexError) as error:
+            raise ScriptError(f"line {number}: {line.strip()!r}: {error}") from error
+    events.sort(key=lambda e: e.at)
+    return Script(settings, tuple(events), "\n".join(about))
+
+
+def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
+    if words[0] == "set":
+        if words[1] not in SETTINGS:
+            raise ValueError(f"{words[1]} is none of {', '.join(SETTINGS)}")
+        settings[words[1]] = int(words[2])
+        return []
+    verb, arguments = words[1], tuple(words[2:])
+    if verb not in VERBS:
+        raise ValueError(f"{verb} is none of {', '.join(VERBS)}")
+    low, high = VERBS[verb]
+    if not low <= len(arguments) <= high:
+        raise ValueError(f"{verb} takes {low} to {high} arguments")
+    return [Event(float(words[0]), verb, arguments)]
+
+
+def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)) -> Script:
+    """The script of a seed: `steps` is about how many steps the faulty part of the run takes."""
+    chance = random.Random(f"script {seed}")
+    settings = dict(SETTINGS) | {
+        "seed": seed,
+        "nodes": chance.choice((3, 3, 3, 4, 5, 7)),
+        "copies": chance.choice((2, 2, 3)),
+        "batch": chance.choice((2, 5, 50, 50)),
+        "chunk": chance.choice((1, 2, 100)),
+        "capacity": chance.choice((3, 4, 100)),
+        "max_operations": chance.choice((30, 500, 500)),
+        "acks_all": chance.choice((0, 1, 1, 1)),
+        "tombstones": chance.choice((0, 1)),
+    }
+    seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
+    allowed = chance.sample(list(faults), k=chance.randrange(1, len(faults) + 1))
+    writer = _Writer(chance, settings, seconds)
+    for _ in range(int(seconds * 40)):
+        writer.load()
+    for _ in range(max(2, int(seconds * chance.choice((2, 4, 8))))):
+        writer.fault(chance.choice(FAULTS[chance.choice(allowed)]))
+    events = sorted(writer.events, key=lambda e: e.at)
+    return Script(settings, tuple(events), f"seed {seed}")
+
+
+class _Writer:
+    """Draws events."""
+
+    def __init__(self, chance: random.Random, settings: dict[str, int], seconds: float) -> None:
+        self.chance, self.settings, self.seconds = chance, settings, seconds
+        self.events: list[Event] = []
+        self._values = 0
+
+    def add(self, at: float, verb: str, *arguments: object) -> None:
+        self.events.append(Event(round(at, 4), verb, tuple(map(str, arguments))))
+
+    def load(self) -> None:
+        """A client's command."""
+        at = self.chance.uniform(0.3, 0.3 + self.seconds)
+        key = f"s{self.segment()}k{self.chance.randrange(self.settings['keys'])}"
+        verb = self.chance.choices(("put", "ttl", "del", "get", "clear"), (60, 10, 18, 10, 2))[0]
+        self._values += 1
+        if verb == "clear":
+            self.add(at, "clear", self.segment())
+        elif verb == "put":
+            self.add(at, "put", key, f"v{self._values}")
+        elif verb == "ttl":
+            self.add(at, "put", key, f"v{self._values}", self.chance.choice((1, 50, 300, 100_000)))
+        else:
+            self.add(at, verb, key)
+
+    def node(self) -> str:
+        return f"n{self.chance.randrange(self.settings['nodes'])}"
+
+    def segment(self) -> int:
+        count = self.settings["segments"]
+        return min(self.chance.randrange(count), self.chance.randrange(count))
+
+    def partition(self) -> int:
+        return self.chance.randrange(self.settings["partitions"])
+
+    def fault(self, kind: str) -> None:
+        """One fault, and its end."""
+        draw, node = self.chance, self.node()
+        at = draw.uniform(0.3, 0.3 + self.seconds)
+        later = at + draw.choice((0.005, 0.05, 0.2, 0.5, 1.0))
+        method = getattr(self, f"_{kind}", None)
+        if method is not None:
+            method(at, later, node)
+        elif kind in ("pause", "hang"):
+            self.add(at, kind, node)
+            self.add(later, "resume", node)
+        elif kind in ("compact", "recreate"):
+            self.add(at, kind)
+        elif kind == "nokafka":
+            self.add(at, kind, node)
+            self.add(later, "yeskafka", node)
+        else:
+            self.add(at, kind, node)
+
+    def _crash(self, at: float, later: float, node: str) -> None:
+        self.add(at, "crash", node)
+        self.add(later, "restart", node)
+
+    def _both(self, at: float, later: float, node: str) -> None:
+        for one in dict.fromkeys((node, self.node(), self.node())):
+            self._crash(at + self.chance.choice((0.0, 0.01, 0.1)), later, one)
+
+    def _leave(self, at: float, later: float, node: str) -> None:
+        self.add(at, "leave", node)
+        self.add(later + 0.5, "restart", node)
+
+    def _cut(self, at: float, later: float, node: str) -> None:
+        other = self.node()
+        if other != node:
+            self.add(at, "cut", node, other)
+            self.add(later, "heal", node, other)
+
+    def _cut_both(self, at: float, later: float, node: str) -> None:
+        for other in (f"n{n}" for n in range(self.settings["nodes"])):
+            if other != node:
+                for pair in ((node, other), (other, node)):
+                    self.add(at, "cut", *pair)
+                    self.add(later, "heal", *pair)
+
+    def _swizzle(self, at: float, later: float, node: str) -> None:
+        """Cuts ones off one after another and heals them in another order (FoundationDB's swizzle-clog)."""
+        nodes = [f"n{n}" for n in range(self.settings["nodes"])]
+        for one in self.chance.sample(nodes, k=len(nodes) - 1):
+            down, up = at + self.chance.uniform(0, 0.2), later + self.chance.uniform(0, 0.3)
+            self._cut_both(down, up, one)
+
+    def _break(self, at: float, later: float, node: str) -> None:
+        self.add(at, "break", node, self.node())
+
+    def _slow(self, at: float, later: float, node: str) -> None:
+        self.add(at, "slow", node, self.chance.choice((10, 100)))
+        self.add(later, "slow", node, 1)
+
+    def _kafka(self, at: float, later: float, node: str) -> None:
+        self.add(at, "kafka", "off")
+        self.add(later, "kafka", "on")
+
+    def _foreign(self, at: float, later: float, node: str) -> None:
+        self.add(at, "foreign", self.partition(), self.chance.choice((20, 200, 900)))
+
+    def _refuse(self, at: float, later: float, node: str) -> None:
+        key = f"s{self.segment()}k{self.chance.randrange(self.settings['keys'])}"
+        self.add(at, "refuse", key)
+        self.add(later, "allow", key)
+
+    def _truncate(self, at: float, later: float, node: str) -> None:
+        self.add(at, "truncate", self.partition(), self.chance.choice((1, 3, 10, 40)))
+
+    def _overflow(self, at: float, later: float, node: str) -> None:
+        self.add(at, "overflow", node, self.segment())
+
+    def _signal(self, at: float, later: float, node: str) -> None:
+        self.add(at, "signal", self.segment())
+
+    def _skew(self, at: float, later: float, node: str) -> None:
+        self.add(at, "skew", node, self.chance.choice((-3600, -1, 0, 1, 3600)))
