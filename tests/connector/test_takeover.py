@@ -149,7 +149,7 @@ def test_recheck_keeps_place() -> None:
             break
         world.now += 0.1
         n1.follow()
-        for effect in n1.core.poll(world.now):
+        for effect in n1.core.poll(world.now, 0):
             if not isinstance(effect, Fence) or not effect.segments:
                 n1.carry_out(effect, False)
     world.broker.init("n1")
@@ -167,7 +167,7 @@ def test_claim_key_per_member_and_claims_outlive_compaction() -> None:
     while not any(m == n1.member for _, m in n1.core.table.claimants(0)) and world.now < 1100:
         world.now += 0.01
         n1.follow()
-        for effect in n1.core.poll(world.now):
+        for effect in n1.core.poll(world.now, 0):
             n1.carry_out(effect, False)
         if n1.core.phase(0) == "look":
             break

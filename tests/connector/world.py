@@ -154,7 +154,7 @@ class Node:
     def step(self, hang: bool = False) -> bool:
         """Tail, poll, and carry out every effect; `hang` leaves a transaction open. Whether anything happened."""
         worked = self.follow()
-        effects, self.unanswered = self.unanswered + self.core.poll(self.world.now), []
+        effects, self.unanswered = self.unanswered + self.core.poll(self.world.now, int(self.world.now * 1e6)), []
         for effect in effects:
             worked |= self.carry_out(effect, hang)
         return worked

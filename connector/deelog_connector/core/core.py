@@ -271,6 +271,8 @@ class ConnectorCore:
             return None
         dropped = seg.log.cut(sequence)
         seg.history = past.cut(seg.history, sequence)
+        if seg.written is not None:  # it speaks of one's own history
+            seg.written = min(seg.written, sequence)
         if any(o.reason == Reason.CLEAR for o in dropped):
             return None
         return sorted({o.key for o in dropped})
@@ -288,6 +290,7 @@ class ConnectorCore:
         # CHECK transfer-is-not-ops: what came as state is in no op log; this node can vouch only for what follows.
         seg.log.restart(sequence + 1)
         seg.history = past.cut(history, sequence) if past.last_of(history) > sequence else history
+        seg.written = None
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -604,9 +607,7 @@ class ConnectorCore:
             entry = self._state.get(seg.number, key)
             # CHECK correct-phantoms: what no survivor holds gives way to what this node's state holds.
             value, expires_at = (entry.value, entry.expires_at) if entry else (None, None)
-            operations.append(
-                self.append(seg.number, Reason.CORRECT, key, value, expires_at, int(self._now * 1e6), True)
-            )
+            operations.append(self.append(seg.number, Reason.CORRECT, key, value, expires_at, self._wall_us, True))
         if operations:
             self.counts.corrections += len(operations)
             seg.atomic_to = seg.last_sequence
@@ -615,10 +616,15 @@ class ConnectorCore:
     # -- poll -----------------------------------------------------------------------------------------------------
 
     _now = 0.0
+    _wall_us = 0
 
-    def poll(self, now: float) -> list[Effect]:
-        """What to do now. `now` in Unix seconds. Call again after every event, and at `next_poll()` at the latest."""
-        self._now = now
+    def poll(self, now: float, wall_us: int) -> list[Effect]:
+        """What to do now. Call again after every event, and at `next_poll()` at the latest.
+
+        `now` is in seconds of a clock that never goes back; a wall clock that is put back would end all writing until
+        it has caught up. `wall_us` is Unix microseconds, for what is captured here.
+        """
+        self._now, self._wall_us = now, wall_us
         self._note_times(now)
         self._lose_patience(now)
         effects, self._outbox = self._outbox, []

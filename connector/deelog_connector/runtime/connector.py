@@ -278,9 +278,9 @@ class Connector:
         core, interval = self.core, self.config["commit.interval.ms"] / 1000
         while not self._stopping.is_set():
             self._changed.clear()
-            for effect in core.poll(time.time()):
+            for effect in core.poll(time.monotonic(), time.time_ns() // 1000):
                 self._carry_out(effect)
-            wait = max(0.001, core.next_poll(time.time()) or interval)
+            wait = max(0.001, core.next_poll(time.monotonic()) or interval)
             try:
                 await asyncio.wait_for(self._changed.wait(), wait)
             except TimeoutError:
@@ -419,12 +419,11 @@ class Connector:
     async def _watch_ends(self) -> None:
         for end in await self._blocking(self._brokers.ends, self._topics.changes, range(self._partitions)):
             offset, epoch = self.core.end_of(end.partition)
-            topic = self._topics.changes
-            if end.offset < offset and await self._blocking(
-                kafka.still_holds, self.config, topic, end.partition, offset, epoch
-            ):
-                continue  # its high watermark trails behind its log: a broker that has just come back
-            lost = self.core.end_read(end.partition, end.offset, end.leader_epoch)
+            intact: bool | None = None
+            if self.core.doubts(end.partition, end.offset, end.leader_epoch):
+                topic = self._topics.changes
+                intact = await self._blocking(kafka.still_holds, self.config, topic, end.partition, offset, epoch)
+            lost = self.core.end_read(end.partition, end.offset, end.leader_epoch, intact)
             if lost:
                 log.error(
                     "%s[%d] was truncated to %d: segments %s are reset",
