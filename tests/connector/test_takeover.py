@@ -301,6 +301,29 @@ def test_nothing_over_a_hole() -> None:
     world.check()
 
 
+def test_room_is_made_of_backups_op_logs_first() -> None:
+    """A primary's that is dropped is a reset, a backup's only where a takeover follows."""
+    world, (n0, n1) = started()
+    world.own(1, n1, n0)
+    world.settle()
+    for i in range(5):
+        world.put(key_of(0, i), b"v")
+    for i in range(3):
+        world.put(key_of(1, i), b"v")
+    n0.core.budget.max_operations = 8
+    assert not n0.core.has_room(1)
+    n0.core.make_room(0, 1)
+    assert n0.core.counts.overflows == {"backup": 1}
+    assert (n0.core.complete_from(0), n0.core.complete_from(1)) == (1, 4)
+    n0.core.budget.max_operations = 5
+    n0.core.make_room(0, 1)
+    assert n0.core.counts.overflows == {"backup": 1, "reset": 1}
+    world.settle()
+    assert world.reader(0).resets == ["initial", "overflow"]
+    assert world.reader(1).resets == ["initial"]
+    world.check()
+
+
 def test_reset_acked_only() -> None:
     world, (n0, _) = started()
     world.put(key_of(0), b"a", acked=False)

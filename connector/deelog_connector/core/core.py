@@ -158,13 +158,13 @@ class ConnectorCore:
         """Whether the op logs' budget takes one more operation of `size` bytes (`Operation.size`)."""
         return self.budget.has_room(size)
 
-    def overflow(self, segment: int, reason: str = "overflow") -> None:
+    def overflow(self, segment: int) -> None:
         """The segment's op log is dropped; its primary owes a reset."""
         seg = self._segments[segment]
-        self.counts.overflows["reset"] += 1
+        self.counts.overflows["reset" if seg.is_primary else "backup"] += 1
         seg.log.restart(seg.last_sequence + 1)
         if seg.is_primary:
-            self.request_reset(segment, reason)
+            self.request_reset(segment, "overflow")
 
     def coalesce(self, segment: int) -> int:
         """Older acknowledged operations of a key give way to its newest one; returns how many went."""
@@ -183,14 +183,18 @@ class ConnectorCore:
         return sum(self.coalesce(number) for number in list(self._primaries))
 
     def make_room(self, segment: int, size: int) -> None:
-        """Drops op logs until one more operation of `size` bytes fits: this segment's, then the longest ones."""
-        if self.has_room(size):
-            return
-        self.overflow(segment)
-        for seg in sorted(self._segments.values(), key=lambda s: -len(s.log)):
-            if self.has_room(size) or not len(seg.log):
+        """Drops op logs until one more operation of `size` bytes fits.
+
+        Backups' first, the longest of them before the others: that costs a reset only where a takeover follows. Then
+        this segment's, then the other primaries'.
+        """
+        long = sorted((s for s in self._segments.values() if len(s.log)), key=lambda s: -len(s.log))
+        backups = [s.number for s in long if not s.is_primary]
+        primaries = [s.number for s in long if s.is_primary and s.number != segment]
+        for number in (*backups, segment, *primaries):
+            if self.has_room(size):
                 return
-            self.overflow(seg.number)
+            self.overflow(number)
 
     def request_reset(self, segment: int, reason: str) -> None:
         """A reset of a segment that this node writes: asked for by a signal, an overflow, a loss in Kafka."""
