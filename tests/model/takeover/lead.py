@@ -224,9 +224,8 @@ class Lead:
             why, w = "phantom_ahead", set_truth(w, g, excuse=1)
         if why:
             needless = not w.truth[g].excuse and not (why == "end_beyond" and self.config.ACKS < 2)
-            x = set_seg(w, i, g, role="t", re=0, owe=1)
-            bad = f"V5 needless reset: {why}" if needless else None
-            return by_itself("must reset", f"{name} reads s{g}: {why}: must reset", x, bad)
+            x = set_seg(w, i, g, role="t", re=0, owe=2 if needless else 1)
+            return by_itself("must reset", f"{name} reads s{g}: {why}: must reset", x)
         written = scan.written or 0
         cand = (stable(self.kafka.log(w, g)), written)
         x = set_seg(w, i, g, role="o", w=written, rf=m.rf, base=m.base, cand=cand, re=0)
@@ -246,6 +245,8 @@ class Lead:
         x = set_seg(w, i, g, role="u", off=offset, owe=0, snap=NO)
         puts: list[Put] = [(g, "reset", (m.e, last(m), -1))]
         x, bad = self.kafka.commit(x, i, g, [("rb", g, m.e, last(m), 0, offset, m.e, member)], puts)
+        # Who was superseded may decide so as well: it can write nothing, and learns why.
+        bad = bad or ("V5 needless reset" if m.owe > 1 and not w.truth[g].excuse else None)
         return by_itself("begins a reset", f"{name_of(w, i)} begins a reset of s{g}", x, bad)
 
     def _rows(self, w: World, i: int, g: int, m: Seg) -> Iterator[WorldStep]:

@@ -132,8 +132,8 @@ RULES: Final[dict[str, Rule]] = {
     "prune_in_history": Rule(
         "prune by any position",
         "N=3 PART=1 GHOST=1 CRASH=1 ACKS=1",
-        "V5",
-        10,
+        "V4",
+        11,
         lambda d: d.but(holds=lambda history, position: True),
     ),
     "coalesce_acked": Rule(

@@ -126,7 +126,7 @@ class Seg(NamedTuple):
     cand: tuple[int, ...] = ()  # (offset, sequence): the next read_from, once every in-sync owner holds it
     atomic: int = 0  # one transaction must hold everything up to here
     re: int = 0  # its ACTIVE follows a fence: look at the claims again
-    owe: int = 0  # owes a reset whatever READ says
+    owe: int = 0  # owes a reset whatever READ says; 2: one that nothing called for
     snap: tuple[Any, ...] = ()  # (position, cache, begin offset, rows written) of its reset
     nf: int = 0  # fences done for this claim; counted only where one could go on for ever
 
