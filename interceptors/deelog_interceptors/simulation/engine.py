@@ -74,7 +74,7 @@ class Task:
             self._work.send(None)
         except StopIteration:
             self._end()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - handed on to whoever waits for the task
             self._error = error
             self._end()
         else:

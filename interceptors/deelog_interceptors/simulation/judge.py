@@ -1,4 +1,4 @@
-"""What must be true, looked at after every event: an independent reader of the topic, and a memory of all that happened.
+"""What must be true, looked at after every event: an independent reader of the topic, a memory of all that happened.
 
 The parts, by the names that a violation carries: `fenced` (nobody but the last ACTIVE's member writes), `gap` (the
 sequence of a segment has no hole outside a reset), `twice` (no position is committed twice), `digest` (a reset is

@@ -89,7 +89,7 @@ class Log:
 
 
 class Kafka:
-    """All brokers as one. `on_stable(log)` is called when more of a log can be read, `on_fence` for each session ended."""
+    """All brokers as one. `on_stable(log)` is called when more of a log can be read, `on_fence` per session ended."""
 
     def __init__(self, engine: Engine, partitions: int, transaction_timeout: float) -> None:
         self.engine = engine

@@ -47,8 +47,6 @@ class Network:
             return
         if connection.ends(back) in self.cut:
             connection.held[back].append(deliver)
-        elif connection.held[back]:
-            connection.held[back].append(deliver)  # what was held back goes first
         else:
             deliver()
 
@@ -64,7 +62,7 @@ class Network:
                 if connection.ends(back) == (from_, to) and not connection.broken:
                     held, connection.held[back] = connection.held[back], []
                     for deliver in held:
-                        self.carry(connection, back, deliver)
+                        deliver()
 
     def break_(self, connection: Connection) -> None:
         """Ends a connection; each side hears of it after a while."""

@@ -137,7 +137,7 @@ class Node:
                 self._soon.pop(0)()
         except (Gone, DuplicateNodeError):
             self.world.ended(self)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the product raises is the judge's to hear
             self.world.judge.broken(f"{self.member}: {error!r}", error)
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""A run as text: what is set, and what happens when. Generated from a seed, written by hand as a scenario, or shortened.
+"""A run as text: what is set, and what happens when. Drawn from a seed, written by hand, or made short.
 
     set nodes 3
     0.250 put k1 v1
@@ -91,7 +91,8 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("pause", "hang", "pause"),
     "network": ("cut", "cut_both", "break", "slow", "swizzle"),
     "kafka": ("kafka", "nokafka", "lose", "fence", "foreign", "refuse"),
-    "log": ("truncate", "recreate", "compact"),
+    "log": ("recreate", "compact", "compact"),
+    "truncation": ("truncate",),
     "oplog": ("overflow", "coalesce", "signal"),
     "clock": ("skew",),
     "leave": ("leave",),
