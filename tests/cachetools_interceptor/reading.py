@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
-
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from deelog_schemas.envelope import Envelope, JsonCodec
-from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind
-from deelog_schemas.operation import Entry
-from deelog_schemas.records import Record, decode
+from tests.support.topics import derived, read_topic
 
 
 @dataclass
@@ -31,61 +26,17 @@ class Topic:
 def read(bootstrap: str, name: str) -> Topic:
     """Reads and folds the topic."""
     codec, topic = JsonCodec(name, "cachetools", "", ""), Topic()
-    readers: dict[int, SegmentReader] = {}
-
-    def entry_of(record: Record) -> tuple[bytes, Entry | None]:
-        key = codec.decode_key(record.key)
-        return key, None if record.value is None else codec.decode_value(record.value).after
-
-    for record in _records(bootstrap, name):
-        segment = record.header.segment
-        topic.last_kinds[segment] = record.header.kind
-        readers.setdefault(segment, SegmentReader(segment)).apply(record, entry_of)
+    records = read_topic(bootstrap, name)
+    for record in records:
+        topic.last_kinds[record.header.segment] = record.header.kind
         if record.header.kind is Kind.CHANGE and record.value is not None:
             envelope = codec.decode_value(record.value)
             topic.changes.append(envelope)
             topic.reasons[envelope.source["reason"] or "put"] += 1
+    entries, readers = derived(records)
+    topic.entries = {key.decode(): value.decode() for key, value in entries.items()}
     for reader in readers.values():
         assert reader.open is None, f"segment {reader.segment}: a reset without its end"
         topic.resets.update(reader.resets)
         topic.repeats += reader.repeats
-        topic.entries.update({key.decode(): entry.value.decode() for key, entry in reader.entries.items()})
     return topic
-
-
-def _records(bootstrap: str, name: str) -> list[Record]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reading",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    records = []
-    try:
-        partitions = set(consumer.list_topics(name, 15).topics[name].partitions)
-        consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
-        while partitions:
-            message: Any = consumer.poll(15)
-            assert message is not None, f"{name}: no record and no end for 15 s"
-            error = message.error()
-            if error is None:
-                records.append(
-                    decode(
-                        name,
-                        message.partition(),
-                        message.offset(),
-                        message.key(),
-                        message.value(),
-                        message.headers(),
-                    )
-                )
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                partitions.discard(message.partition())
-    finally:
-        consumer.close()
-    return records

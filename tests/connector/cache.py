@@ -8,16 +8,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
-
 from deelog_connector.runtime import Connector
 from deelog_schemas.config import Config, parse
-from deelog_schemas.envelope import JsonCodec
-from deelog_schemas.fold import SegmentReader
-from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
-from deelog_schemas.records import ON_CHANGES, Record, decode
 
 
 def config_of(bootstrap: str, prefix: str, **fields: Any) -> Config:
@@ -126,47 +120,3 @@ async def started(found: Cache) -> None:
     """Primary of everything, and writing."""
     found.own_all()
     await found.drained()
-
-
-def read_topic(bootstrap: str, topic: str, partitions: int = 2, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:
-    """All committed records, by a plain consumer."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "test-reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    found, left = [], set(range(partitions))
-    try:
-        consumer.assign([TopicPartition(topic, p, 0) for p in left])
-        deadline = time.monotonic() + 20
-        while left:
-            assert time.monotonic() < deadline, f"partitions {left} of {topic} have no end"
-            for message in consumer.consume(1000, 0.5):
-                if message.error():
-                    left.discard(message.partition())  # its end
-                    continue
-                where = (str(message.topic()), message.partition() or 0, message.offset() or 0)
-                headers: Any = message.headers()
-                found.append(decode(*where, message.key(), message.value(), headers, allowed))
-    finally:
-        consumer.close()
-    return found
-
-
-def derived(records: list[Record]) -> tuple[dict[bytes, bytes], dict[int, SegmentReader]]:
-    """The cache's content as a reader derives it, and the readers by segment."""
-    codec = JsonCodec("", "test", "", "")
-    readers: dict[int, SegmentReader] = {}
-
-    def entry(record: Record) -> tuple[bytes, Entry | None]:
-        after = codec.decode_value(record.value).after if record.value is not None else None
-        return codec.decode_key(record.key), after
-
-    for record in records:
-        segment = record.header.segment
-        readers.setdefault(segment, SegmentReader(segment)).apply(record, entry)
-    return {e.key: e.value for r in readers.values() for e in r.entries.values()}, readers

@@ -20,8 +20,9 @@ from deelog_connector.kafka.client import Brokers, KafkaUnusable, OutRecord, Wri
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
-from tests.connector.cache import cache, config_of, derived, read_topic, run, started
+from tests.connector.cache import cache, config_of, run, started
 from tests.support.kafka import Broker
+from tests.support.topics import derived, read_topic
 
 
 def produce(bootstrap: str, topic: str, key: bytes | None, value: bytes | None) -> None:

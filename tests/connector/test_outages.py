@@ -16,8 +16,9 @@ import pytest
 from deelog_connector.kafka import client
 from deelog_schemas.header import Kind
 from deelog_schemas.records import ON_POSITIONS
-from tests.connector.cache import Cache, cache, config_of, derived, read_topic, run, started
+from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
+from tests.support.topics import derived, read_topic
 
 log = logging.getLogger(__name__)
 AWAY_SECONDS = float(os.environ.get("DEELOG_TEST_AWAY_SECONDS", "6"))

@@ -13,10 +13,10 @@ from deelog_connector.kafka.signal import send
 from deelog_schemas import canonical
 from deelog_schemas.config import parse
 from deelog_schemas.header import Kind
-from tests.connector.cache import derived, read_topic
 from tests.grid.clients import SEGMENTS, Writer, assert_copies_equal, assert_nothing_lost
 from tests.grid.cluster import Grid, eventually
 from tests.support.kafka import Broker
+from tests.support.topics import derived, read_topic
 
 PAUSED_SECONDS = 5.0
 
