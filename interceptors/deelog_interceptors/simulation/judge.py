@@ -173,6 +173,7 @@ class Judge:
         self.say(f"p{raw.partition}@{raw.offset} s{header.segment} {name} @{epoch}.{sequence}")
         self.counts[f"record {name}"] += 1
         if header.kind is Kind.ACTIVE:
+            self.counts["other owners"] += bool(seen.active[0]) and header.node != seen.active[1]
             seen.active = max(seen.active, (record.control["epoch"], header.node))
         if header.kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.RELEASE):
             self._place(record, seen)

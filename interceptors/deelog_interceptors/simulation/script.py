@@ -35,6 +35,11 @@ class Event(NamedTuple):
     def __str__(self) -> str:
         return " ".join((f"{self.at:.4f}", self.verb, *self.arguments))
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is one; not a client's command, not the end of a fault."""
+        return self.verb not in HARMLESS and (self.verb, self.arguments[-1:]) not in ENDS
+
 
 SETTINGS: Final[dict[str, int]] = {
     "nodes": 3,
@@ -85,6 +90,11 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
     "skew": (2, 2),
 }
 """Verbs with the least and greatest number of arguments."""
+
+HARMLESS: Final = {"put", "del", "get", "clear", "restart", "resume", "heal", "yeskafka", "allow"}
+"""Verbs of clients, and those that end a fault."""
+ENDS: Final = {("kafka", ("on",)), ("slow", ("1",)), ("skew", ("0",))}
+"""Verbs with the last argument with which they end a fault."""
 
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "crash": ("crash", "crash", "both", "twin"),

@@ -197,6 +197,7 @@ class World:
         done = getattr(self, f"_{event.verb}")(*event.arguments)
         if done is not False:
             self.counts[f"did {event.verb}"] += 1
+            self.counts[f"fault {event.verb}"] += event.is_fault
             self.judge.say(f"--- {' '.join((event.verb, *event.arguments))}")
 
     def _live(self, node_id: str) -> Node | None:
