@@ -5,7 +5,8 @@ sequence of a segment has no hole outside a reset), `twice` (no position is comm
 what it says), `written` (a node believes written only what stands there), `lost` (an acknowledged write is in the
 topic, or covered by a reset whose owners had all died), `phantom` (no value of a write that failed is the last one),
 `repaired` (each loss that was put in was followed by a reset), `limit` (no op log beyond its bound), `equal` and
-`alive` (once faults end: derived equals cached, on every owner, in time), and `broken` (an assertion or exception).
+`alive` (once faults end: derived equals cached, on every owner, in time), `broken` (an assertion or exception), and
+`expected` (a count that the script names is not what it must be).
 """
 
 from __future__ import annotations
@@ -121,12 +122,14 @@ class Judge:
         if not isinstance(effect, Commit):
             segments = getattr(effect, "segments", getattr(effect, "segment", ""))
             self.say(f"{node.member} {type(effect).__name__} {segments}".rstrip())
+        self.world.effect_comes(node, effect)
 
     def captured(self, node: Node, segment: Segment, operation: Operation) -> None:
         """A primary captured an operation."""
         self.counts[f"captured {operation.reason}"] += 1
         position = f"{operation.epoch}.{operation.sequence}"
         self.say(f"{node.member} s{segment.number} {operation.reason} {operation.key.decode()} @{position}")
+        self.world.moment_comes(node, "captured", str(operation.reason))
 
     def coalesced(self) -> None:
         """From now on sequences may skip."""
@@ -150,6 +153,7 @@ class Judge:
     def view_applied(self, node: Node, view: View) -> None:
         """A node follows a view."""
         self.counts["views_applied"] += 1
+        self.world.view_comes(node, view)
 
     # -- what the topic says ----------------------------------------------------------------------------------------
 

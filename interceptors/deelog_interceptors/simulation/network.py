@@ -30,6 +30,8 @@ class Network:
         self.cut: set[tuple[str, str]] = set()
         self.slow: dict[str, float] = {}
         self.connections: list[Connection] = []
+        self.sends: Callable[[Node, AnyFrame], None] = lambda node, frame: None
+        """Told of each frame before it leaves."""
 
     def delay(self, from_: str, to: str) -> float:
         """How long a frame takes."""
@@ -120,6 +122,7 @@ class SimIncoming:
     def send(self, frame: AnyFrame) -> None:
         """An answer."""
         c = self._connection
+        c.network.sends(c.dialled, frame)
         c.network.carry(c, True, lambda: c.dialler.now(c.link.frame, c, frame))
 
     def abort(self) -> None:
@@ -168,6 +171,7 @@ class SimLink:
         """Lost where there is no connection."""
         c = self._connection
         if c is not None and self.ready and not c.broken:
+            c.network.sends(self._owner, frame)
             incoming: Any = c.incoming
             c.network.carry(c, False, lambda: c.dialled.now(c.dialled.incoming_frame, cast(Incoming, incoming), frame))
 

@@ -1,12 +1,16 @@
 """A run as text: what is set, and what happens when. Drawn from a seed, written by hand, or made short.
 
     set nodes 3
-    0.250 put k1 v1
-    0.300 pause n1          # SIGSTOP
+    0.250 put s0k1 v1
+    0.300 pause n1                      # SIGSTOP
+    0.400 let old primary 0             # from here on `old` stands for a node
+    0.500 at old commit:claim crash it  # at the next such moment, not at a time
     0.900 resume n1
+    expect kafka fenced_commits 1..
 
 One line per event: seconds, a verb of `VERBS`, its arguments. An event that cannot happen (a crash of what is dead) is
-passed over, so that any line can be left out.
+passed over, so that any line can be left out. `expect` bounds a count of the run; what follows a line `---` is passed
+over.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from deelog_interceptors.simulation.moments import MOMENTS
 from deelog_schemas.errors import DeelogError
 
 
@@ -39,6 +44,18 @@ class Event(NamedTuple):
     def is_fault(self) -> bool:
         """Whether it is one; not a client's command, not the end of a fault."""
         return self.verb not in HARMLESS and (self.verb, self.arguments[-1:]) not in ENDS
+
+
+class Expect(NamedTuple):
+    """What a run must have counted: `low` to `high` times (None: no bound)."""
+
+    name: str
+    low: int
+    high: int | None
+
+    def __str__(self) -> str:
+        high = "" if self.high is None else self.high
+        return f"expect {self.name} " + (f"{self.low}" if self.low == self.high else f"{self.low}..{high}")
 
 
 SETTINGS: Final[dict[str, int]] = {
@@ -88,8 +105,13 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
     "refuse": (1, 1),
     "allow": (1, 1),
     "skew": (2, 2),
+    "let": (3, 3),
+    "at": (3, 8),
 }
 """Verbs with the least and greatest number of arguments."""
+
+LET: Final = ("primary", "backup", "other", "controller")
+"""Whom `let NAME WHO SEGMENT` names: the primary, its first in-sync backup, a live node that holds nothing of it."""
 
 HARMLESS: Final = {"put", "del", "get", "clear", "restart", "resume", "heal", "yeskafka", "allow"}
 """Verbs of clients, and those that end a fault."""
@@ -118,11 +140,12 @@ class Script:
     events: tuple[Event, ...] = ()
     about: str = ""
     end: float = field(default=0.0)
+    expects: tuple[Expect, ...] = ()
 
     def __str__(self) -> str:
         head = [f"# {line}" for line in self.about.splitlines()]
         sets = [f"set {name} {value}" for name, value in self.settings.items() if SETTINGS[name] != value]
-        return "\n".join([*head, *sets, *map(str, self.events)]) + "\n"
+        return "\n".join([*head, *sets, *map(str, self.events), *map(str, self.expects)]) + "\n"
 
     def without(self, events: Iterable[Event]) -> Script:
         """The script with these events left out."""
@@ -139,18 +162,29 @@ def parse(text: str) -> Script:
     settings = dict(SETTINGS)
     events: list[Event] = []
     about: list[str] = []
+    expects: list[Expect] = []
     for number, line in enumerate(text.splitlines(), 1):
+        if line.rstrip() == "---":
+            break
         words, _, remark = line.partition("#")
         if not words.strip():
             if not events and remark:
                 about.append(remark.strip())
             continue
         try:
-            events += _event(words.split(), settings)
+            if words.split()[0] == "expect":
+                expects.append(_expect(words.split()))
+            else:
+                events += _event(words.split(), settings)
         except (ValueError, KeyError, IndexError) as error:
             raise ScriptError(f"line {number}: {line.strip()!r}: {error}") from error
     events.sort(key=lambda e: e.at)
-    return Script(settings, tuple(events), "\n".join(about))
+    return Script(settings, tuple(events), "\n".join(about), expects=tuple(expects))
+
+
+def _expect(words: list[str]) -> Expect:
+    low, dots, high = words[-1].partition("..")
+    return Expect(" ".join(words[1:-1]), int(low), int(high) if high else None if dots else int(low))
 
 
 def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
@@ -165,6 +199,12 @@ def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
     low, high = VERBS[verb]
     if not low <= len(arguments) <= high:
         raise ValueError(f"{verb} takes {low} to {high} arguments")
+    if verb == "let" and arguments[1] not in LET:
+        raise ValueError(f"{arguments[1]} is none of {', '.join(LET)}")
+    if verb == "at":
+        if arguments[1].partition(":")[0] not in MOMENTS:
+            raise ValueError(f"{arguments[1]} is none of {', '.join(MOMENTS)}")
+        _event([words[0], *arguments[2:]], settings)
     return [Event(float(words[0]), verb, arguments)]
 
 

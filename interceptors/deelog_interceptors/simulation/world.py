@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
+from deelog_connector.core.effects import Effect
 from deelog_connector.kafka.client import OutRecord
 from deelog_interceptors.grid.segment import Role
 from deelog_interceptors.grid.settings import Settings
+from deelog_interceptors.grid.view import View
 from deelog_interceptors.simulation.clients import Clients
 from deelog_interceptors.simulation.engine import Engine
 from deelog_interceptors.simulation.judge import Judge, Violation
 from deelog_interceptors.simulation.kafka import CHANGES, Kafka
+from deelog_interceptors.simulation.moments import Moments
 from deelog_interceptors.simulation.network import Network
-from deelog_interceptors.simulation.node import Node
+from deelog_interceptors.simulation.node import Gone, Node
 from deelog_interceptors.simulation.office import Group
 from deelog_interceptors.simulation.script import Event, Script
 from deelog_schemas import keys
@@ -47,7 +50,7 @@ class Verdict:
 class World:
     """Make it, `run()` it once."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, judge: type[Judge] = Judge) -> None:
         found = script.settings
         self.script = script
         self.engine = Engine(found["seed"])
@@ -65,8 +68,12 @@ class World:
         self.losing: set[str] = set()
         self.kafka = Kafka(self.engine, self.partitions, 0.6)
         self.network = Network(self.engine, self.find)
+        self.network.sends = lambda node, frame: self.moment_comes(node, "sends", type(frame).__name__.lower(), False)
+        self.moments = Moments(self._happen)
+        self.names: dict[str, str] = {}
+        """Node ids by the names that `let` gave them."""
         self.group = Group(0.3)
-        self.judge = Judge(self)
+        self.judge = judge(self)
         self.kafka.on_stable = self.judge.stable
         self.clients = Clients(self)
         self._incarnations = 0
@@ -95,12 +102,16 @@ class World:
                 self.judge.fail("alive", f"not at rest {PEACE:g} s after the last fault: {self.judge.settled()}")
             elif self.engine.steps > MAX_STEPS:
                 self.judge.fail("alive", f"not at rest after {MAX_STEPS} steps: {self.judge.settled()}")
+        counts = self._counted()
+        for name, low, high in self.script.expects:
+            if counts[name] < low or (high is not None and counts[name] > high):
+                self.judge.fail("expected", f"{name} is {counts[name]}, not {low}..{high or ''}")
         return Verdict(
             self.judge.violation,
             self.judge.digest,
             self.engine.steps,
             self.engine.now,
-            self._counted(),
+            counts,
             self.judge.trace,
         )
 
@@ -177,6 +188,7 @@ class World:
 
     def hangs(self, node: Node) -> bool:
         """Whether the node stops here, with its transaction open."""
+        self.moments.transaction(node, "appended")
         if node.node_id not in self.hanging:
             return False
         self.hanging.discard(node.node_id)
@@ -186,19 +198,63 @@ class World:
 
     def loses_answer(self, node: Node) -> bool:
         """Whether the answer to a commit that took effect gets lost."""
+        if self.moments.transaction(node, "committed"):
+            raise Gone
         if node.node_id not in self.losing:
             return False
         self.losing.discard(node.node_id)
         return True
 
+    # -- moments: a node that ends at one does nothing more, not even the rest of its turn ----------------------------
+
+    def effect_comes(self, node: Node, effect: Effect) -> None:
+        """A core's effect is about to be carried out."""
+        if self.moments.effect(node, effect):
+            raise Gone
+
+    def moment_comes(self, node: Node, name: str, kind: str, at_once: bool = True) -> None:
+        """See `moments.MOMENTS`. `at_once`: the turn ends where the node does; else the rest of it has no effect."""
+        if self.moments.come(node, name, frozenset({kind})) and at_once:
+            raise Gone
+
+    def view_comes(self, node: Node, view: View) -> None:
+        """A node is about to follow a view."""
+        kinds = set()
+        for segment, row in zip(node.store.segments, view.rows, strict=True):
+            if row.primary == node.member and (segment.role is not Role.PRIMARY or segment.epoch != row.epoch):
+                kinds.add("primary")
+            elif segment.role is Role.PRIMARY and row.primary != node.member:
+                kinds.add("demoted")
+            elif segment.role is Role.NONE and node.member in row.holders:
+                kinds.add("backup")
+        if self.moments.come(node, "view", frozenset(kinds)):
+            raise Gone
+
     # -- events -----------------------------------------------------------------------------------------------------
 
     def _happen(self, event: Event) -> None:
-        done = getattr(self, f"_{event.verb}")(*event.arguments)
+        done = getattr(self, f"_{event.verb}")(*(self.names.get(a, a) for a in event.arguments))
         if done is not False:
             self.counts[f"did {event.verb}"] += 1
             self.counts[f"fault {event.verb}"] += event.is_fault
             self.judge.say(f"--- {' '.join((event.verb, *event.arguments))}")
+
+    def _let(self, name: str, who: str, segment: str) -> bool:
+        """A name for the node id that now has this part."""
+        primary = self.primary_of(int(segment))
+        found: list[str] = []
+        if who == "controller":
+            found = [self.group.holder.rpartition("@")[0]] if self.group.holder else []
+        elif primary is not None:
+            holders = [n.node_id for n in self.holders(int(segment))]
+            others = [n for n in sorted(self.nodes) if n not in holders]
+            found = {"primary": holders[:1], "backup": holders[1:], "other": others}[who]
+        if found:
+            self.names[name] = found[0]
+        return bool(found)
+
+    def _at(self, node_id: str, moment: str, verb: str, *arguments: str) -> None:
+        self.moments.arm(node_id, moment, Event(self.engine.now, verb, arguments))
 
     def _live(self, node_id: str) -> Node | None:
         node = self.nodes.get(node_id)
@@ -353,6 +409,7 @@ class World:
     def _make_peace(self) -> None:
         """All faults end: brokers and network are whole, who was stopped goes on, who died comes back."""
         self.judge.say("--- peace")
+        self.moments.clear()
         self.kafka.up = True
         self.kafka.refused.clear()
         self.no_kafka.clear()
