@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test model test-compose images bench lint format types wheel-check lock clean
+.PHONY: help setup java demo test model test-compose images simulate proof bench lint format types wheel-check lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -49,6 +49,14 @@ model: setup ## explore the models: each rule removed, then millions of states w
 
 DURATION ?= 300
 SEED ?= 1
+SEEDS ?= 1..3000
+simulate: setup ## the product's code on a simulated Kafka and network (SEEDS=1..200, ARGS="--faults crash,pause")
+	@$(BIN)/deelog simulate --seeds $(SEEDS) $(ARGS)
+
+proof: setup ## 3,000 seeds with 100,000 faults and more, then every mutant
+	@$(BIN)/deelog simulate --seeds 1..3000 --steps 10000 $(ARGS)
+	@$(MAKE) mutants
+
 chaos: java setup ## break real nodes, Kafka and Spark while clients write (DURATION=300 SEED=7, ARGS="--nodes 5")
 	@$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED) $(ARGS)
 

@@ -26,7 +26,14 @@ GROUP: Final = "deelog.commands"
 INTERRUPTED: Final = 130
 
 # Which extra a command of ours needs. An entry point could name it, but packaging tools have begun to refuse that.
-EXTRAS: Final = {"kafka": "embedded", "node": "grid", "play": "redis", "demo": "demo", "diff": "spark"}
+EXTRAS: Final = {
+    "kafka": "embedded",
+    "node": "grid",
+    "play": "redis",
+    "demo": "demo",
+    "simulate": "grid",
+    "diff": "spark",
+}
 
 
 class LazyGroup(click.Group):

@@ -21,6 +21,7 @@ class Show:
         self._begin = time.monotonic()
         self._last_line = 0.0
         self._task: TaskID | None = None
+        self._unit = ""
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -37,8 +38,9 @@ class Show:
         """One line, with the seconds since the beginning."""
         self.console.print(f"{time.monotonic() - self._begin:6.1f} s  {text}", markup=False)
 
-    def begin(self, what: str, total: int | None) -> None:
-        """A load of `total` operations begins (None: nobody knows how many)."""
+    def begin(self, what: str, total: int | None, unit: str = "operations acknowledged") -> None:
+        """A load of `total` operations begins (None: nobody knows how many), or of whatever `unit` says."""
+        self._unit = unit
         self._task = self._bar.add_task(what, total=total, note="")
         self._last_line = time.monotonic()
 
@@ -51,7 +53,7 @@ class Show:
             self._last_line = time.monotonic()
             total = self._bar.tasks[0].total
             of = "" if total is None else f" of {total:,.0f}"
-            self.say(f"{done:,}{of} operations acknowledged{', ' + note if note else ''}")
+            self.say(f"{done:,}{of} {self._unit}{', ' + note if note else ''}")
 
     def end(self) -> None:
         """The load is over; its bar goes."""

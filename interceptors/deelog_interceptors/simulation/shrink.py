@@ -14,19 +14,19 @@ from deelog_interceptors.simulation.script import SETTINGS, Event, Script
 def shrink(script: Script, fails: Callable[[Script], bool], tell: Callable[[int], None] = lambda left: None) -> Script:
     """`fails` runs a script and says whether it fails in the same way; `tell` gets the number of events left."""
     events: Sequence[Event] = script.events
-    parts = 2
-    while len(events) > 1:
-        size = max(1, len(events) // parts)
-        for start in range(0, len(events), size):
+    size = max(1, len(events) // 2)
+    while events:
+        before, start = len(events), 0
+        while start < len(events):
             fewer = [*events[:start], *events[start + size :]]
             if fails(script.only(fewer)):
-                events, parts = fewer, max(2, parts - 1)
+                events = fewer
                 tell(len(events))
-                break
-        else:
-            if size == 1:
-                break
-            parts = min(len(events), parts * 2)
+            else:
+                start += size
+        if size == 1 and len(events) == before:
+            break
+        size = max(1, min(size, len(events)) // 2)
     script = script.only(events)
     for name, value in SETTINGS.items():
         simpler = replace(script, settings=script.settings | {name: value})
