@@ -89,6 +89,10 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
     "lose": (1, 1),
     "cut": (2, 2),
     "heal": (2, 2),
+    "isolate": (1, 1),
+    "rejoin": (1, 1),
+    "blind": (1, 1),
+    "see": (1, 1),
     "break": (2, 2),
     "slow": (2, 2),
     "kafka": (1, 1),
@@ -113,7 +117,7 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
 LET: Final = ("primary", "backup", "other", "controller")
 """Whom `let NAME WHO SEGMENT` names: the primary, its first in-sync backup, a live node that holds nothing of it."""
 
-HARMLESS: Final = {"put", "del", "get", "clear", "restart", "resume", "heal", "yeskafka", "allow", "let", "at"}
+HARMLESS: Final = {"put", "del", "get", "clear", "restart", "resume", "heal", "rejoin", "see", "yeskafka", "allow", "let", "at"}
 """Verbs of clients, those that end a fault, and those that name or wait; what is waited for counts by itself."""
 ENDS: Final = {("kafka", ("on",)), ("slow", ("1",)), ("skew", ("0",))}
 """Verbs with the last argument with which they end a fault."""

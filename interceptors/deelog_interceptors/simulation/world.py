@@ -64,6 +64,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.skews: dict[str, float] = {}
         self.no_kafka: set[str] = set()
+        self.blind: set[str] = set()
+        """Node ids that get no views at the moment."""
         self.hanging: set[str] = set()
         self.losing: set[str] = set()
         self.kafka = Kafka(self.engine, self.partitions, 0.6)
@@ -324,6 +326,22 @@ class World:
     def _heal(self, a: str, b: str) -> None:
         self.network.heal(a, b)
 
+    def _isolate(self, node_id: str) -> None:
+        for other in self.nodes:
+            if other != node_id:
+                self.network.cut |= {(node_id, other), (other, node_id)}
+
+    def _rejoin(self, node_id: str) -> None:
+        for a, b in sorted(self.network.cut):
+            if node_id in (a, b):
+                self.network.heal(a, b)
+
+    def _blind(self, node_id: str) -> None:
+        self.blind.add(node_id)
+
+    def _see(self, node_id: str) -> None:
+        self.blind.discard(node_id)
+
     def _break(self, a: str, b: str) -> None:
         for connection in list(self.network.connections):
             if set(connection.ends(False)) == {a, b}:
@@ -413,6 +431,7 @@ class World:
         self.kafka.up = True
         self.kafka.refused.clear()
         self.no_kafka.clear()
+        self.blind.clear()
         self.hanging.clear()
         self.losing.clear()
         self.network.slow.clear()
