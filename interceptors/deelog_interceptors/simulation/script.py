@@ -117,7 +117,21 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
 LET: Final = ("primary", "backup", "other", "controller")
 """Whom `let NAME WHO SEGMENT` names: the primary, its first in-sync backup, a live node that holds nothing of it."""
 
-HARMLESS: Final = {"put", "del", "get", "clear", "restart", "resume", "heal", "rejoin", "see", "yeskafka", "allow", "let", "at"}
+HARMLESS: Final = {
+    "put",
+    "del",
+    "get",
+    "clear",
+    "restart",
+    "resume",
+    "heal",
+    "rejoin",
+    "see",
+    "yeskafka",
+    "allow",
+    "let",
+    "at",
+}
 """Verbs of clients, those that end a fault, and those that name or wait; what is waited for counts by itself."""
 ENDS: Final = {("kafka", ("on",)), ("slow", ("1",)), ("skew", ("0",))}
 """Verbs with the last argument with which they end a fault."""
