@@ -8,7 +8,6 @@ away. That a real broker does the same is tested by `tests/connector/test_connec
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -76,11 +75,13 @@ class Log:
         """Committed records from `start` on, looking at `limit` offsets at most; and where to go on."""
         start = max(start, self.first)
         end = min(self.stable, start + limit)
+        if end <= start:
+            return [], start
         found = []
-        for slot in itertools.islice(self.slots, start - self.first, end - self.first):
+        for slot in self.slots[start - self.first : end - self.first]:
             if slot.record is not None and (slot.transaction is None or slot.transaction.state == "committed"):
                 found.append(slot.record)
-        return found, max(start, end)
+        return found, end
 
     def holds(self, offset: int, epoch: int) -> bool:
         """Whether the log up to `offset` is the one of leader epoch `epoch` (KIP-320)."""
