@@ -110,7 +110,7 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
     "allow": (1, 1),
     "skew": (2, 2),
     "let": (3, 3),
-    "at": (3, 8),
+    "at": (3, 16),
 }
 """Verbs with the least and greatest number of arguments."""
 
