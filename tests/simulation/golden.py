@@ -1,0 +1,226 @@
+"""What a scenario tells when it runs, in a form that a person can check and that lives through changes of timing.
+
+Weighed: the raw trace (every change of timing rewrites every line), assertions by hand (nobody reads what they do not
+look at), and this one: by segment, who was elected, what was committed to the topic and by whom, between what was done
+to the cluster; then what the clients were told, and what the topic says in the end. Nodes bear the names that the
+scenario gives them, epochs are counted from 1.
+
+    python -m tests.simulation.golden NAME            prints what it tells now
+    python -m tests.simulation.golden --update [NAME] writes it into the file (of all scenarios)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from deelog_connector.kafka.client import InRecord
+from deelog_interceptors.grid.view import State, View
+from deelog_interceptors.simulation.judge import Judge
+from deelog_interceptors.simulation.kafka import CHANGES
+from deelog_interceptors.simulation.script import Script, parse
+from deelog_interceptors.simulation.world import Verdict, World
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.header import Kind, node_number
+from deelog_schemas.records import Record, decode
+
+SCENARIOS: Final = Path(__file__).with_name("scenarios")
+LINE: Final = "---"
+_MEMBER: Final = re.compile(r"<(n\d+)@(\d+)>")
+_EPOCH: Final = re.compile(r"\{(\d+)\}")
+_CODEC: Final = JsonCodec(CHANGES, "grid", "p", "c")
+_OF_KEYS: Final = ("put", "del", "get", "refuse", "allow")
+_SEGMENT_AT: Final = {"clear": 0, "signal": 0, "overflow": 1, "let": 2}
+
+
+@dataclass
+class Story:
+    """Lines by segment. `<member>` and `{epoch}` stand for what gets its name at the end."""
+
+    lines: dict[int, list[str]] = field(default_factory=dict)
+    members: dict[str, list[str]] = field(default_factory=dict)
+    """By node id, in the order in which they started."""
+    epochs: dict[int, set[int]] = field(default_factory=dict)
+
+    def tell(self, segment: int, line: str) -> None:
+        """One line of a segment."""
+        self.epochs.setdefault(segment, set()).update(map(int, _EPOCH.findall(line)))
+        self.lines.setdefault(segment, []).append(line)
+
+    def named(self, segment: int, names: dict[str, str]) -> list[str]:
+        """The segment's lines with the names of nodes, and with epochs from 1."""
+        order = {str(epoch): f"e{at}" for at, epoch in enumerate(sorted(self.epochs[segment] - {0}), 1)} | {"0": "e0"}
+
+        def member(found: re.Match[str]) -> str:
+            node_id = found[1]
+            return names.get(node_id, node_id) + "'" * self.members[node_id].index(f"{node_id}@{found[2]}")
+
+        return [
+            " ".join(names.get(word, word) for word in line.split(" "))
+            if line.startswith(LINE)
+            else _EPOCH.sub(lambda m: order[m[1]], _MEMBER.sub(member, line)).rstrip()
+            for line in self.lines[segment]
+        ]
+
+
+class Teller(Judge):
+    """A judge that tells what it sees."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.story = Story({s: [] for s in range(world.segments)}, epochs={s: set() for s in range(world.segments)})
+        self._again = False
+        self._rows: dict[int, tuple[int, str]] = {}
+
+    def say(self, line: str) -> None:
+        """Of the trace, the story takes what was done to the cluster."""
+        super().say(line)
+        mark, _, done = line.partition(" ")
+        words = done.split()
+        if mark != LINE or words[0] in ("let", "at", "get"):
+            return
+        for segment in self.story.lines:
+            if words[0] not in _OF_KEYS or words[1].startswith(f"s{segment}k"):
+                self.story.tell(segment, f"{LINE} {done}")
+
+    def view_made(self, view: View) -> None:
+        """Elections, and segments that have no primary."""
+        super().view_made(view)
+        for node in self.world.everybody:
+            known = self.story.members.setdefault(node.node_id, [])
+            if node.member not in known:
+                known.append(node.member)
+        for number, row in enumerate(view.rows):
+            before = self._rows.get(number)
+            self._rows[number] = row.epoch, str(row.state)
+            if before == self._rows[number]:
+                continue
+            if row.primary is None and row.state is not State.NEW:
+                self.story.tell(number, f"nobody is primary: {row.state}")
+            elif row.primary is not None and (before is None or before[0] != row.epoch):
+                in_sync = " ".join(f"<{m}>" for m in row.in_sync)
+                reset = f", to reset: {row.must_reset}" if row.must_reset else ""
+                self.story.tell(number, f"<{row.primary}> is elected in {{{row.epoch}}}, in sync [{in_sync}]{reset}")
+
+    def lose(self, partition: int, records: list[InRecord] | None) -> None:
+        """What is read again afterwards was told already."""
+        for raw in records or ():
+            record = decode(*raw)
+            self.story.tell(record.header.segment, f"lost: {self._told(record)}")
+        self._again = True
+        super().lose(partition, records)
+        self._again = False
+
+    def _record(self, raw: InRecord) -> None:
+        if not self._again:
+            record = decode(*raw)
+            self.story.tell(record.header.segment, self._told(record))
+        super()._record(raw)
+
+    def _told(self, record: Record) -> str:
+        header, control = record.header, record.control
+        member = next(n.member for n in self.world.everybody if node_number(n.member) == header.node)
+        at = f"@{{{header.epoch}}}.{header.sequence}"
+        if header.kind is Kind.RESET_BEGIN:
+            what = f"begins a reset: {control['reason']}"
+        elif header.kind is Kind.RESET_END:
+            what = f"ends it {at}, entries: {control['count']}"
+        elif header.kind in (Kind.CLAIM, Kind.ACTIVE):
+            what = {Kind.CLAIM: "claims", Kind.ACTIVE: "is active in"}[header.kind] + f" {{{control['epoch']}}}"
+        elif header.kind is Kind.RELEASE:
+            what = f"releases {at}"
+        else:
+            what = f"{'row ' if header.kind is Kind.READ else ''}{_entry(record)} {at}"
+        return f"<{member}> {what}"
+
+
+def _entry(record: Record) -> str:
+    name = _short(_CODEC.decode_key(record.key))
+    if record.value is None:
+        return f"{name} tombstone"
+    envelope = _CODEC.decode_value(record.value)
+    reason = envelope.source.get("reason")
+    told = "" if reason in (None, "put", "remove") or record.header.kind is Kind.READ else f" ({reason})"
+    return (f"{name} gone" if envelope.after is None else f"{name}={envelope.after.value.decode()}") + told
+
+
+def _short(key: bytes) -> str:
+    """The script's name of a key."""
+    return key.decode().rpartition(".")[0]
+
+
+def load(path: Path) -> tuple[Script, str]:
+    """A scenario's script, and what it told when it was written down."""
+    text = path.read_text(encoding="utf-8")
+    return parse(text), text.partition(f"\n{LINE}\n")[2]
+
+
+def _concerned(script: Script) -> set[int]:
+    """The segments that a script names; others are there so that nodes differ in what they do."""
+    found = set()
+    for _, verb, arguments in script.events:
+        if verb == "at":
+            verb, arguments = arguments[2], arguments[3:]
+        if verb in _OF_KEYS:
+            found.add(int(arguments[0][1:].partition("k")[0]))
+        elif verb in _SEGMENT_AT:
+            found.add(int(arguments[_SEGMENT_AT[verb]]))
+    return found
+
+
+def run(script: Script) -> tuple[Verdict, str]:
+    """How it ends, and what it tells."""
+    world = World(script, Teller)
+    verdict = world.run()
+    judge: Any = world.judge
+    names = {node_id: name for name, node_id in reversed(world.names.items())}
+    out = []
+    for segment in sorted(_concerned(script)):
+        out += [f"segment {segment}", *(f"    {line}" for line in judge.story.named(segment, names))]
+        entries = judge.seen[segment].reader.entries.values()
+        held = " ".join(sorted(f"{_short(e.key)}={e.value.decode()}" for e in entries))
+        out.append(f"    in the end: {held or 'nothing'}")
+    out.append("clients")
+    for write in judge.writes:
+        what = f"{_short(write.key)}={write.value.decode()}" if write.value is not None else f"del {_short(write.key)}"
+        out.append(f"    {what if write.key else f'clear {write.segment}'}: {write.status}")
+    return verdict, "\n".join(out) + "\n"
+
+
+def _update(path: Path) -> None:
+    script, before = load(path)
+    verdict, told = run(script)
+    if verdict.violation is not None:
+        print(f"{path.stem}: {verdict.violation}; left as it is", file=sys.stderr)
+    elif told != before:
+        head = path.read_text(encoding="utf-8").partition(f"\n{LINE}\n")[0].rstrip("\n")
+        path.write_text(f"{head}\n{LINE}\n{told}", encoding="utf-8")
+        print(f"{path.stem}: written down anew")
+
+
+def _main() -> None:
+    reader = argparse.ArgumentParser(description="What scenarios tell.")
+    reader.add_argument("--update", action="store_true", help="write it into the files")
+    reader.add_argument("--trace", action="store_true", help="print the whole trace as well")
+    reader.add_argument("names", nargs="*")
+    chosen = reader.parse_args()
+    for path in sorted(SCENARIOS.glob("*.txt")):
+        if chosen.names and path.stem not in chosen.names:
+            continue
+        if chosen.update:
+            _update(path)
+            continue
+        script, _ = load(path)
+        verdict, told = run(script)
+        if chosen.trace:
+            print("\n".join(verdict.trace))
+        expects = "".join(f"{e}   (it is {verdict.counts[e.name]})\n" for e in script.expects)
+        print(f"{path.stem}: {verdict.violation or 'nothing is wrong'}\n{told}{expects}")
+
+
+if __name__ == "__main__":
+    _main()
