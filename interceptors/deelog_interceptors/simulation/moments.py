@@ -69,8 +69,10 @@ class Moments:
             here = [a for a in self._armed if a.node in (node.node_id, "*") and a.moment in names]
             for armed in here:
                 self._armed.remove(armed)
-                arguments = tuple(node.node_id if a == "it" else a for a in armed.event.arguments)
-                self._happen(armed.event._replace(at=node.engine.now, arguments=arguments))
+                event = armed.event._replace(at=node.engine.now)
+                if event.verb != "at":  # in a moment within this one, `it` is the node of that one
+                    event = event._replace(arguments=tuple(node.node_id if a == "it" else a for a in event.arguments))
+                self._happen(event)
         return not node.alive
 
     def effect(self, node: Node, effect: Effect) -> bool:

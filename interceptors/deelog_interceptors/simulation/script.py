@@ -114,8 +114,9 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
 }
 """Verbs with the least and greatest number of arguments."""
 
-LET: Final = ("primary", "backup", "other", "controller")
-"""Whom `let NAME WHO SEGMENT` names: the primary, its first in-sync backup, a live node that holds nothing of it."""
+LET: Final = ("primary", "backup", "other", "controller", "it")
+"""Whom `let NAME WHO SEGMENT` names: the primary, its first in-sync backup, a live node that holds nothing of it, the
+controller; `it` is the node at which a moment came."""
 
 HARMLESS: Final = {
     "put",

@@ -245,7 +245,9 @@ class World:
         """A name for the node id that now has this part."""
         primary = self.primary_of(int(segment))
         found: list[str] = []
-        if who == "controller":
+        if who in self.nodes:
+            found = [who]
+        elif who == "controller":
             found = [self.group.holder.rpartition("@")[0]] if self.group.holder else []
         elif primary is not None:
             holders = [n.node_id for n in self.holders(int(segment))]
