@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test model test-compose images simulate proof bench lint format types wheel-check lock clean
+.PHONY: help setup java demo test model mutants test-compose images simulate proof bench lint format types wheel-check lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -46,6 +46,9 @@ test-compose: setup ## docker-compose.yml for real: up, written to, a node kille
 model: setup ## explore the models: each rule removed, then millions of states with all on (ARGS="--states 100000")
 	@$(BIN)/python -m tests.model table
 	@$(BIN)/python -m tests.model explore $(ARGS)
+
+mutants: setup ## put known bugs into copies of the product: after how many seeds is each found? (ARGS="--only NAME")
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 DURATION ?= 300
 SEED ?= 1

@@ -1,0 +1,58 @@
+"""`python -m tests.mutants.seeds REPORT FAULTS SEEDS`: runs seeds until one fails. A child process of the tool.
+
+REPORT is a file that gets one JSON line per seed: `seed`, `steps`, and `part` and `text` of what it broke, if
+anything. FAULTS: kinds with commas, empty for all that need no fault kind of their own. SEEDS: numbers with blanks.
+Exit code 0: nothing was found; 1: the last line says what was.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+import deelog_connector
+import deelog_interceptors
+import deelog_schemas
+from deelog_interceptors.simulation.script import FAULTS, generate
+from deelog_interceptors.simulation.world import World
+
+ALONE: Final = frozenset({"truncation"})
+"""Kinds that only those seeds have which ask for them."""
+
+
+def run(seed: int, faults: Sequence[str]) -> dict[str, Any]:
+    """One line of the report."""
+    found: dict[str, Any] = {"seed": seed}
+    try:
+        verdict = World(generate(seed, faults=faults)).run()
+    except Exception as error:  # noqa: BLE001 - whatever a mutant raises where the judge does not hear it
+        return found | {"part": "broken", "text": "".join(traceback.format_exception(error)[-3:])}
+    found["steps"] = verdict.steps
+    if verdict.violation is not None:
+        found |= {"part": verdict.violation.part, "text": str(verdict.violation)}
+    return found
+
+
+def main(report: str, faults: str, seeds: str) -> int:
+    """See the module."""
+    copied = Path(os.environ["PYTHONPATH"])
+    for package in (deelog_connector, deelog_interceptors, deelog_schemas):
+        assert Path(package.__path__[0]).is_relative_to(copied), f"{package.__path__[0]}: not the copy"
+    chosen = faults.split(",") if faults else [kind for kind in FAULTS if kind not in ALONE]
+    with open(report, "wb", buffering=0) as lines:
+        for seed in map(int, seeds.split()):
+            found = run(seed, chosen)
+            lines.write(orjson.dumps(found) + b"\n")
+            if "part" in found:
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

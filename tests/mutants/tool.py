@@ -1,0 +1,107 @@
+"""Puts one bug into a copy of the product's packages, and says how a child process is to look for it.
+
+Weighed: patching objects in a running process (what is imported before keeps the old function, and a rule that is a
+line inside a method cannot be reached), general mutation testing (hundreds of mutants of which most break no rule of
+the protocol, at minutes each), and this: an exact text for another, in a copy that comes first on `PYTHONPATH`. The
+text must occur exactly once, so that a mutant whose line was rewritten fails by its name rather than pass unnoticed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = (
+    "schemas/deelog_schemas",
+    "connector/deelog_connector",
+    "interceptors/deelog_interceptors",
+    "spark/deelog_spark",
+)
+
+
+class MutantError(Exception):
+    """A mutant that does not fit the sources of today; the message names it."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """`old` occurs exactly once in `file` (from the project's root) and becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug. `rule` is the name of the CHECK that it removes, or empty; `why` says what is wrong about it.
+
+    `faults` are the kinds of faults of the seeds that look for it (empty: all that every seed has). `detector` is
+    empty for the simulation's seeds, else `model CONFIG...` or `pytest ID...`: what finds it instead, and
+    `because` then says why no seed does.
+    """
+
+    name: str
+    rule: str
+    why: str
+    edits: tuple[Edit, ...]
+    faults: tuple[str, ...] = ()
+    detector: str = ""
+    because: str = ""
+
+
+def changed(text: str, edit: Edit, name: str) -> str:
+    """The text with the edit made; raises `MutantError` unless `old` stands there exactly once."""
+    count = text.count(edit.old)
+    if count != 1:
+        raise MutantError(
+            f"mutant {name}: its text occurs {count} times in {edit.file}, not once; adapt the mutant to what "
+            f"stands there now: {edit.old!r}"
+        )
+    return text.replace(edit.old, edit.new)
+
+
+def mutated(mutant: Mutant) -> dict[str, str]:
+    """The files that a mutant changes, as changed, by their name; raises `MutantError` where it does not fit."""
+    files: dict[str, str] = {}
+    for edit in mutant.edits:
+        text = files.get(edit.file) or (ROOT / edit.file).read_text(encoding="utf-8")
+        files[edit.file] = changed(text, edit, mutant.name)
+    for file, text in files.items():
+        try:
+            compile(text, file, "exec")
+        except SyntaxError as error:
+            raise MutantError(f"mutant {mutant.name}: {file} does not compile: {error}") from error
+    return files
+
+
+def copy(to: Path, mutant: Mutant) -> None:
+    """The product's packages under `to`, with the mutant in them."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, to / Path(package).name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, text in mutated(mutant).items():
+        (to / Path(file).relative_to(Path(file).parts[0])).write_text(text, encoding="utf-8")
+
+
+def command(mutant: Mutant, seeds: Iterable[int], report: Path) -> list[str]:
+    """What a child process runs to find the mutant: exit 0 where nothing was found; see `seeds.py` for `report`."""
+    detector = mutant.detector.split()
+    if not detector:
+        chosen = ",".join(mutant.faults)
+        numbers = " ".join(map(str, seeds))
+        return [sys.executable, "-m", "tests.mutants.seeds", str(report), chosen, numbers]
+    if detector[0] == "model":
+        return [sys.executable, "-m", "tests.model", "explore", *detector[1:]]
+    assert detector[0] == "pytest", f"mutant {mutant.name}: no detector is called {detector[0]}"
+    return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *detector[1:]]
+
+
+def environment(copied: Path) -> dict[str, str]:
+    """A child's environment: the copy comes before what is installed."""
+    return os.environ | {"PYTHONPATH": str(copied), "PYTHONDONTWRITEBYTECODE": "1"}
