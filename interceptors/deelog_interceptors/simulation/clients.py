@@ -110,6 +110,7 @@ class Clients:
     def _answered(self, write: Write) -> None:
         write.status, write.acked_at = "acked", self.world.engine.now
         self.world.counts["acked"] += 1
+        self.world.judge.answered(write)
 
     def told(self, write: Write, reply: bytes) -> None:
         """The answer to a write that had to wait."""
@@ -123,6 +124,10 @@ class _Waiter:
     def __init__(self, clients: Clients, write: Write) -> None:
         self._clients, self._write = clients, write
         self.pending: Pending | None = None
+
+    def __hash__(self) -> int:
+        # Replicators keep these in sets; by address, their order would be another one in each process.
+        return hash((self._write.segment, *self._write.position))
 
     def flush(self) -> None:
         """The reply may be known now."""

@@ -18,6 +18,8 @@ class Engine:
         self.seed = seed
         self.now = 0.0
         self.steps = 0
+        self.order = 0
+        """A hash of the times of all events so far: what differs anywhere between two runs soon shows here."""
         self._count = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._streams: dict[str, random.Random] = {}
@@ -46,6 +48,7 @@ class Engine:
         moment, _, call, args = heapq.heappop(self._heap)
         self.now = moment
         self.steps += 1
+        self.order = hash((self.order, moment))
         call(*args)
         return True
 

@@ -100,8 +100,10 @@ class Judge:
 
     @property
     def digest(self) -> str:
-        """The hash of the trace so far."""
-        return self._hash.hexdigest()
+        """The hash of the trace, the answers and the times of all events so far."""
+        found = self._hash.copy()
+        found.update(f"{self.world.engine.steps} {self.world.engine.order}".encode())
+        return found.hexdigest()
 
     def fail(self, part: str, text: str) -> None:
         """Keeps the first violation."""
@@ -113,6 +115,10 @@ class Judge:
         """An exception that no rule expects."""
         where = "".join(traceback.format_exception(error)[-3:])
         self.fail("broken", f"{text}\n{where}")
+
+    def answered(self, write: Write) -> None:
+        """A client has its answer: part of the hash, but not of the trace, which is long enough."""
+        self._hash.update(f"{self.world.engine.now!r} {write.key!r} {write.position}".encode())
 
     # -- what nodes do ----------------------------------------------------------------------------------------------
 

@@ -116,8 +116,12 @@ class SimIncoming:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._number = connection.network.engine.steps
         self.member = connection.dialler.member
         self.asked: list[Ask] = []
+
+    def __hash__(self) -> int:
+        return self._number  # backups keep these in sets, whose order must not be that of addresses
 
     def send(self, frame: AnyFrame) -> None:
         """An answer."""
