@@ -19,6 +19,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event as Flag
@@ -29,6 +30,7 @@ from deelog_interceptors.simulation.coverage import missing
 from deelog_interceptors.simulation.script import FAULTS, Script, generate
 from deelog_interceptors.simulation.shrink import shrink
 from deelog_interceptors.simulation.world import World
+from deelog_schemas.errors import DeelogError
 
 DEFAULT_FAULTS: Final = tuple(kind for kind in FAULTS if kind != "truncation")
 """The kinds of faults of a campaign that names none."""
@@ -119,6 +121,12 @@ class Tally:
         return missing(self.counts, self.plan.kinds, self.seeds, self.plan.steps)
 
 
+class CampaignError(DeelogError):
+    """A campaign cannot go on."""
+
+    exit_code = 4
+
+
 class StuckError(Exception):
     """A run took longer than any should: something goes round in circles between two steps."""
 
@@ -197,6 +205,10 @@ def outcomes(plan: Plan, jobs: int) -> Generator[Outcome, None, None]:
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield from future.result()
+        except BrokenProcessPool as error:
+            raise CampaignError(
+                f"a process of the campaign was killed, mostly for want of memory: give fewer than --jobs {jobs}"
+            ) from error
         finally:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)

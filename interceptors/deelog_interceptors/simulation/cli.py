@@ -80,7 +80,8 @@ def simulate(
     something that it is there to see (takeovers, fenced commits, prunes, each kind of reset that its faults bring
     about, …) has not happened once.
 
-    Exit codes: 0 all held, 1 a violation, 2 wrong usage, 3 something never happened, 130 or 143 stopped before the end.
+    Exit codes: 0 all held, 1 a violation, 2 wrong usage, 3 something never happened, 4 a process was
+    killed, 130 or 143 stopped before the end.
     """
     if sum(given is not None for given in (seeds, replay, file)) != 1:
         raise click.UsageError("give one of --seeds A..B, --replay SEED and --script FILE")
@@ -222,10 +223,9 @@ def _shortened(script: Script, outcome: Outcome, show: Show) -> tuple[Script, Ou
     from deelog_interceptors.simulation.campaign import Shortening
 
     shortening = Shortening(script, outcome, _SHRINK_SECONDS)
-    show.say(
-        f"making the script of seed {outcome.seed} short, {len(script.events)} lines, {_SHRINK_SECONDS:g} s at most"
-    )
-    show.begin("lines", None, f"of {len(script.events)} lines left")
+    lines = len(script.events)
+    show.say(f"seed {outcome.seed}: its script of {lines} lines is made short, for {_SHRINK_SECONDS:g} s at most")
+    show.begin("lines", None, f"of {lines} lines left")
     try:
         shortening.run(lambda left, runs: show.advance(left, f"{runs} runs"))
     except (KeyboardInterrupt, SystemExit):

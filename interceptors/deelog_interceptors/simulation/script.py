@@ -16,6 +16,7 @@ over.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -74,6 +75,9 @@ SETTINGS: Final[dict[str, int]] = {
 }
 """What `set` knows, and its defaults; `keys` and `capacity` per segment."""
 
+LEAST: Final = {"seed": 0, "acks_all": 0, "tombstones": 0}
+"""The least value of a setting, where it is not 1."""
+
 VERBS: Final[dict[str, tuple[int, int]]] = {
     "put": (2, 3),
     "del": (1, 1),
@@ -113,6 +117,24 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
     "at": (3, 16),
 }
 """Verbs with the least and greatest number of arguments."""
+
+SHAPES: Final[dict[str, tuple[str, ...]]] = {
+    "put": ("key", "", "number"),
+    "del": ("key",),
+    "get": ("key",),
+    "refuse": ("key",),
+    "allow": ("key",),
+    "clear": ("segment",),
+    "signal": ("segment",),
+    "overflow": ("", "segment"),
+    "let": ("", "", "segment"),
+    "truncate": ("partition", "number"),
+    "foreign": ("partition", "number"),
+    "slow": ("", "number"),
+    "skew": ("", "number"),
+    "kafka": ("state",),
+}
+"""What the arguments of a verb are, where they are not all names of nodes or free."""
 
 LET: Final = ("primary", "backup", "other", "controller", "it")
 """Whom `let NAME WHO SEGMENT` names: the primary, its first in-sync backup, a live node that holds nothing of it, the
@@ -182,6 +204,7 @@ def parse(text: str) -> Script:
     events: list[Event] = []
     about: list[str] = []
     expects: list[Expect] = []
+    lines: list[tuple[int, str, list[str]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.rstrip() == "---":
             break
@@ -195,8 +218,12 @@ def parse(text: str) -> Script:
                 expects.append(_expect(words.split()))
             else:
                 events += _event(words.split(), settings)
-        except (ValueError, KeyError, IndexError) as error:
+                lines.append((number, line, words.split()))
+        except (ValueError, KeyError) as error:
             raise ScriptError(f"line {number}: {line.strip()!r}: {error}") from error
+    for number, line, found in lines:
+        if found[0] != "set" and (wrong := _wrong(found[1:], settings)):
+            raise ScriptError(f"line {number}: {line.strip()!r}: {wrong}")
     events.sort(key=lambda e: e.at)
     return Script(settings, tuple(events), "\n".join(about), expects=tuple(expects))
 
@@ -207,10 +234,14 @@ def _expect(words: list[str]) -> Expect:
 
 
 def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
+    if len(words) < 2 or (words[0] == "set" and len(words) != 3):
+        raise ValueError("a line is `set NAME NUMBER`, `SECONDS VERB ARGUMENT…` or `expect COUNT LOW..HIGH`")
     if words[0] == "set":
         if words[1] not in SETTINGS:
             raise ValueError(f"{words[1]} is none of {', '.join(SETTINGS)}")
         settings[words[1]] = int(words[2])
+        if settings[words[1]] < LEAST.get(words[1], 1):
+            raise ValueError(f"{words[1]} is {LEAST.get(words[1], 1)} at least")
         return []
     verb, arguments = words[1], tuple(words[2:])
     if verb not in VERBS:
@@ -224,7 +255,29 @@ def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
         if arguments[1].partition(":")[0] not in MOMENTS:
             raise ValueError(f"{arguments[1]} is none of {', '.join(MOMENTS)}")
         _event([words[0], *arguments[2:]], settings)
+    if not 0 <= float(words[0]) <= 1e6:
+        raise ValueError("it happens at 0 to 1,000,000 seconds")
     return [Event(float(words[0]), verb, arguments)]
+
+
+def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
+    """What is wrong with a verb's arguments; known once everything is set."""
+    verb, *arguments = words
+    if verb == "at":
+        return _wrong(arguments[2:], settings)
+    for kind, argument in zip(SHAPES.get(verb, ()), arguments, strict=False):
+        key = re.fullmatch(r"s(\d{1,6})k\d{1,6}", argument)
+        if kind == "key" and (key is None or int(key[1]) >= settings["segments"]):
+            return f"{argument} is no key: s0k1 is a key of segment 0, the last segment is {settings['segments'] - 1}"
+        if kind in ("segment", "partition"):
+            last = settings[f"{kind}s"] - 1
+            if not argument.isdecimal() or int(argument) > last:
+                return f"{argument} is no {kind}: they are 0 to {last}"
+        if kind == "number" and not re.fullmatch(r"-?\d{1,9}", argument):
+            return f"{argument} is no whole number"
+        if kind == "state" and argument not in ("on", "off"):
+            return f"{argument} is neither on nor off"
+    return ""
 
 
 def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)) -> Script:
