@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import click
 
 from deelog_connector.kafka.client import InRecord
 from deelog_interceptors.grid.view import State, View
@@ -195,11 +196,11 @@ def _update(path: Path) -> None:
     script, before = load(path)
     verdict, told = run(script)
     if verdict.violation is not None:
-        print(f"{path.stem}: {verdict.violation}; left as it is", file=sys.stderr)
+        click.echo(f"{path.stem}: {verdict.violation}; left as it is", err=True)
     elif told != before:
         head = path.read_text(encoding="utf-8").partition(f"\n{LINE}\n")[0].rstrip("\n")
         path.write_text(f"{head}\n{LINE}\n{told}", encoding="utf-8")
-        print(f"{path.stem}: written down anew")
+        click.echo(f"{path.stem}: written down anew")
 
 
 def _main() -> None:
@@ -217,9 +218,9 @@ def _main() -> None:
         script, _ = load(path)
         verdict, told = run(script)
         if chosen.trace:
-            print("\n".join(verdict.trace))
+            click.echo("\n".join(verdict.trace))
         expects = "".join(f"{e}   (it is {verdict.counts[e.name]})\n" for e in script.expects)
-        print(f"{path.stem}: {verdict.violation or 'nothing is wrong'}\n{told}{expects}")
+        click.echo(f"{path.stem}: {verdict.violation or 'nothing is wrong'}\n{told}{expects}")
 
 
 if __name__ == "__main__":
