@@ -49,8 +49,8 @@ class Served:
     prepare = Node.prepare
     address_of = Node.address_of
 
-    def _paused(self) -> bool:
-        return False
+    def _leased(self) -> bool:
+        return True
 
     def __init__(self, **config: str) -> None:
         given = {"topic.prefix": "p", "cache.name": "c", "node.id": "n1", "bootstrap.servers": "h:1"}
@@ -61,7 +61,7 @@ class Served:
         self.connector = self
         self.core = core
         self.operations: list[Operation] = []
-        self.replicator = Replicator(core, {}, True, lambda _: None, lambda: None, self.fail)
+        self.replicator = Replicator(core, {}, True, lambda _: None, lambda: None, self.fail, lambda: True)
         self.store = Store(self.settings, core, self._captured)
         self.replicator.store = self.store
         self.roles = Roles(ME, self.store, core, self.replicator, Backup(self.store, core), lambda: None)

@@ -92,8 +92,22 @@ def test_offline_while_an_in_sync_member_may_live_and_unclean_only_if_allowed() 
 
 
 def test_when_all_in_sync_are_dead_anybody_takes_it_and_resets() -> None:
-    after = decided(view(online(A, B)), situation(C, dead=frozenset({A, B}))).rows[0]
+    gone = frozenset({A, B})
+    after = decided(view(online(A, B)), situation(C, dead=gone, lapsed=gone)).rows[0]
     assert (after.primary, after.must_reset, after.in_sync, after.epoch) == (C, OWNERS_LOST, (C,), 8)
+
+
+@pytest.mark.parametrize("lapsed", [frozenset[str](), frozenset({A}), frozenset({B})])
+def test_known_dead_is_not_enough_while_a_lease_of_theirs_may_hold(lapsed: frozenset[str]) -> None:
+    gone = frozenset({A, B})
+    waiting = decided(view(online(A, B)), situation(C, dead=gone, lapsed=lapsed))
+    assert waiting.rows[0].state is State.OFFLINE
+    assert waiting.members.keys() == {C}
+    assert decide(waiting, situation(C, lapsed=lapsed)) is None
+    back = decided(waiting, situation(C, A, lapsed=lapsed)).rows[0]  # it was cut off, and holds everything
+    assert (back.primary, back.must_reset) == (A, None)
+    after = decided(waiting, situation(C, lapsed=gone)).rows[0]
+    assert (after.primary, after.must_reset) == (C, OWNERS_LOST)
 
 
 def test_a_reset_that_is_owed_is_inherited_until_it_is_done() -> None:
@@ -226,7 +240,7 @@ def test_whatever_happens_a_clean_primary_was_in_sync_before(events: list[tuple[
                     requests.setdefault(row.primary, []).extend(asks)
             members = {m: Member(m, "h:1", "h:2", m in leaving) for m in live.values()}
             known_dead = frozenset(dead | (set(now.members) - set(live.values())))
-            after = decide(now, Situation("x@1", members, known_dead, requests))
+            after = decide(now, Situation("x@1", members, known_dead, known_dead, requests))
             if after is None:
                 break
             for before, row in zip(now.rows, after.rows, strict=True):

@@ -85,7 +85,7 @@ class Side:
         self.member = member
         self.core = ConnectorCore(member, CoreSettings(1, 1, max_operations=10_000), NoState())
         self.links: dict[str, Link] = {}
-        self.replicator = Replicator(self.core, self.links, True, lambda _: None, lambda: None, self.fail)
+        self.replicator = Replicator(self.core, self.links, True, lambda _: None, lambda: None, self.fail, lambda: True)
         self.store = Store(Settings.of(parse(config | more)), self.core, self.replicator.operation)
         self.replicator.store = self.store
         self.backup = Backup(self.store, self.core)

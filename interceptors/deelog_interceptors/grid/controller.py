@@ -53,13 +53,15 @@ class Situation:
     """All that a decision rests on besides the view.
 
     `members` live and may be elected; `dead` are known dead: process gone, producer fenced. Members of the view in
-    neither may still be alive. `requests` are by sender, and were made in the very view that is decided on.
+    neither may still be alive. `lapsed` acknowledge nothing any more, wherever they are (see `lease`). `requests` are
+    by sender, and were made in the very view that is decided on.
     `floor` is the highest claim in Kafka. `settled`: those who start together had time to appear.
     """
 
     controller: str
     members: Mapping[str, Member]
     dead: frozenset[str] = frozenset()
+    lapsed: frozenset[str] = frozenset()
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
     floor: int = 0
     copies: int = 2
@@ -167,11 +169,12 @@ class _Decision:
         return row._replace(in_sync=left) if left else row
 
     def _offline(self, number: int, row: Row) -> Row:
-        """The offline election: an in-sync owner; else, when they are known dead or unclean is allowed, anybody."""
+        """The offline election: an in-sync owner; else, when they all lapsed or unclean is allowed, anybody."""
         candidates = [m for m in (*row.owners, *row.in_sync) if m in row.in_sync and m in self.live]
         for member in sorted(candidates, key=lambda m: m not in self.staying):
             return self._elected(number, row, member)
-        maybe_alive = any(member in self.members for member in row.in_sync)
+        # CHECK lease: who was in sync may be cut off from here, and not from its clients.
+        maybe_alive = any(m in self.members or m not in self.now.lapsed for m in row.in_sync)
         if not self.now.settled or (maybe_alive and not self.now.unclean):
             return row
         for member in (*(m for m in row.owners if m in self.staying), *self.staying):

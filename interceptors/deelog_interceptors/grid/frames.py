@@ -52,6 +52,13 @@ class Heartbeat(Frame):
     requests: list[Request]
 
 
+class Heard(Frame):
+    """From the controller: heartbeat `number` was heard, when the last view was this one. It renews the lease."""
+
+    number: int
+    topology_id: int
+
+
 class Ask(Frame):
     """From a primary: report what you hold of these segments, `(segment, epoch)`."""
 
@@ -143,7 +150,19 @@ class Refused(Frame):
 
 
 AnyFrame = (
-    Hello | Welcome | Heartbeat | Ask | Report | Diverged | Wanted | Patch | StateChunk | Replicate | Answers | Refused
+    Hello
+    | Welcome
+    | Heartbeat
+    | Heard
+    | Ask
+    | Report
+    | Diverged
+    | Wanted
+    | Patch
+    | StateChunk
+    | Replicate
+    | Answers
+    | Refused
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -19,7 +19,8 @@ from deelog_interceptors.grid import server, strings, topology
 from deelog_interceptors.grid.backup import Backup
 from deelog_interceptors.grid.commands import Dispatcher
 from deelog_interceptors.grid.controller import Request
-from deelog_interceptors.grid.frames import AnyFrame, Heartbeat, Hello
+from deelog_interceptors.grid.frames import AnyFrame, Heard, Heartbeat, Hello
+from deelog_interceptors.grid.lease import Lease
 from deelog_interceptors.grid.office import Office
 from deelog_interceptors.grid.peers import Incoming, Link, PeerListener
 from deelog_interceptors.grid.policy import peek
@@ -65,8 +66,9 @@ class Node:
         self._links: dict[str, Link] = {}
         self.connector = Connector(config, self.member, self, connector_name="grid")
         core = self.connector.core
+        self._lease = Lease(settings.lease)
         self.replicator = Replicator(
-            core, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed
+            core, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed, self._leased
         )
         self.store = Store(settings, core, self._captured)
         self.replicator.store = self.store
@@ -82,6 +84,7 @@ class Node:
             copies=settings.copies,
             unclean=settings.unclean,
             timeout=settings.failure_timeout,
+            lapse=settings.lapse,
             floor=core.highest_claim,
             on_error=self.failed,
         )
@@ -95,9 +98,9 @@ class Node:
         self._expiry_at = float("inf")
         self._beat_timer: asyncio.TimerHandle | None = None
         self._beats = 0
-        self._alive_at = 0.0
-        """When this process last knew that it had not been paused for longer than others wait for it."""
-        self._waking: asyncio.Task[None] | None = None
+        self._turned = 0.0
+        """When this process last ran."""
+        self._lease_renewed: asyncio.Future[None] = self._loop.create_future()
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -124,7 +127,7 @@ class Node:
         read = self._registry.expect(self._registry.token)
         await self._register()
         await self._or_failure(read.wait())
-        self._alive_at = time.monotonic()
+        self._turned = time.monotonic()
         self._office.start()
         for work in (self._beat_regularly, self._sweep):
             task = asyncio.create_task(work(), name=work.__name__)
@@ -290,19 +293,34 @@ class Node:
         controller = self._registry.controller
         if controller is None or self._beats < 0:
             return
-        if not self._paused():
-            self._alive_at = time.monotonic()
-        elif self._waking is None:
-            self._waking = asyncio.create_task(self._wake_up(), name="after a pause")
-            self._waking.add_done_callback(self._task_ended)
+        now = time.monotonic()
+        self._notice_pause(now)
         self._beats += 1
         requests: list[Request] = [*self._roles.requests()]
-        requests += self.replicator.requests(time.monotonic(), self.settings.failure_timeout)
+        requests += self.replicator.requests(now, self.settings.failure_timeout)
         beat = Heartbeat(self._beats, self.view.topology_id, self.leaving, requests)
+        self._lease.sent(beat.number, now)
         if controller == self.member:
-            self._office.heartbeat(self.member, beat)
+            self._heard(self.member, self._office.heartbeat(self.member, beat))
         elif controller in self._links:
             self._links[controller].send(beat)
+
+    def _heard(self, member: str, answer: Heard | None) -> None:
+        """The controller answered a heartbeat."""
+        if answer is None or member != self._registry.controller:
+            return
+        held = self._leased()
+        self._lease.heard(answer, self.view.topology_id)
+        if not held and self._leased():
+            renewed, self._lease_renewed = self._lease_renewed, self._loop.create_future()
+            renewed.set_result(None)
+            self.replicator.renewed()
+
+    def _notice_pause(self, now: float) -> None:
+        if now - self._turned > self.settings.failure_timeout:
+            log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
+            self._office.doubt()
+        self._turned = now
 
     def link_up(self, link: Link) -> None:
         """See `peers.LinkEvents`."""
@@ -312,7 +330,10 @@ class Node:
 
     def link_frame(self, link: Link, frame: AnyFrame) -> None:
         """See `peers.LinkEvents`."""
-        self.replicator.frame(link, frame)
+        if isinstance(frame, Heard):
+            self._heard(link.member, frame)
+        else:
+            self.replicator.frame(link, frame)
 
     def link_down(self, link: Link) -> None:
         """See `peers.LinkEvents`."""
@@ -329,7 +350,10 @@ class Node:
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
         """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
-            self._office.heartbeat(connection.member, frame)
+            self._notice_pause(time.monotonic())
+            answer = self._office.heartbeat(connection.member, frame)
+            if answer is not None:
+                connection.send(answer)
         else:
             self._backup.frame(connection, frame)
 
@@ -350,8 +374,8 @@ class Node:
         """Raises `Blocked` unless `size` bytes may be captured and replicated now."""
         if segment.closed:
             raise Blocked(self.role_changed)
-        if self._paused():
-            raise Blocked(self._awake)
+        if not self._leased():
+            raise Blocked(self._renewed_lease)
         if not self.connector.core.has_room(size):
             raise Blocked(lambda: self.connector.make_room(segment.number, size))
         if not self.replicator.has_room():
@@ -365,25 +389,12 @@ class Node:
         """Returns at the next view, or after a moment."""
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
-    def _paused(self) -> bool:
-        return time.monotonic() - self._alive_at > self.settings.failure_timeout
+    def _leased(self) -> bool:
+        return self._lease.holds(time.monotonic())
 
-    async def _awake(self) -> None:
-        self._beat()
-        if self._waking is not None:
-            await asyncio.wait({self._waking})
-
-    async def _wake_up(self) -> None:
-        """After a pause in which others may have declared it dead: first read every view that was committed meanwhile.
-
-        In-sync backups refuse what an old primary sends, but where nobody else was in sync nobody would refuse.
-        """
-        log.warning("%s was paused for longer than cache.failure.timeout.ms", self.member)
-        read = self._registry.expect(self._registry.token)
-        await self._register_sometime()
-        # CHECK read-to-own-record: whatever stands before this record has been applied when it was read.
-        await read.wait()
-        self._alive_at, self._waking = time.monotonic(), None
+    async def _renewed_lease(self) -> None:
+        self._beat_soon()
+        await asyncio.wait({self._lease_renewed})
 
     def _captured(self, segment: Segment, operation: Operation) -> None:
         self.replicator.operation(segment, operation)
@@ -482,6 +493,7 @@ class Node:
             "evicted": self.store.evicted,
             "expired": self.store.expired,
             "transitions": dict(self._roles.transitions),
+            "given_away": self._roles.given_away,
             "view_apply_ms": round(self._roles.apply_ms, 3),
             "office": {
                 "holds": office.holds,

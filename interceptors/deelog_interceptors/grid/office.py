@@ -17,7 +17,7 @@ import orjson
 
 from deelog_connector.kafka import group
 from deelog_interceptors.grid.controller import Request, Situation, decide
-from deelog_interceptors.grid.frames import Heartbeat
+from deelog_interceptors.grid.frames import Heard, Heartbeat
 from deelog_interceptors.grid.registry import Registry
 from deelog_interceptors.grid.view import Member, View, encode_view, incarnation_of, node_id_of
 from deelog_schemas.config import Config
@@ -31,7 +31,8 @@ _FENCE_AGAIN_SECONDS: Final = 1.0
 
 
 class Office:
-    """`copies`, `unclean`, `timeout` (seconds) as configured; `floor()` is the highest claim that this node knows."""
+    """`copies`, `unclean`, `timeout` as configured; after `lapse` of silence no lease holds; both in seconds. `floor()`
+    is the highest claim that this node knows."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Office:
         copies: int,
         unclean: bool,
         timeout: float,
+        lapse: float,
         floor: Callable[[], int],
         on_error: Callable[[BaseException], None],
     ) -> None:
@@ -49,22 +51,31 @@ class Office:
         self.detection_ms: deque[float] = deque(maxlen=1000)
         """From the last heartbeat of a member to the decision that it is dead."""
         self._config, self._member, self._registry = config, member, registry
-        self._copies, self._unclean, self._timeout, self._floor = copies, unclean, timeout, floor
+        self._copies, self._unclean, self._floor = copies, unclean, floor
+        self._timeout, self._lapse = timeout, lapse
         self._on_error = on_error
         self._seat = group.ControllerSeat(config, asyncio.get_running_loop(), self._seated, member)
         self._task: asyncio.Task[None] | None = None
         self._event = asyncio.Event()
         self._view: View | None = None
+        """The last view that this node made or took over; it outlasts a seat lost to Kafka's silence."""
+        self._holding = False
         self._since = self._ticked = 0.0
         self._heard: dict[str, float] = {}
+        self._silent_since: dict[str, float] = {}
+        """Of everybody who was heard, the dead included."""
         self._beats: dict[str, Heartbeat] = {}
         self._refused: set[str] = set()
         self._fenced: dict[str, float] = {}
+        self._condemned: frozenset[str] = frozenset()
+        """Whom a view that is being made leaves out."""
+        self._doubted = False
+        """After a pause of this process: somebody else may have the seat."""
 
     @property
     def holds(self) -> bool:
         """Whether this node is controller and has read the last view."""
-        return self._view is not None
+        return self._holding
 
     def start(self) -> None:
         """Stand for the office."""
@@ -73,25 +84,44 @@ class Office:
     async def stop(self) -> None:
         """Give it up; the next one is assigned at once."""
         self._leave()
+        self._view = None
         await asyncio.to_thread(self._seat.stop)
 
     # -- what it hears ------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, member: str, beat: Heartbeat) -> None:
-        """A member lives, and asks for something; ignored where this node is not controller."""
-        if self._view is None:
-            return
+    def heartbeat(self, member: str, beat: Heartbeat) -> Heard | None:
+        """A member lives, and asks for something; the answer, where nobody else can be controller."""
+        if self._view is None or self._registry.controller != self._member:
+            return None
         before = self._beats.get(member)
         if before is None or beat.requests or before.leaving != beat.leaving:
             self._event.set()
-        self._heard[member] = time.monotonic()
+        self._heard[member] = self._silent_since[member] = time.monotonic()
         self._refused.discard(member)
         self._beats[member] = beat
+        # CHECK lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
+        if self._doubted or member in self._condemned or not self._hears_all(self._view):
+            return None
+        return Heard(beat.number, self._view.topology_id)
+
+    def _hears_all(self, view: View) -> bool:
+        """While Kafka is away the seat cannot be confirmed; but the next controller would be heard no more."""
+        now = time.monotonic()
+        return all(
+            m == self._member or m in self._refused or now - self._silent_since.get(m, self._since) <= self._timeout
+            for m in view.members
+        )
 
     def refused(self, member: str) -> None:
         """Nobody listens at the member's address, or somebody else: its process is gone."""
         if self._view is not None and member not in self._refused:
             self._refused.add(member)
+            self._event.set()
+
+    def doubt(self) -> None:
+        """This process was stopped for a while: nobody is answered until the seat is confirmed."""
+        if self._view is not None:
+            self._doubted = True
             self._event.set()
 
     def changed(self) -> None:
@@ -107,7 +137,7 @@ class Office:
             self._task.add_done_callback(self._ended)
 
     def _leave(self) -> None:
-        self._view = None
+        self._holding = False
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -121,12 +151,7 @@ class Office:
         """Assigned, init, read the views to one's own record, decide."""
         try:
             await asyncio.to_thread(self._seat.take)
-            nonce = uuid.uuid4().hex
-            read = self._registry.expect(nonce)
-            record = orjson.dumps({"member": self._member, "nonce": nonce})
-            await asyncio.to_thread(self._seat.commit, [("controller", record)])
-            # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
-            await read.wait()
+            await self._confirm()
             self._begin()
             log.info("%s is controller from view %d on", self._member, self._registry.view.topology_id)
             while True:
@@ -134,16 +159,26 @@ class Office:
         except group.SeatLost as lost:
             # On a fence: rejoin the group, never initialise the producer again.
             log.warning("%s is controller no more: %s", self._member, lost)
-            self._view = None
+            self._view, self._holding = None, False
             self._seat.rejoin()
+
+    async def _confirm(self) -> None:
+        """Commits a record of its own, which nobody but the last controller can, and reads the topic up to it."""
+        nonce = uuid.uuid4().hex
+        read = self._registry.expect(nonce)
+        record = orjson.dumps({"member": self._member, "nonce": nonce})
+        await asyncio.to_thread(self._seat.commit, [("controller", record)])
+        # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
+        await read.wait()
 
     def _begin(self) -> None:
         now = time.monotonic()
         self.terms += 1
-        self._view = self._registry.view
+        self._view, self._holding = self._registry.view, True
         self._since = self._ticked = now
         self._heard = dict.fromkeys(self._view.members, now)
-        self._beats, self._refused, self._fenced = {}, set(), {}
+        self._beats, self._refused, self._fenced, self._silent_since = {}, set(), {}, {}
+        self._condemned, self._doubted = frozenset(), False
 
     async def _tick(self) -> None:
         try:
@@ -153,9 +188,14 @@ class Office:
             pass
         await asyncio.sleep(_PAUSE_SECONDS)
         self._event.clear()
+        if self._doubted:
+            await self._confirm()
+            self._doubted = False
         self._forgive_own_pause()
-        dead = await self._fence(self._dead())
-        await self._decide(dead)
+        dead = self._dead()
+        self._condemned = frozenset(dead)
+        await self._decide(await self._fence(dead))
+        self._condemned = frozenset()
 
     def _forgive_own_pause(self) -> None:
         """A controller that was itself stopped heard nobody meanwhile; that says nothing of the others."""
@@ -215,7 +255,7 @@ class Office:
         elapsed = time.monotonic() - self._since
         settled = elapsed > _SETTLE_SECONDS or len(members) > self._copies
         situation = Situation(
-            self._member, members, dead, requests, self._floor(), self._copies, self._unclean, settled
+            self._member, members, dead, self._lapsed(), requests, self._floor(), self._copies, self._unclean, settled
         )
         following = decide(view, situation)
         for member in dead:
@@ -229,6 +269,15 @@ class Office:
             self._fenced.pop(member, None)
         if self._view is view:
             self._view = following
+
+    def _lapsed(self) -> frozenset[str]:
+        """Who was silent for so long that no lease of theirs holds; a refused connection proves nothing of the kind."""
+        assert self._view is not None
+        now, holders = time.monotonic(), {member for row in self._view.rows for member in row.in_sync}
+        self._silent_since = {
+            m: at for m, at in self._silent_since.items() if m in holders or m in self._view.members or m in self._beats
+        }
+        return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._lapse)
 
     def _alive(self) -> dict[str, Member]:
         """Members that sent a heartbeat and are registered as what they are."""

@@ -89,7 +89,8 @@ class Session:
 
 class Replicator:
     """`on_level(segment)` is told when a segment's acknowledged position moves; `poke` asks for a heartbeat soon;
-    `on_error` gets what no rule expects: the node should end. `turns` defaults to the running asyncio loop."""
+    `on_error` gets what no rule expects: the node should end. `leased()` tells whether this node may acknowledge now;
+    call `renewed()` when it may again. `turns` defaults to the running asyncio loop."""
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class Replicator:
         on_level: Callable[[Segment], None],
         poke: Callable[[], None],
         on_error: Callable[[BaseException], None],
+        leased: Callable[[], bool],
         turns: Turns | None = None,
     ) -> None:
         self.store: Store
@@ -108,7 +110,7 @@ class Replicator:
         self.stale_answers = self.recovered_by_operations = self.recovered_by_state = self.timed_out = 0
         self.operations = self.acknowledged = 0
         self._core, self._links, self._acks_all = core, links, acks_all
-        self._on_level, self._poke, self._on_error = on_level, poke, on_error
+        self._on_level, self._poke, self._on_error, self._leased = on_level, poke, on_error, leased
         self._dirty: dict[Segment, None] = {}
         self._scheduled = self._congested = False
         self._room: list[asyncio.Future[None]] = []
@@ -214,7 +216,8 @@ class Replicator:
             if session is None:
                 return
             reached = min(reached, session.answered)
-        if reached <= segment.acked:
+        # CHECK lease: its segments may have been given away as lost meanwhile.
+        if reached <= segment.acked or not self._leased():
             return
         self.unreplicated -= self._owing(segment)
         segment.acked = reached
@@ -230,6 +233,15 @@ class Replicator:
                 touched.add(pending.to)
         self._wake_writers()
         self._on_level(segment)
+
+    def renewed(self) -> None:
+        """Acknowledges what was answered while there was no lease."""
+        touched: set[ReplyTo] = set()
+        for segment in self.store.segments:
+            if segment.role is Role.PRIMARY:
+                self.level(segment, touched)
+        for to in touched:
+            to.flush()
 
     def fail_pendings(self, segment: Segment, error: bytes) -> None:
         """The segment's role is lost: its writers get an error and send again."""

@@ -40,6 +40,8 @@ class Roles:
         wake: Callable[[], None],
     ) -> None:
         self.transitions: Counter[str] = Counter()
+        self.given_away = 0
+        """Segments that this node held as primary when they were given away as lost."""
         self.apply_ms = 0.0
         """How long the last view took to apply."""
         self._member, self._store, self._core = member, store, core
@@ -72,11 +74,13 @@ class Roles:
             if segment.role is not Role.PRIMARY or changed:
                 self._promote(segment, row)
         elif self._member in row.holders:
+            self._tell_of_loss(segment, row)
             if segment.role is Role.PRIMARY:
                 self._demote(segment)
             elif changed or segment.role is Role.NONE:
                 self._follow(segment)
         elif segment.role is not Role.NONE:
+            self._tell_of_loss(segment, row)
             self._drop(segment)
         segment.epoch = row.epoch
 
@@ -108,6 +112,16 @@ class Roles:
         self.transitions[f"{segment.role}→backup"] += 1
         segment.role = Role.BACKUP
         segment.source = segment.staged = None
+
+    def _tell_of_loss(self, segment: Segment, row: Row) -> None:
+        """Who was cut off, and lives: what it acknowledged and Kafka does not hold is lost, and only it knows of it."""
+        if row.must_reset and row.epoch != segment.epoch and segment.role is Role.PRIMARY:
+            self.given_away += 1
+            log.warning(
+                "segment %d was given to %s in epoch %d (%s) while this node held it: of what it acknowledged, up to "
+                "@%d.%d, is lost what %s does not hold",
+                *(segment.number, row.primary, row.epoch, row.must_reset, segment.epoch, segment.acked, row.primary),
+            )
 
     def _drop(self, segment: Segment) -> None:
         self.transitions[f"{segment.role}→none"] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from deelog_interceptors.grid.lease import lapse_of, lease_of
 from deelog_schemas.config import Config, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 
@@ -39,6 +40,8 @@ class Settings:
     text_values: bool
     max_entry_bytes: int
     failure_timeout: float
+    lease: float
+    lapse: float
     unclean: bool
     client_host: str
     client_port: int
@@ -55,6 +58,7 @@ class Settings:
         if advertised in ("0.0.0.0", "::"):
             problem = "is needed where a listener names all interfaces: the name by which others reach this node"
             raise ConfigError([FieldError("cache.advertised.host", problem)])
+        timeouts = (config["cache.controller.session.timeout.ms"] / 1000, config["cache.failure.timeout.ms"] / 1000)
         return cls(
             cluster=config.topics.changes,
             node_id=config["node.id"],
@@ -67,7 +71,9 @@ class Settings:
             text_keys=config["cache.key.format"] != "bytes",
             text_values=config["cache.value.format"] != "bytes",
             max_entry_bytes=config["max.entry.bytes"],
-            failure_timeout=config["cache.failure.timeout.ms"] / 1000,
+            failure_timeout=timeouts[1],
+            lease=lease_of(*timeouts),
+            lapse=lapse_of(*timeouts),
             unclean=config["unclean.election"],
             client_host=client_host,
             client_port=client_port,

@@ -77,9 +77,7 @@ class Clients:
     def _execute(self, node: Node, write: Write, ttl: int | None, tries: int) -> None:
         segment = node.store.segments[write.segment]
         size = OVERHEAD + len(write.key) + len(write.value or b"")
-        if segment.role is not Role.PRIMARY or segment.closed or node.is_late() or not node.replicator.has_room():
-            if node.is_late():
-                node.poke()
+        if segment.role is not Role.PRIMARY or segment.closed or not node.leased() or not node.replicator.has_room():
             self.world.engine.after(self._delay(), self._refused, write, ttl, tries)
             return
         if not node.core.has_room(size):

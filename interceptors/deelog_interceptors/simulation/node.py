@@ -27,7 +27,8 @@ from deelog_connector.kafka.client import OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_interceptors.grid.backup import Backup
 from deelog_interceptors.grid.controller import Request
-from deelog_interceptors.grid.frames import AnyFrame, Heartbeat
+from deelog_interceptors.grid.frames import AnyFrame, Heard, Heartbeat
+from deelog_interceptors.grid.lease import Lease
 from deelog_interceptors.grid.peers import Incoming, Link
 from deelog_interceptors.grid.policy import peek
 from deelog_interceptors.grid.registry import DuplicateNodeError, Registry
@@ -103,7 +104,10 @@ class Node:
         w = self.world
         self.links: dict[str, SimLink] = {}
         links = cast(dict[str, Link], self.links)
-        self.replicator = Replicator(self.core, links, w.acks_all, self._level_reached, self.poke, self._failed, self)
+        self.lease = Lease(w.lease)
+        self.replicator = Replicator(
+            self.core, links, w.acks_all, self._level_reached, self.poke, self._failed, self.leased, self
+        )
         self.store = Store(w.grid_settings, self.core, self._captured, self.clock_us)
         self.replicator.store = self.store
         self.backup = Backup(self.store, self.core)
@@ -114,8 +118,8 @@ class Node:
         self._topology_read = 0
         self._beats = 0
         self._beating = 0
-        self._alive_at = 0.0
-        self._waking: Any = None
+        self._turned = 0.0
+        self._registered: Any = None
         self._serving = False
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -183,7 +187,7 @@ class Node:
         self._driving = True
         self.after(0.0, self._drive)
         self.after(WATCH, self._watch)
-        self._waking = self.registry.expect(self.registry.token)
+        self._registered = self.registry.expect(self.registry.token)
         self.request(self._register)
 
     def _register(self) -> None:
@@ -193,7 +197,7 @@ class Node:
 
     def _served(self) -> None:
         self._serving = True
-        self._alive_at = self.engine.now
+        self._turned = self.engine.now
         self.office.start()
         self._beat_regularly()
 
@@ -219,12 +223,9 @@ class Node:
         if found:
             self._topology_read += len(found)
             self.registry.read(found)
-        if self._waking is not None and self._waking.is_set():
-            self._waking = None
-            if self._serving:
-                self._alive_at = self.engine.now
-            else:
-                self._served()
+        if self._registered is not None and self._registered.is_set():
+            self._registered = None
+            self._served()
         self.after(self.random.uniform(0.002, 0.015), self._request, self._topology)
 
     def _registry_read(self) -> None:
@@ -269,25 +270,35 @@ class Node:
         controller = self.registry.controller
         if controller is None:
             return
-        if not self.is_late():
-            self._alive_at = self.engine.now
-        elif self._waking is None:
-            self.world.counts["wake_ups"] += 1
-            # CHECK read-to-own-record: what stood before this record has been applied when it was read.
-            self._waking = self.registry.expect(self.registry.token)
-            self.request(self._register)
+        self._notice_pause()
         self._beats += 1
         requests: list[Request] = [*self.roles.requests()]
         requests += self.replicator.requests(self.engine.now, self.world.failure_timeout)
         beat = Heartbeat(self._beats, self.registry.view.topology_id, self.leaving, requests)
+        self.lease.sent(beat.number, self.engine.now)
         if controller == self.member:
-            self.office.heartbeat(self.member, beat)
+            self._heard(self.member, self.office.heartbeat(self.member, beat))
         elif controller in self.links:
             self.links[controller].send(beat)
 
-    def is_late(self) -> bool:
-        """As `Node._paused`: others may have declared it dead."""
-        return self.engine.now - self._alive_at > self.world.failure_timeout
+    def leased(self) -> bool:
+        """As `Node._leased`."""
+        return self.lease.holds(self.engine.now)
+
+    def _heard(self, member: str, answer: Heard | None) -> None:
+        """As `Node._heard`."""
+        if answer is None or member != self.registry.controller:
+            return
+        held = self.leased()
+        self.lease.heard(answer, self.registry.view.topology_id)
+        if not held and self.leased():
+            self.world.counts["leases"] += 1
+            self.replicator.renewed()
+
+    def _notice_pause(self) -> None:
+        if self.engine.now - self._turned > self.world.failure_timeout:
+            self.office.doubt()
+        self._turned = self.engine.now
 
     # -- links --------------------------------------------------------------------------------------------------------
 
@@ -299,7 +310,10 @@ class Node:
 
     def link_frame(self, link: Link, frame: AnyFrame) -> None:
         """See `peers.LinkEvents`."""
-        self.replicator.frame(link, frame)
+        if isinstance(frame, Heard):
+            self._heard(link.member, frame)
+        else:
+            self.replicator.frame(link, frame)
 
     def link_down(self, link: Link) -> None:
         """See `peers.LinkEvents`."""
@@ -316,7 +330,10 @@ class Node:
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
         """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
-            self.office.heartbeat(connection.member, frame)
+            self._notice_pause()
+            answer = self.office.heartbeat(connection.member, frame)
+            if answer is not None:
+                connection.send(answer)
         else:
             self.backup.frame(connection, frame)
 

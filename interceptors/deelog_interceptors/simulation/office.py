@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from deelog_interceptors.grid.controller import Situation, decide
-from deelog_interceptors.grid.frames import Heartbeat
+from deelog_interceptors.grid.frames import Heard, Heartbeat
 from deelog_interceptors.grid.view import View, encode_view, incarnation_of, node_id_of
 
 if TYPE_CHECKING:
@@ -42,12 +42,16 @@ class Office:
         self._seat = 0
         self._term = 0
         self._nonce: Any = None
+        self._stood = 0
         self._view: View | None = None
         self._since = self._ticked = 0.0
         self._heard: dict[str, float] = {}
         self._beats: dict[str, Heartbeat] = {}
         self._refused: set[str] = set()
         self._fenced: set[str] = set()
+        self._silent_since: dict[str, float] = {}
+        self._condemned: frozenset[str] = frozenset()
+        self._doubted = False
         self._poked = False
         self._busy = False
 
@@ -55,16 +59,33 @@ class Office:
         """Stands for the office."""
         self.node.request(self._poll)
 
-    def heartbeat(self, member: str, beat: Heartbeat) -> None:
+    def heartbeat(self, member: str, beat: Heartbeat) -> Heard | None:
         """See `grid.office.Office.heartbeat`."""
-        if self._view is None:
-            return
+        if self._view is None or self.node.registry.controller != self.node.member:
+            return None
         before = self._beats.get(member)
-        self._heard[member] = self.node.engine.now
+        self._heard[member] = self._silent_since[member] = self.node.engine.now
         self._refused.discard(member)
         self._beats[member] = beat
         if before is None or beat.requests or before.leaving != beat.leaving:
             self.changed()
+        # CHECK lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
+        if self._doubted or member in self._condemned or not self._hears_all(self._view):
+            return None
+        return Heard(beat.number, self._view.topology_id)
+
+    def _hears_all(self, view: View) -> bool:
+        now, timeout = self.node.engine.now, self._world.failure_timeout
+        return all(
+            m == self.node.member or m in self._refused or now - self._silent_since.get(m, self._since) <= timeout
+            for m in view.members
+        )
+
+    def doubt(self) -> None:
+        """See `grid.office.Office.doubt`."""
+        if self._view is not None and not self._doubted:
+            self._doubted = True
+            self.node.request(self._stand)
 
     def refused(self, member: str) -> None:
         """Nobody listens there."""
@@ -90,11 +111,15 @@ class Office:
             self._lose()
         elif self._nonce is not None and self._nonce.is_set():
             self._nonce = None
-            self._take_office()
+            if self._doubted:
+                self._doubted = False
+            else:
+                self._take_office()
         self.node.after(0.03, self.node.request, self._poll)
 
     def _stand(self) -> None:
-        mark = f"term {self._seat}"
+        self._stood += 1
+        mark = f"{self.node.member} stands {self._stood}"
         self._nonce = self.node.registry.expect(mark)
         value = orjson.dumps({"member": self.node.member, "nonce": mark})
         if not self.node.kafka.publish_seated(self._seat, "controller", value):
@@ -107,10 +132,11 @@ class Office:
         self._since = self._ticked = now
         self._heard = dict.fromkeys(self._view.members, now)
         self._beats, self._refused, self._fenced, self._busy, self._poked = {}, set(), set(), False, False
+        self._silent_since, self._condemned = {}, frozenset()
         self._tick_regularly(self._term)
 
     def _lose(self) -> None:
-        self._view, self._seat, self._nonce = None, 0, None
+        self._view, self._seat, self._nonce, self._doubted = None, 0, None, False
         self._term += 1
 
     def _tick_regularly(self, term: int) -> None:
@@ -120,7 +146,7 @@ class Office:
 
     def _tick(self, term: int) -> None:
         self._poked = False
-        if term != self._term or self._view is None or self._busy:
+        if term != self._term or self._view is None or self._busy or self._doubted:
             return
         now, timeout = self.node.engine.now, self._world.failure_timeout
         gap, self._ticked = now - self._ticked, now
@@ -128,7 +154,7 @@ class Office:
             self._heard = {member: at + gap for member, at in self._heard.items()}
         dead = [m for m in sorted(self._view.members.keys() | self._heard.keys()) if self._is_dead(m)]
         new = [m for m in dead if m not in self._fenced and m in self._view.members and not self._replaced(m)]
-        self._busy = True
+        self._busy, self._condemned = True, frozenset(dead)
         self._fence(term, new, frozenset(dead))
 
     def _is_dead(self, member: str) -> bool:
@@ -168,15 +194,20 @@ class Office:
         copies = self._world.copies
         settled = self.node.engine.now - self._since > 0.1 or len(members) > copies
         floor = self.node.core.highest_claim()
-        situation = Situation(self.node.member, members, dead, requests, floor, copies, False, settled)
+        lapsed = self._lapsed(view)
+        situation = Situation(self.node.member, members, dead, lapsed, requests, floor, copies, False, settled)
         following = decide(view, situation)
         for member in dead:
             self._heard.pop(member, None)
             self._beats.pop(member, None)
         if following is None:
-            self._busy = False
+            self._busy, self._condemned = False, frozenset()
         else:
             self.node.request(lambda: self._commit(term, following))
+
+    def _lapsed(self, view: View) -> frozenset[str]:
+        now, holders = self.node.engine.now, {member for row in view.rows for member in row.in_sync}
+        return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._world.lapse)
 
     def _commit(self, term: int, following: View) -> None:
         if term != self._term:
@@ -187,4 +218,4 @@ class Office:
             return
         self._world.judge.view_made(following)
         self._fenced -= following.members.keys()
-        self._view = following
+        self._view, self._condemned = following, frozenset()

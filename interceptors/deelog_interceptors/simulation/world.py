@@ -13,6 +13,7 @@ from typing import Final
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.kafka.client import OutRecord
+from deelog_interceptors.grid.lease import lapse_of, lease_of
 from deelog_interceptors.grid.segment import Role
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.view import View
@@ -59,7 +60,9 @@ class World:
         self.batch, self.chunk = found["batch"], found["chunk"]
         self.max_operations = found["max_operations"]
         self.acks_all, self.tombstones = bool(found["acks_all"]), bool(found["tombstones"])
-        self.failure_timeout = 0.15
+        self.failure_timeout, self.session_timeout = 0.15, 0.3
+        timeouts = (self.session_timeout, self.failure_timeout)
+        self.lease, self.lapse = lease_of(*timeouts), lapse_of(*timeouts)
         self.grid_settings = _settings(found)
         self.counts: Counter[str] = Counter()
         self.skews: dict[str, float] = {}
@@ -74,7 +77,7 @@ class World:
         self.moments = Moments(self._happen)
         self.names: dict[str, str] = {}
         """Node ids by the names that `let` gave them."""
-        self.group = Group(0.3)
+        self.group = Group(self.session_timeout)
         self.judge = judge(self)
         self.kafka.on_stable = self.judge.stable
         self.clients = Clients(self)
