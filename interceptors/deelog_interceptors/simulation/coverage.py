@@ -16,7 +16,7 @@ LEAST_SEEDS: Final = 100
 LEAST_STEPS: Final = 1000
 """Campaigns of fewer seeds, or of seeds of fewer steps, are too small to be guarded."""
 
-_VERBS: Final = {"both": "crash", "cut_both": "cut", "swizzle": "cut"}
+_VERBS: Final = {"both": "crash", "cut_both": "cut", "swizzle": "cut", "zombie": "isolate"}
 """What an entry of `FAULTS` is written as, where that is another verb."""
 
 ANY: Final = tuple(FAULTS)

@@ -4,7 +4,9 @@ The parts, by the names that a violation carries: `fenced` (nobody but the last 
 sequence of a segment has no hole outside a reset), `twice` (no position is committed twice), `digest` (a reset is
 what it says), `written` (a node believes written only what stands there), `lost` (an acknowledged write is in the
 topic, or covered by a reset whose owners had all died), `phantom` (no value of a write that failed is the last one),
-`repaired` (each loss that was put in was followed by a reset), `limit` (no op log beyond its bound), `equal` and
+`repaired` (each loss that was put in was followed by a reset), `vouch` (a node has every operation of which it says
+so), `state` (owners with the same history hold the same entries; what is derived is what the last ACTIVE's member
+holds, whenever all of that is written), `limit` (no op log beyond its bound), `equal` and
 `alive` (once faults end: derived equals cached, on every owner, in time), `broken` (an assertion or exception), and
 `expected` (a count that the script names is not what it must be).
 """
@@ -19,14 +21,15 @@ from typing import TYPE_CHECKING
 
 from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect
+from deelog_connector.core.history import History
 from deelog_connector.kafka.client import InRecord
-from deelog_interceptors.grid.segment import Segment
+from deelog_interceptors.grid.segment import Role, Segment
 from deelog_interceptors.grid.view import View
 from deelog_interceptors.simulation.kafka import CHANGES, Log
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
-from deelog_schemas.header import Kind
+from deelog_schemas.header import Kind, node_number
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import Record, decode
 
@@ -246,6 +249,36 @@ class Judge:
                 stand = seen.positions | self._hidden(number)
                 if written and not any(s >= written and past.holds(history, (e, s)) for e, s in stand):
                     self.fail("written", f"{node.member} segment {number}: {written} does not stand in the topic")
+
+        for number, seen in self.seen.items():
+            self._alike(number, seen)
+
+    def _alike(self, number: int, seen: Seen) -> None:
+        """What must be the same on all owners, and in Kafka."""
+        histories: dict[History, tuple[str, dict[bytes, tuple[bytes, int | None]]]] = {}
+        for node in self.world.living():
+            segment, core = node.store.segments[number], node.core
+            history, last = core.history(number), core.last_sequence(number)
+            if segment.role is Role.NONE or not last:
+                continue
+            start = core.complete_from(number)
+            kept = core.operations_after(number, start - 1) or []
+            if not self._loose and [o.sequence for o in kept] != list(range(start, last + 1)):
+                self.fail("vouch", f"{node.member} segment {number}: {len(kept)} operations of {start}..{last}")
+            held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
+            other, others = histories.setdefault(history, (node.member, held))
+            if held != others:
+                self.fail("state", f"segment {number}: {node.member} holds {held}, {other} {others}, at {history}")
+            if (
+                seen.active[1] == node_number(node.member)
+                and core.phase(number) == "writing"
+                and core.written(number) == last == seen.reader.mark[1]
+                and not (seen.reader.open or seen.damaged)
+                and (seen.lost_at < 0 or any(at > seen.lost_at for at, _ in seen.resets))
+            ):
+                derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
+                if held != derived:
+                    self.fail("state", f"segment {number}: {node.member} holds {held} at {last}, derived {derived}")
 
     def _hidden(self, segment: int) -> set[tuple[int, int]]:
         """Positions that are committed behind somebody's open transaction."""

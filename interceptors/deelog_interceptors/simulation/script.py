@@ -162,15 +162,27 @@ ENDS: Final = {("kafka", ("on",)), ("slow", ("1",)), ("skew", ("0",))}
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "crash": ("crash", "crash", "both", "twin"),
     "pause": ("pause", "hang", "pause"),
-    "network": ("cut", "cut_both", "break", "slow", "swizzle"),
+    "network": ("cut", "cut_both", "break", "slow", "swizzle", "zombie", "zombie"),
     "kafka": ("kafka", "nokafka", "lose", "fence", "foreign", "refuse"),
-    "log": ("recreate", "compact", "compact"),
+    "log": ("recreate", "compact", "compact", "compact", "compact"),
     "truncation": ("truncate",),
     "oplog": ("overflow", "coalesce", "signal"),
     "clock": ("skew",),
     "leave": ("leave",),
 }
 """Kinds of faults by the name that `--faults` gives them."""
+
+
+AIMS: Final = (
+    "open", "commit", "commit:claim", "appended:claim", "committed:claim", "commit:active", "appended:active",
+    "committed:active", "scan", "fence", "commit:changes", "commit:changes", "appended:changes", "appended:changes",
+    "committed:changes", "committed:changes", "captured", "commit:begin", "committed:begin", "commit:first",
+    "committed:rows", "commit:end", "committed:end", "commit:release", "committed:release", "released", "corrected",
+    "steppeddown", "view:primary", "view:primary", "view:backup", "view:demoted", "sends:replicate",
+    "sends:replicate", "sends:answers", "sends:report", "sends:patch", "sends:statechunk", "sends:heartbeat",
+    "sends:ask",
+)  # fmt: skip
+"""The moments at which generated faults happen; the ones that are named twice come twice as often."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +301,8 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "copies": chance.choice((2, 2, 3)),
         "batch": chance.choice((2, 5, 50, 50)),
         "chunk": chance.choice((1, 2, 100)),
-        "capacity": chance.choice((3, 4, 100)),
+        "keys": chance.choice((3, 8, 30)),
+        "capacity": chance.choice((3, 4, 100, 100)),
         "max_operations": chance.choice((30, 500, 500)),
         "acks_all": chance.choice((0, 1, 1, 1)),
         "tombstones": chance.choice((0, 1)),
@@ -299,8 +312,10 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     writer = _Writer(chance, settings, seconds)
     for _ in range(int(seconds * 40)):
         writer.load()
-    for _ in range(max(2, int(seconds * chance.choice((2, 4, 8))))):
+    for _ in range(max(2, int(seconds * chance.choice((1, 2, 4))))):
         writer.fault(chance.choice(FAULTS[chance.choice(allowed)]))
+    for _ in range(max(1, int(seconds * chance.choice((1, 2, 3))))):
+        writer.plot([kind for name in allowed for kind in FAULTS[name]])
     events = sorted(writer.events, key=lambda e: e.at)
     return Script(settings, tuple(events), f"seed {seed}")
 
@@ -311,19 +326,23 @@ class _Writer:
     def __init__(self, chance: random.Random, settings: dict[str, int], seconds: float) -> None:
         self.chance, self.settings, self.seconds = chance, settings, seconds
         self.events: list[Event] = []
-        self._values = 0
+        self._values = self._names = 0
+        self._cast: list[str] = []
 
     def add(self, at: float, verb: str, *arguments: object) -> None:
         self.events.append(Event(round(at, 4), verb, tuple(map(str, arguments))))
 
     def load(self) -> None:
         """A client's command."""
-        at = self.chance.uniform(0.3, 0.3 + self.seconds)
-        key = f"s{self.segment()}k{self.chance.randrange(self.settings['keys'])}"
+        self.command(self.chance.uniform(0.3, 0.3 + self.seconds), self.segment())
+
+    def command(self, at: float, segment: int) -> None:
+        """A client's command on a segment."""
+        key = f"s{segment}k{self.chance.randrange(self.settings['keys'])}"
         verb = self.chance.choices(("put", "ttl", "del", "get", "clear"), (60, 10, 18, 10, 2))[0]
         self._values += 1
         if verb == "clear":
-            self.add(at, "clear", self.segment())
+            self.add(at, "clear", segment)
         elif verb == "put":
             self.add(at, "put", key, f"v{self._values}")
         elif verb == "ttl":
@@ -332,7 +351,7 @@ class _Writer:
             self.add(at, verb, key)
 
     def node(self) -> str:
-        return f"n{self.chance.randrange(self.settings['nodes'])}"
+        return self.chance.choice(self._cast or [f"n{n}" for n in range(self.settings["nodes"])])
 
     def segment(self) -> int:
         count = self.settings["segments"]
@@ -341,10 +360,47 @@ class _Writer:
     def partition(self) -> int:
         return self.chance.randrange(self.settings["partitions"])
 
-    def fault(self, kind: str) -> None:
+    def plot(self, kinds: Sequence[str]) -> None:
+        """Several faults of those who have to do with one segment, close together, while it is written to.
+
+        Faults that are strewn over a run rarely meet; what breaks a protocol is the second one while the first one is
+        being dealt with, at one of the moments where something is half done.
+        """
+        draw, segment = self.chance, self.segment()
+        start = draw.uniform(0.4, 0.3 + self.seconds)
+        length = draw.choice((0.02, 0.1, 0.5))
+        cast = [
+            self.name(start, who, segment) for who in ("primary", "primary", "backup", "backup", "other", "controller")
+        ]
+        for _ in range(draw.randrange(3, 12)):
+            self.command(start + draw.uniform(-0.02, length), segment)
+        for _ in range(draw.randrange(1, 4)):
+            at, node = start + draw.uniform(0, length), draw.choice(cast)
+            if draw.random() < 0.3:  # whoever has the part then
+                node = self.name(at, draw.choice(("primary", "primary", "backup", "controller")), segment)
+            first = len(self.events)
+            self.fault(draw.choice(kinds), at, node)
+            if draw.random() < 0.6:
+                self._aim(first, draw.choice((node, draw.choice(cast), "*")), draw.choice(AIMS))
+        self._cast = []
+
+    def name(self, at: float, who: str, segment: int) -> str:
+        """A name for the node that has a part at this time."""
+        self._names += 1
+        self.add(at, "let", f"x{self._names}", who, segment)
+        return f"x{self._names}"
+
+    def _aim(self, first: int, node: str, moment: str) -> None:
+        """What was added last, but for what ends it, happens at a moment."""
+        for number, event in enumerate(self.events[first:], first):
+            if event.is_fault:
+                self.events[number] = Event(event.at, "at", (node, moment, event.verb, *event.arguments))
+
+    def fault(self, kind: str, at: float = 0.0, node: str = "") -> None:
         """One fault, and its end."""
-        draw, node = self.chance, self.node()
-        at = draw.uniform(0.3, 0.3 + self.seconds)
+        draw = self.chance
+        node = node or self.node()
+        at = at or draw.uniform(0.3, 0.3 + self.seconds)
         later = at + draw.choice((0.005, 0.05, 0.2, 0.5, 1.0))
         method = getattr(self, f"_{kind}", None)
         if method is not None:
@@ -384,6 +440,13 @@ class _Writer:
                 for pair in ((node, other), (other, node)):
                     self.add(at, "cut", *pair)
                     self.add(later, "heal", *pair)
+
+    def _zombie(self, at: float, later: float, node: str) -> None:
+        """Cut off from the others and from their views, and not from its clients and from Kafka's other topics."""
+        self.add(at, "isolate", node)
+        self.add(at, "blind", node)
+        self.add(later, "rejoin", node)
+        self.add(later + self.chance.choice((0.0, 0.05, 0.3)), "see", node)
 
     def _swizzle(self, at: float, later: float, node: str) -> None:
         """Cuts ones off one after another and heals them in another order (FoundationDB's swizzle-clog)."""
