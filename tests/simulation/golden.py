@@ -20,7 +20,7 @@ from typing import Any, Final
 import click
 
 from deelog_connector.kafka.client import InRecord
-from deelog_interceptors.grid.view import State, View
+from deelog_interceptors.grid.view import View
 from deelog_interceptors.simulation.judge import Judge
 from deelog_interceptors.simulation.kafka import CHANGES
 from deelog_interceptors.simulation.script import Script, parse
@@ -75,7 +75,7 @@ class Teller(Judge):
         super().__init__(world)
         self.story = Story({s: [] for s in range(world.segments)}, epochs={s: set() for s in range(world.segments)})
         self._again = False
-        self._rows: dict[int, tuple[int, str]] = {}
+        self._rows: dict[int, int] = {}
 
     def say(self, line: str) -> None:
         """Of the trace, the story takes what was done to the cluster."""
@@ -89,7 +89,7 @@ class Teller(Judge):
                 self.story.tell(segment, f"{LINE} {done}")
 
     def view_made(self, view: View) -> None:
-        """Elections, and segments that have no primary."""
+        """Elections. A segment without a primary is told by the next one: how long that lasts is a matter of timing."""
         super().view_made(view)
         for node in self.world.everybody:
             known = self.story.members.setdefault(node.node_id, [])
@@ -97,12 +97,8 @@ class Teller(Judge):
                 known.append(node.member)
         for number, row in enumerate(view.rows):
             before = self._rows.get(number)
-            self._rows[number] = row.epoch, str(row.state)
-            if before == self._rows[number]:
-                continue
-            if row.primary is None and row.state is not State.NEW:
-                self.story.tell(number, f"nobody is primary: {row.state}")
-            elif row.primary is not None and (before is None or before[0] != row.epoch):
+            self._rows[number] = row.epoch
+            if row.primary is not None and (before is None or before != row.epoch):
                 in_sync = " ".join(f"<{m}>" for m in row.in_sync)
                 reset = f", to reset: {row.must_reset}" if row.must_reset else ""
                 self.story.tell(number, f"<{row.primary}> is elected in {{{row.epoch}}}, in sync [{in_sync}]{reset}")

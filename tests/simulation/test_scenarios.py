@@ -15,7 +15,6 @@ from tests.simulation.rows import FAULTS, RULES
 ROOT: Final = Path(__file__).parents[2]
 CHECK: Final = re.compile(r"CHECK ([a-z-]+(?:, [a-z-]+)*)")
 KNOWN: Final = {
-    "acked_by_who_lost_the_segment": "a primary that was taken for dead still acknowledges when it reads an older view",
     "truncation_since_the_last_look": "records that were committed since the last look and cut off are not missed",
     "topic_recreated_in_a_takeover": "a scan under way passes by a claim that is not waited for yet, for ever",
 }
