@@ -34,7 +34,7 @@ LONG = ("simulate", "--seeds", "1..500000", "--faults", "clock", "--jobs", "2")
         (("--seeds", "1", "--jobs", "0"), "'--jobs': 0 is not in the range"),
         (
             ("--seeds", "1", "--faults", "crash,fire,flood"),
-            "--faults: 'fire', 'flood' is no kind of fault: choose from",
+            "--faults: 'fire', 'flood' is no kind of fault",
         ),
         (("--seeds", "1", "--faults", ""), "--faults: '' is no kind of fault"),
         (("--script", "no-such-file"), "'--script': File 'no-such-file' does not exist"),

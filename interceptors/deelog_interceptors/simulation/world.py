@@ -111,7 +111,7 @@ class World:
         for name, low, high in self.script.expects:
             if counts[name] < low or (high is not None and counts[name] > high):
                 self.judge.fail("expected", f"{name} is {counts[name]}, not {low}..{high or ''}")
-        return Verdict(
+        verdict = Verdict(
             self.judge.violation,
             self.judge.digest,
             self.engine.steps,
@@ -119,6 +119,14 @@ class World:
             counts,
             self.judge.trace,
         )
+        self._close()
+        return verdict
+
+    def _close(self) -> None:
+        """Ends what was begun by nodes and is not over; it would be warned of when its memory is freed."""
+        for session in (s for n in self.everybody for g in n.store.segments for s in g.sessions.values()):
+            if session.task is not None:
+                session.task.cancel()
 
     def _sample(self) -> None:
         self.judge.sample()
