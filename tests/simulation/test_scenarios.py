@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from deelog_interceptors.simulation.moments import MOMENTS
+from deelog_interceptors.simulation.script import SETTINGS, VERBS
 from tests.simulation.golden import SCENARIOS, load, run
 from tests.simulation.rows import FAULTS, RULES
 
@@ -75,3 +77,9 @@ def test_each_row_names_scenarios_or_tests_that_are_there(row: str | int, told: 
 
 def test_each_fault_of_the_list_has_a_row() -> None:
     assert list(FAULTS) == list(range(1, 34))
+
+
+def test_the_page_tells_every_verb_setting_and_moment() -> None:
+    page = re.sub(r"```.*?```", "", (ROOT / "docs/simulation.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    words = {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"[a-z_]+", code)}
+    assert not {*VERBS, *SETTINGS, *MOMENTS} - words
