@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deelog_connector.core.oplog import OpLog
-from deelog_interceptors.simulation import campaign
+from deelog_interceptors.simulation import campaign, cli
 from deelog_interceptors.simulation.campaign import DEFAULT_FAULTS, Plan, Shortening, Tally, outcomes, run
 from deelog_interceptors.simulation.cli import simulate
 from deelog_interceptors.simulation.coverage import LEAST_SEEDS, LEAST_STEPS, REQUIRED, missing
@@ -137,7 +137,8 @@ def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_pa
 
 
 @pytest.mark.usefixtures("prunes_too_much")
-def test_shrinking_is_a_choice(call: Simulate) -> None:
+def test_shrinking_is_a_choice(call: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "SHRINK_SECONDS", 2.0)
     few = ("--steps", 1000, "--jobs", 1)
     assert "shortened" not in call("--seeds", "1..3", *few, "--no-shrink").output
     assert call("--seeds", "1..3", *few, "--shrink").output.count(", shortened.") > 1

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 VIOLATED: Final = 1
 VACUOUS: Final = 3
 _INTERRUPTED: Final = 130
-_SHRINK_SECONDS: Final = 60.0
+SHRINK_SECONDS: Final = 120.0
+"""For one failing seed."""
 _SHRUNK: Final = 10
 """How many failing seeds `--shrink` makes short."""
 _LISTED: Final = 10
@@ -222,9 +223,9 @@ def _run(tally: Tally, jobs: int, show: Show) -> int:
 def _shortened(script: Script, outcome: Outcome, show: Show) -> tuple[Script, Outcome]:
     from deelog_interceptors.simulation.campaign import Shortening
 
-    shortening = Shortening(script, outcome, _SHRINK_SECONDS)
+    shortening = Shortening(script, outcome, SHRINK_SECONDS)
     lines = len(script.events)
-    show.say(f"seed {outcome.seed}: its script of {lines} lines is made short, for {_SHRINK_SECONDS:g} s at most")
+    show.say(f"seed {outcome.seed}: its script of {lines} lines is made short, for {SHRINK_SECONDS:g} s at most")
     show.begin("lines", None, f"of {lines} lines left")
     try:
         shortening.run(lambda left, runs: show.advance(left, f"{runs} runs"))
