@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deelog_connector.core.oplog import OpLog
-from deelog_interceptors.simulation import campaign, cli
+from deelog_interceptors.simulation import campaign, cli, world
 from deelog_interceptors.simulation.campaign import DEFAULT_FAULTS, Plan, Shortening, Tally, outcomes, run
 from deelog_interceptors.simulation.cli import simulate
 from deelog_interceptors.simulation.coverage import LEAST_SEEDS, LEAST_STEPS, REQUIRED, missing
@@ -38,6 +38,7 @@ def prunes_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule that an op log forgets only what is written is off."""
     prune = OpLog.prune
     monkeypatch.setattr(OpLog, "prune", lambda self, sequence: prune(self, sequence + 1))
+    monkeypatch.setattr(world, "PEACE", 3.0)  # what never comes to rest shall not take long
 
 
 # -- what holds -------------------------------------------------------------------------------------------------------
@@ -127,6 +128,7 @@ def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_pa
     with pytest.MonkeyPatch.context() as patched:
         prune = OpLog.prune
         patched.setattr(OpLog, "prune", lambda self, sequence: prune(self, sequence + 1))
+        patched.setattr(world, "PEACE", 3.0)
         script = Plan(1, 1).script(1)
         shortening = Shortening(script, run(script), 60)
         shortening.run(lambda left, runs: None)
@@ -138,7 +140,7 @@ def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_pa
 
 @pytest.mark.usefixtures("prunes_too_much")
 def test_shrinking_is_a_choice(call: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "SHRINK_SECONDS", 2.0)
+    monkeypatch.setattr(cli, "SHRINK_SECONDS", 3.0)
     few = ("--steps", 1000, "--jobs", 1)
     assert "shortened" not in call("--seeds", "1..3", *few, "--no-shrink").output
     assert call("--seeds", "1..3", *few, "--shrink").output.count(", shortened.") > 1
