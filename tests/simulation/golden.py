@@ -3,7 +3,7 @@
 Weighed: the raw trace (every change of timing rewrites every line), assertions by hand (nobody reads what they do not
 look at), and this one: by segment, who was elected, what was committed to the topic and by whom, between what was done
 to the cluster; then what the clients were told, and what the topic says in the end. Nodes bear the names that the
-scenario gives them, epochs are counted from 1.
+scenario gives them, or `N1`, `N2`, … in the order in which they appear; epochs are counted from 1.
 
     python -m tests.simulation.golden NAME            prints what it tells now
     python -m tests.simulation.golden --update [NAME] writes it into the file (of all scenarios)
@@ -53,18 +53,21 @@ class Story:
         self.lines.setdefault(segment, []).append(line)
 
     def named(self, segment: int, names: dict[str, str]) -> list[str]:
-        """The segment's lines with the names of nodes, and with epochs from 1."""
+        """The segment's lines with the names of nodes, and with epochs from 1.
+
+        Nodes without a name get one here, in the order in which they appear.
+        """
         order = {str(epoch): f"e{at}" for at, epoch in enumerate(sorted(self.epochs[segment] - {0}), 1)} | {"0": "e0"}
 
         def member(found: re.Match[str]) -> str:
             node_id = found[1]
-            return names.get(node_id, node_id) + "'" * self.members[node_id].index(f"{node_id}@{found[2]}")
+            name = names.setdefault(node_id, f"N{1 + sum(name[0] == 'N' for name in names.values())}")
+            return name + "'" * self.members[node_id].index(f"{node_id}@{found[2]}")
 
+        lines = [_EPOCH.sub(lambda m: order[m[1]], _MEMBER.sub(member, line)).rstrip() for line in self.lines[segment]]
         return [
-            " ".join(names.get(word, word) for word in line.split(" "))
-            if line.startswith(LINE)
-            else _EPOCH.sub(lambda m: order[m[1]], _MEMBER.sub(member, line)).rstrip()
-            for line in self.lines[segment]
+            " ".join(names.get(word, word) for word in line.split(" ")) if line.startswith(LINE) else line
+            for line in lines
         ]
 
 
@@ -99,9 +102,8 @@ class Teller(Judge):
             before = self._rows.get(number)
             self._rows[number] = row.epoch
             if row.primary is not None and (before is None or before != row.epoch):
-                in_sync = " ".join(f"<{m}>" for m in row.in_sync)
                 reset = f", to reset: {row.must_reset}" if row.must_reset else ""
-                self.story.tell(number, f"<{row.primary}> is elected in {{{row.epoch}}}, in sync [{in_sync}]{reset}")
+                self.story.tell(number, f"<{row.primary}> is elected in {{{row.epoch}}}{reset}")
 
     def lose(self, partition: int, records: list[InRecord] | None) -> None:
         """What is read again afterwards was told already."""

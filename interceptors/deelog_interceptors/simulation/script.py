@@ -137,8 +137,8 @@ SHAPES: Final[dict[str, tuple[str, ...]]] = {
 """What the arguments of a verb are, where they are not all names of nodes or free."""
 
 LET: Final = ("primary", "backup", "other", "controller", "it")
-"""Whom `let NAME WHO SEGMENT` names: the primary, its first in-sync backup, a live node that holds nothing of it, the
-controller; `it` is the node at which a moment came."""
+"""Whom `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node that holds
+nothing of it, the controller; `it` is the node at which a moment came."""
 
 HARMLESS: Final = {
     "put",

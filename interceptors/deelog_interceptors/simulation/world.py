@@ -16,7 +16,7 @@ from deelog_connector.kafka.client import OutRecord
 from deelog_interceptors.grid.lease import lapse_of, lease_of
 from deelog_interceptors.grid.segment import Role
 from deelog_interceptors.grid.settings import Settings
-from deelog_interceptors.grid.view import View
+from deelog_interceptors.grid.view import View, node_id_of
 from deelog_interceptors.simulation.clients import Clients
 from deelog_interceptors.simulation.engine import Engine
 from deelog_interceptors.simulation.judge import Judge, Violation
@@ -263,7 +263,9 @@ class World:
         elif primary is not None:
             holders = [n.node_id for n in self.holders(int(segment))]
             others = [n for n in sorted(self.nodes) if n not in holders]
-            found = {"primary": holders[:1], "backup": holders[1:], "other": others}[who]
+            line = [node_id_of(m) for m in primary.registry.view.rows[int(segment)].owners]  # as the next is elected
+            backups = sorted(holders[1:], key=lambda n: line.index(n) if n in line else len(line))
+            found = {"primary": holders[:1], "backup": backups, "other": others}[who]
         if found:
             self.names[name] = found[0]
         return bool(found)
