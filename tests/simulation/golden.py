@@ -7,12 +7,15 @@ scenario gives them, or `N1`, `N2`, … in the order in which they appear; epoch
 
     python -m tests.simulation.golden NAME            prints what it tells now
     python -m tests.simulation.golden --update [NAME] writes it into the file (of all scenarios)
+    python -m tests.simulation.golden --check [NAME]  prints what differs, and exits with 1 where anything does
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -190,6 +193,15 @@ def run(script: Script) -> tuple[Verdict, str]:
     return verdict, "\n".join(out) + "\n"
 
 
+def difference(path: Path) -> str:
+    """Why a scenario does not run as it was written down; empty where it does."""
+    script, then = load(path)
+    verdict, now = run(script)
+    if verdict.violation is not None:
+        return str(verdict.violation)
+    return "\n".join(difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm=""))
+
+
 def _update(path: Path) -> None:
     script, before = load(path)
     verdict, told = run(script)
@@ -203,22 +215,34 @@ def _update(path: Path) -> None:
 
 def _main() -> None:
     reader = argparse.ArgumentParser(description="What scenarios tell.")
-    reader.add_argument("--update", action="store_true", help="write it into the files")
-    reader.add_argument("--trace", action="store_true", help="print the whole trace as well")
+    what = reader.add_mutually_exclusive_group()
+    what.add_argument("--update", action="store_true", help="write it into the files")
+    what.add_argument("--check", action="store_true", help="exit with 1 where a file says something else")
+    what.add_argument("--trace", action="store_true", help="print the whole trace as well")
     reader.add_argument("names", nargs="*")
     chosen = reader.parse_args()
+    differ = False
     for path in sorted(SCENARIOS.glob("*.txt")):
         if chosen.names and path.stem not in chosen.names:
             continue
         if chosen.update:
             _update(path)
-            continue
-        script, _ = load(path)
-        verdict, told = run(script)
-        if chosen.trace:
-            click.echo("\n".join(verdict.trace))
-        expects = "".join(f"{e}   (it is {verdict.counts[e.name]})\n" for e in script.expects)
-        click.echo(f"{path.stem}: {verdict.violation or 'nothing is wrong'}\n{told}{expects}")
+        elif chosen.check:
+            differs = difference(path)
+            differ = differ or bool(differs)
+            click.echo(f"{path.stem}: {differs or 'as it was written down'}")
+        else:
+            _show(path, chosen.trace)
+    sys.exit(differ)
+
+
+def _show(path: Path, trace: bool) -> None:
+    script, _ = load(path)
+    verdict, told = run(script)
+    if trace:
+        click.echo("\n".join(verdict.trace))
+    expects = "".join(f"{e}   (it is {verdict.counts[e.name]})\n" for e in script.expects)
+    click.echo(f"{path.stem}: {verdict.violation or 'nothing is wrong'}\n{told}{expects}")
 
 
 if __name__ == "__main__":
