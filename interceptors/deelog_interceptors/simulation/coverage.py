@@ -38,12 +38,12 @@ REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
     ("commit_fenced", 100, ("crash", "pause", "network")),
     ("kafka fenced_commits", 300, ("crash", "pause", "kafka")),
     ("kafka aborts", 100, ("crash", "pause", "kafka")),
-    ("kafka timeouts", 1000, ("kafka",)),
+    ("kafka timeouts", 300, ("kafka",)),
     ("hanging transactions", 100, ("pause",)),
     ("reset owners_lost", 100, ("crash",)),
     ("stale answers", 100, ("pause", "network")),
     ("frames refused", 100, ("pause", "network")),
-    ("corrections", 3000, ("network",)),
+    ("corrections", 1000, ("network",)),
     ("commit_lost", 100, ("kafka",)),
     ("commit_refused", 300, ("kafka",)),
     ("reset topic_recreated", 100, ("log",)),
@@ -52,9 +52,11 @@ REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
     ("overflow reset", 300, ("oplog",)),
     ("reset overflow", 300, ("oplog",)),
     ("overflow backup", 300, ("oplog",)),
-    ("coalesced", 1000, ("oplog",)),
+    ("coalesced", 20_000, ("oplog",)),
     ("reset signal", 100, ("oplog",)),
     ("record RELEASE", 100, ("leave",)),
+    ("reset open_reset", 3000, ("crash", "pause", "network")),
+    ("reset hole", 10_000, ("pause",)),
 )
 """A counter, from how many seeds on it may not be zero, and with which kinds of faults (any of them suffices)."""
 
