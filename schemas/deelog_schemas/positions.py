@@ -32,13 +32,16 @@ class ClaimState(NamedTuple):
 class PositionState(NamedTuple):
     """`position/<segment>`: the written position, and where a reader may begin.
 
-    `read_from`: every record of the segment below this offset is in every in-sync owner's history. `base_offset`:
-    the offset of the begin of the last completed reset. `leader_epoch` and `topic_id` are as last read from Kafka.
+    `read_from`: every record of the segment below this offset is in every in-sync owner's history. All above
+    `read_from_sequence` stand at that offset or behind it, so that whoever reads from there knows what it must find.
+    `base_offset`: the offset of the begin of the last completed reset. `leader_epoch` and `topic_id` are as last read
+    from Kafka.
     """
 
     epoch: int
     sequence: int
     read_from: int
+    read_from_sequence: int
     base_offset: int
     leader_epoch: int
     topic_id: str

@@ -461,6 +461,91 @@ def test_truncation_is_noticed_and_repaired() -> None:
     world.check()
 
 
+def lose_unwatched(world: World, keys: int) -> None:
+    """One more change of segment 0, which nobody looked for before the log was cut; it may have grown again since."""
+    world.watching = False
+    for i in range(keys):
+        world.put(key_of(0, i), b"late %d" % i)
+        world.settle()
+    log = world.broker.logs["p.c", 0]
+    at = next(n for n, slot in enumerate(log.slots) if slot.record.value and b"late 0" in slot.record.value)
+    del log.slots[at]
+    world.watching, world.leader_epoch = True, 1
+
+
+@pytest.mark.parametrize("keys", [1, 3])
+def test_what_was_lost_since_kafka_was_last_looked_at_is_missed_under_another_leader(keys: int) -> None:
+    world, (n0, _) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    lose_unwatched(world, keys)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    assert n0.core.counts.truncations == 0  # all that had been seen was there
+    world.check()
+
+
+def test_another_leader_alone_is_no_reason_to_reset() -> None:
+    world, _ = started()
+    for i in range(4):
+        world.put(key_of(0, i), b"v")
+    world.settle()
+    for epoch in range(1, 4):
+        world.put(key_of(0, epoch), b"w%d" % epoch)
+        world.settle()
+        world.leader_epoch = epoch
+        world.settle()
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
+def test_a_new_owner_misses_what_the_positions_topic_tells_of() -> None:
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    lose_unwatched(world, 1)
+    world.leader_epoch = 0  # nor has anybody heard of another leader
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()
+
+
+def test_a_new_owner_resets_what_the_old_one_did_not_live_to_reset() -> None:
+    world, (n0, n1) = started()
+    for segment in (0, 1):
+        world.put(key_of(segment), b"a")
+    world.settle()
+    del world.broker.logs["p.c", 0].slots[-2:]
+    world.leader_epoch = 1
+    n1.follow()
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert world.reader(0).resets[-1] == "truncated"
+    world.check()
+
+
+def test_a_claim_that_was_lost_is_made_again() -> None:
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    world.crash(n0)
+    world.own(0, n1)
+    while world.kinds(0)[-1] != "CLAIM":
+        n1.step()
+    log = world.broker.logs["p.c", 0]
+    del log.slots[-4:]
+    for segment in range(1, SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert world.reader(0).resets[-1] == "truncated"
+    world.check()
+
+
 def test_a_recreated_topic_is_noticed_and_repaired() -> None:
     world, (n0, _) = started()
     world.put(key_of(0), b"a")

@@ -172,7 +172,12 @@ class Node:
                 self.core.state_read(decode_state(record.key, record.value, record.header.kind))
                 self.tails[partition] = raw.offset + 1
                 worked = True
-            self.core.end_read(partition, self.world.broker.logs[CHANGES, partition].stable(), 0)
+            if self.world.watching:
+                end, epoch = self.world.broker.logs[CHANGES, partition].stable(), self.world.leader_epoch
+                seen, before = self.core.end_of(partition)
+                # Another leader, and the log whole up to what was seen last: what came since may be gone.
+                intact = True if before not in (-1, epoch) and end >= seen else None
+                self.core.end_read(partition, end, epoch, intact)
         return worked
 
     def carry_out(self, effect: Effect, hang: bool) -> bool:
@@ -238,7 +243,9 @@ class World:
         self.broker = Broker()
         self.fences: list[tuple[str, str]] = []
         self.refused: list[tuple[str, Cause]] = []
-        self.epoch = 0
+        self.epoch = self.leader_epoch = 0
+        self.watching = True
+        """Whether nodes ask for the ends of partitions, as they do once a second."""
         self.incarnation = 0
         self.members: list[Node] = []
         """Every process there ever was."""

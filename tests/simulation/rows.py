@@ -22,7 +22,6 @@ RULES: Final[dict[str, str]] = {
     "fencing": "`fencing`",
     "in-sync-order": "`in_sync_order`, `stale_backup` and `newcomer_is_waited_for`",
     "incarnation": "`incarnation` and `twin`",
-    "lease": "`acked_by_who_lost_the_segment` and `cut_off_alone`",
     "nothing-over-a-hole": "`nothing_over_a_hole`",
     "open-reset-again": "`open_reset_again`",
     "position-is-not-claim": "`position_is_not_claim`",
@@ -35,6 +34,7 @@ RULES: Final[dict[str, str]] = {
     "release-is-final": "`release_is_final`",
     "reset-acked-only": "`reset_acked_only`",
     "transfer-is-not-ops": "`transfer_is_not_ops`",
+    "truncation-noticed": "`truncation_since_the_last_look` and `truncation`",
 }
 """Each rule marked CHECK in the sources."""
 

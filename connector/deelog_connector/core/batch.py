@@ -57,6 +57,9 @@ class Advance:
     phase: Phase
     value: int = 0
     """Highest sequence sent, or the number of rows of a reset."""
+    first: int = 0
+    count: int = 0
+    """Of the operations: the lowest sequence, and how many."""
     ended: bool = False
 
 
@@ -189,13 +192,14 @@ class BatchBuilder:
             batch.entries += len(rows)
         if ended:
             self._end(batch, segment, reset)
-        batch.advances.append(Advance(segment.number, segment.turn, Phase.ROWS, upto, ended))
+        batch.advances.append(Advance(segment.number, segment.turn, Phase.ROWS, upto, ended=ended))
 
     def _end(self, batch: Batch, segment: Segment, reset: Reset) -> None:
         assert reset.position is not None
         fields = {"id": reset.reset_id, "count": len(reset.entries), "digest": reset.digest}
         self._put_control(batch, Kind.RESET_END, segment, reset.position, fields)
         segment.base_offset = segment.read_from = reset.begin_offset
+        segment.read_from_sequence = -1
         segment.candidate = None
         self._position(batch, segment, reset.position, Kind.POSITION)
         self._put_state(batch, Kind.RESET_STATE, segment, reset.position, reset_key(segment.number), None)
@@ -222,7 +226,8 @@ class BatchBuilder:
         batch.entries += len(operations)
         segment.in_flight = max(segment.in_flight, last.sequence)
         self._position(batch, segment, last.position, Kind.POSITION)
-        batch.advances.append(Advance(segment.number, segment.turn, Phase.WRITING, last.sequence))
+        first, count = operations[0].sequence, len(operations)
+        batch.advances.append(Advance(segment.number, segment.turn, Phase.WRITING, last.sequence, first, count))
 
     # -- items ----------------------------------------------------------------------------------------------------
 
@@ -261,6 +266,7 @@ class BatchBuilder:
         state = PositionState(
             *position,
             segment.read_from,
+            segment.read_from_sequence,
             segment.base_offset,
             self.leader_epochs.get(segment.partition, -1),
             self.topic_id,

@@ -100,8 +100,11 @@ class ConnectorCore:
         self._suspects: list[list[int]] = []
         """After a refusal: the groups of segments still to be tried by themselves, innermost last."""
         self._fencing: tuple[int, ...] = ()
-        self._scanning: set[int] = set()
+        self._scanning: dict[int, frozenset[bytes]] = {}
+        """By partition the markers that the scan under way was sent for."""
         self._ends: dict[int, int] = {}
+        self._cuts: dict[int, int] = {}
+        """By partition the leader epoch under which it was last found to be cut."""
         self._turn = 0
 
     @property
@@ -223,6 +226,7 @@ class ConnectorCore:
         seg.history = past.opened(seg.history, epoch)
         seg.owed = must_reset or seg.owed
         seg.reset, seg.recheck, seg.release_wanted, seg.promoted_at = None, False, False, None
+        seg.watched, seg.unwatched = [], []
         seg.victims, seg.atomic_to = frozenset(), 0
         seg.go(Phase.CLAIM)
         self._primaries[segment] = seg
@@ -266,7 +270,9 @@ class ConnectorCore:
         # CHECK catch-up-by-ops: by operations wherever that is possible, so that the backup can resume one day.
         if not holds_all_after(log.complete_from, sequence):
             return None
-        return [o for o in log if o.sequence > sequence]
+        found = [o for o in log if o.sequence > sequence]
+        # What was coalesced away is missing: no backup can apply what follows as operations.
+        return found if len(found) == self.last_sequence(segment) - sequence else None
 
     def truncate(self, segment: int, sequence: int) -> list[bytes] | None:
         """Drops what the new primary does not have; the keys it touched, or None where they are not known any more."""
@@ -349,8 +355,9 @@ class ConnectorCore:
         self.counts.pruned += seg.log.prune(state.sequence)
         # CHECK read-from-trails: only what every in-sync owner holds lies below.
         advanced = advanced_read_from(seg.candidate, seg.written, seg.replicated, seg.atomic_to)
-        if advanced is not None:
-            seg.read_from, seg.candidate = advanced, None
+        if advanced is not None and seg.candidate is not None:
+            seg.read_from, seg.read_from_sequence = advanced, seg.candidate[1]
+            seg.candidate = None
 
     def end_of(self, partition: int) -> tuple[int, int]:
         """The last stable offset that was seen, and the leader epoch then; (-1, -1) before the first."""
@@ -367,18 +374,27 @@ class ConnectorCore:
 
         `intact` is what the log answered where `doubts` asked for it: whether it still holds all up to the offset seen
         last, under the leader epoch of then. Not asked, an end below that offset is a truncation: those segments owe a
-        reset. An intact log that ends below is a broker that has just come back: its high watermark trails.
+        reset. An intact log that ends below is a broker that has just come back: its high watermark trails. Under
+        another leader, what was committed since then is looked for: the segments read again what Kafka holds.
         """
-        seen = self._ends.get(partition, -1)
+        seen, epoch = self.end_of(partition)
         if intact and offset < seen:
             return []
         self._builder.leader_epochs[partition] = leader_epoch
         self._ends[partition] = offset
         if intact is False or offset < seen:
             self.counts.truncations += 1
+            self._cuts[partition] = leader_epoch
             return self._lost(partition, "truncated")
         for seg in self._primaries.values():
-            if seg.partition == partition and seg.phase is Phase.WRITING and seg.candidate is None:
+            if seg.partition != partition:
+                continue
+            if epoch not in (-1, leader_epoch):
+                self._recheck(seg)
+            if seg.phase is not Phase.WRITING:
+                continue  # what was committed is looked for first
+            seg.watched, seg.unwatched = seg.unwatched, []
+            if seg.candidate is None:
                 # Whatever stands below this offset was put into a transaction before now.
                 seg.candidate = (offset, max(seg.in_flight, seg.sent))
         return []
@@ -388,6 +404,7 @@ class ConnectorCore:
         before, self._builder.topic_id = self._builder.topic_id, topic_id
         if before and before != topic_id:
             self._ends.clear()
+            self._cuts.clear()
             for partition in range(self.settings.partitions):
                 self._ends[partition] = 0
                 self._lost(partition, "topic_recreated")
@@ -397,8 +414,7 @@ class ConnectorCore:
         concerned = [s for s in self._primaries.values() if s.partition == partition]
         for seg in concerned:
             seg.owed, seg.candidate, seg.read_from, seg.base_offset, seg.written = reason, None, 0, 0, None
-            if RECHECK.get(seg.phase) is Phase.ACTIVE:
-                self._recheck(seg)
+            self._recheck(seg)  # whatever it waits for may be gone as well
         return [s.number for s in concerned]
 
     # -- events: answers to effects -------------------------------------------------------------------------------
@@ -432,6 +448,7 @@ class ConnectorCore:
             elif seg.phase is Phase.WRITING:
                 self.counts.written += advance.value - seg.sent
                 seg.sent = advance.value
+                seg.unwatched.append((advance.first, advance.value, advance.count))
 
     def _rows_committed(self, seg: Segment, cursor: int, ended: bool) -> None:
         reset = seg.reset
@@ -444,6 +461,7 @@ class ConnectorCore:
         self.counts.resets[reset.reason] += 1
         self.counts.written += reset.reason == Reason.CLEAR
         seg.reset, seg.sent = None, reset.position[1]
+        seg.unwatched.append((reset.position[1], reset.position[1], 0))
         seg.atomic_to = 0
         seg.go(Phase.OWED if seg.owed else Phase.WRITING)
 
@@ -497,9 +515,13 @@ class ConnectorCore:
 
     def scanned(self, partition: int, records: Iterable[ScannedRecord]) -> None:
         """Records of the change topic, in offset order; those that nobody waits for are passed over."""
+        # A scan serves those whose marker it was sent for: whoever began to wait since may want what it has passed.
+        served = self._scanning.get(partition, frozenset())
         for record in records:
             seg = self._primaries.get(record.segment)
-            if seg is None or not seg.listens or seg.marker_offset >= 0 or record.offset < seg.scan_next:
+            if seg is None or seg.marker not in served or not seg.listens:
+                continue
+            if seg.marker_offset >= 0 or record.offset < seg.scan_next:
                 continue
             seg.scan_next = record.offset + 1
             if record.key == seg.marker:
@@ -509,7 +531,7 @@ class ConnectorCore:
 
     def scan_ended(self, partition: int, reached: bool) -> None:
         """A scan is over; not reached: somebody's open transaction hides the rest."""
-        self._scanning.discard(partition)
+        self._scanning.pop(partition, None)
         concerned = [s for s in self._primaries.values() if s.partition == partition and s.marker is not None]
         if not reached:
             self.counts.scans_in_vain += 1
@@ -542,10 +564,24 @@ class ConnectorCore:
         position, seg.read_from = seg.known.position, -1
         start = where_to_read(seg.history, seg.epoch, position, seg.known.reset, self._builder.topic_id)
         seg.owed = start.owed
-        if start.offset is not None:
+        if position is not None and position.leader_epoch < self._cuts.get(seg.partition, -1):
+            seg.owed = "truncated"  # its last owner did not live to say so
+        elif start.offset is not None:
             seg.scan.written = start.written
             seg.scan_next = seg.read_from = start.offset
             seg.base_offset = position.base_offset if position else -1
+            self._expect(seg, position if start.written is not None and seg.known.reset is None else None)
+
+    def _expect(self, seg: Segment, position: PositionState | None) -> None:
+        """What a READ from the position's `read_from` must find; None: it begins further back and trusts nothing."""
+        assert seg.scan is not None
+        seg.read_from_sequence = -1
+        if position is None:
+            return
+        seg.read_from_sequence = position.read_from_sequence
+        if position.sequence > position.read_from_sequence:
+            seg.scan.expected = position.sequence
+        seg.scan.runs = [run for run in (*seg.watched, *seg.unwatched) if run[0] > position.read_from_sequence]
 
     def _marker_read(self, seg: Segment) -> None:
         if seg.phase is Phase.LOOK:
@@ -599,6 +635,7 @@ class ConnectorCore:
             return
         assert scan.written is not None
         seg.go(Phase.WRITING)
+        seg.watched, seg.unwatched = [], []
         seg.written = seg.sent = seg.in_flight = scan.written
         seg.candidate = None
         self.counts.pruned += seg.log.prune(scan.written)
@@ -693,8 +730,8 @@ class ConnectorCore:
         for partition, found in waiting.items():
             if partition in self._scanning:
                 continue
-            self._scanning.add(partition)
             markers = frozenset(s.marker for s in found if s.marker is not None)
+            self._scanning[partition] = markers
             effects.append(Scan(partition, min(s.scan_next for s in found), markers))
         return effects
 

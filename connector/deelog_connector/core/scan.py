@@ -6,6 +6,7 @@ to one's own claim, READ goes on to one's own ACTIVE.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from deelog_connector.core.effects import ScannedRecord
@@ -15,6 +16,8 @@ from deelog_schemas.positions import PositionState, ResetState
 
 Claimant = tuple[int, str]
 """`(epoch, member)`."""
+Run = tuple[int, int, int]
+"""`(first sequence, last sequence, how many)`: records that were committed; count 0 stands for the end of a reset."""
 
 
 @dataclass(slots=True)
@@ -33,8 +36,14 @@ class SegmentScan:
     """The member whose release is the segment's last record."""
     open_reset: bool = False
     end_beyond: bool = False
-    own_offsets: dict[bytes, int] = field(default_factory=dict)
-    """Where one's own awaited control records stand, by entry key."""
+    found: set[int] = field(default_factory=set)
+    """Sequences of the change records within `history`."""
+    top: int = -1
+    """The highest sequence within `history` that was read."""
+    expected: int = -1
+    """The sequence that must be read, or one above it."""
+    runs: Sequence[Run] = ()
+    """What this very node committed and must find."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
@@ -60,8 +69,19 @@ class SegmentScan:
                 self.phantoms.clear()  # the reset told the truth about everything before it
         if known:
             self.written = max(self.written or 0, record.sequence)
+            self.top = max(self.top, record.sequence)
+            if record.kind is Kind.CHANGE:
+                self.found.add(record.sequence)
         elif record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
+
+    @property
+    def lacks(self) -> bool:
+        """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""
+        return self.top < self.expected or any(
+            sum(first <= sequence <= last for sequence in self.found) < count or not count
+            for first, last, count in self.runs
+        )
 
 
 def start_of_read(history: History, position: PositionState | None, reset: ResetState | None) -> tuple[int, int | None]:
@@ -82,6 +102,9 @@ def reason_to_reset(scan: SegmentScan, complete_from: int, owed: str | None, ope
     """DECIDE: why the segment cannot resume, or None. An empty op log is no proof; only contiguity with Kafka is."""
     if owed is not None:
         return owed
+    # CHECK truncation-noticed: what the positions topic tells of and the change topic lost was never written.
+    if scan.lacks:
+        return "truncated"
     # CHECK open-reset-again: a reset found open is never resumed.
     if scan.open_reset or open_reset:
         return "open_reset"

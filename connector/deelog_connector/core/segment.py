@@ -14,7 +14,7 @@ from typing import Final
 
 from deelog_connector.core.history import History, last_of
 from deelog_connector.core.oplog import OpLog
-from deelog_connector.core.scan import Claimant, SegmentScan
+from deelog_connector.core.scan import Claimant, Run, SegmentScan
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import PositionState, ResetState
 
@@ -144,6 +144,11 @@ class Segment:
     atomic_to: int = 0
     """The next transaction must hold everything up to here: corrections, or a coalesced run."""
     read_from: int = -1
+    read_from_sequence: int = -1
+    """All above this stand at `read_from` or behind it; -1: all that matters does."""
+    unwatched: list[Run] = field(default_factory=list)
+    """What was committed since Kafka was last looked at; `watched`: in the time before."""
+    watched: list[Run] = field(default_factory=list)
     base_offset: int = -1
     candidate: tuple[int, int] | None = None
     """`(offset, sequence)`: the next read_from, once every in-sync owner holds the sequence."""

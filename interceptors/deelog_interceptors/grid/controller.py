@@ -173,7 +173,7 @@ class _Decision:
         candidates = [m for m in (*row.owners, *row.in_sync) if m in row.in_sync and m in self.live]
         for member in sorted(candidates, key=lambda m: m not in self.staying):
             return self._elected(number, row, member)
-        # CHECK lease: who was in sync may be cut off from here, and not from its clients.
+        # The lease: who was in sync may be cut off from here, and not from its clients.
         maybe_alive = any(m in self.members or m not in self.now.lapsed for m in row.in_sync)
         if not self.now.settled or (maybe_alive and not self.now.unclean):
             return row

@@ -99,7 +99,7 @@ class Office:
         self._heard[member] = self._silent_since[member] = time.monotonic()
         self._refused.discard(member)
         self._beats[member] = beat
-        # CHECK lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
+        # The lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
         if self._doubted or member in self._condemned or not self._hears_all(self._view):
             return None
         return Heard(beat.number, self._view.topology_id)

@@ -216,7 +216,7 @@ class Replicator:
             if session is None:
                 return
             reached = min(reached, session.answered)
-        # CHECK lease: its segments may have been given away as lost meanwhile.
+        # The lease: its segments may have been given away as lost meanwhile.
         if reached <= segment.acked or not self._leased():
             return
         self.unreplicated -= self._owing(segment)

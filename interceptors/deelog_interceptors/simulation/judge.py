@@ -17,7 +17,7 @@ import hashlib
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from deelog_interceptors.simulation.world import World
 
 MAX_TRACE = 100_000
+
+_TELLING: Final = frozenset({Kind.CHANGE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END})
+"""Records that tell of entries."""
 
 
 class Violation(Exception):
@@ -89,7 +92,7 @@ class Judge:
         self._offsets: dict[int, int] = dict.fromkeys(range(world.partitions), 0)
         self.seen = {s: Seen(SegmentReader(s)) for s in range(world.segments)}
         self.writes: list[Write] = []
-        self._loose = False
+        self._loose = self._again = False
         self._views: View | None = None
 
     # -- the trace --------------------------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ class Judge:
             self._place(record, seen)
         resets, repeats = len(seen.reader.resets), seen.reader.repeats
         seen.reader.apply(record, self._entry)
-        if seen.reader.repeats > repeats and not seen.damaged:
+        if seen.reader.repeats > repeats and not seen.damaged and not self._again:
             self.fail("twice", f"segment {header.segment}: @{epoch}.{sequence} at {raw.partition}@{raw.offset}")
         if header.kind in (Kind.CHANGE, Kind.RESET_END):
             seen.positions.add(header.position)
@@ -204,7 +207,7 @@ class Judge:
     def _place(self, record: Record, seen: Seen) -> None:
         header = record.header
         where = f"segment {header.segment}: {header.kind.name} @{header.epoch}.{header.sequence} at {record.offset}"
-        if seen.damaged:
+        if seen.damaged or self._again:
             return
         if seen.active[0] and header.node != seen.active[1]:
             self.fail("fenced", f"{where} is not by the member of the last ACTIVE")
@@ -220,16 +223,25 @@ class Judge:
         return key, None if record.value is None else self._codec.decode_value(record.value).after
 
     def lose(self, partition: int, records: list[InRecord] | None) -> None:
-        """Committed records of a partition are gone (None: all): readers begin anew, and a reset must come."""
+        """Committed records of a partition are gone (None: all): readers begin anew, and a reset must come where those
+        were among them that tell of entries."""
         now = self.world.engine.now
-        lost = set(range(self.world.segments)) if records is None else {decode(*r).header.segment for r in records}
+        headers = [decode(*r).header for r in records or ()]
+        lost = {h.segment for h in headers if h.kind in _TELLING}
+        if records is None:
+            lost = set(range(self.world.segments))
         log = self.world.kafka.logs[CHANGES, partition]
         for number, seen in self.seen.items():
             if self.world.partition_of(number) == partition:
                 self.seen[number] = Seen(SegmentReader(number), owners_lost=seen.owners_lost, resets=seen.resets)
                 self.seen[number].lost_at = now if number in lost else seen.lost_at
+                self.seen[number].damaged = True
+                if number not in lost:  # what compaction took away meanwhile was written all the same
+                    self.seen[number].positions = seen.positions
         self._offsets[partition] = log.first
+        self._again = True  # damage of long ago, and resets that mended it, were judged when they came
         self.stable(log)
+        self._again = False
         for number, seen in self.seen.items():
             seen.damaged = seen.damaged or self.world.partition_of(number) == partition
 

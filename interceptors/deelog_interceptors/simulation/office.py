@@ -69,7 +69,7 @@ class Office:
         self._beats[member] = beat
         if before is None or beat.requests or before.leaving != beat.leaving:
             self.changed()
-        # CHECK lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
+        # The lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
         if self._doubted or member in self._condemned or not self._hears_all(self._view):
             return None
         return Heard(beat.number, self._view.topology_id)

@@ -116,7 +116,11 @@ class Shipped:
     def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> decide.ReadStart:
         """Where READ begins."""
         _, position, reset = known
-        state = PositionState(position[0], position[1], position[2], position[3], 0, TOPIC, "") if position else None
+        state = (
+            PositionState(position[0], position[1], position[2], position[1], position[3], 0, TOPIC, "")
+            if position
+            else None
+        )
         opened = ResetState("", reset[0], reset[1], "", reset[2], "") if reset else None
         return self.decisions.where_to_read(history, epoch, state, opened, TOPIC)
 
