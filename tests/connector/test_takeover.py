@@ -513,6 +513,35 @@ def test_a_new_owner_misses_what_the_positions_topic_tells_of() -> None:
     world.check()
 
 
+def test_a_new_owner_misses_what_nobody_looked_for_under_the_last_leader() -> None:
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    lose_unwatched(world, 3)
+    n1.follow()
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()
+
+
+def test_a_takeover_right_after_a_change_of_leader_needs_no_reset() -> None:
+    world, (n0, n1) = started()
+    for i in range(3):
+        world.put(key_of(0, i), b"a")
+        world.settle()
+    world.leader_epoch = 1
+    n1.follow()
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
 def test_a_new_owner_resets_what_the_old_one_did_not_live_to_reset() -> None:
     world, (n0, n1) = started()
     for segment in (0, 1):

@@ -581,6 +581,8 @@ class ConnectorCore:
         seg.read_from_sequence = position.read_from_sequence
         if position.sequence > position.read_from_sequence:
             seg.scan.expected = position.sequence
+            if not seg.recheck and position.leader_epoch != self._builder.leader_epochs.get(seg.partition, -1):
+                seg.scan.all_above = position.read_from_sequence
         seg.scan.runs = [run for run in (*seg.watched, *seg.unwatched) if run[0] > position.read_from_sequence]
 
     def _marker_read(self, seg: Segment) -> None:

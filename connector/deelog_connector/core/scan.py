@@ -44,6 +44,9 @@ class SegmentScan:
     """The sequence that must be read, or one above it."""
     runs: Sequence[Run] = ()
     """What this very node committed and must find."""
+    all_above: int | None = None
+    """Where nobody has looked since the leader changed: every sequence above this up to `expected` must be found. One
+    that was coalesced is missing as well, and then costs a reset."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
@@ -72,15 +75,20 @@ class SegmentScan:
             self.top = max(self.top, record.sequence)
             if record.kind is Kind.CHANGE:
                 self.found.add(record.sequence)
+            elif self.all_above is not None:
+                self.all_above = max(self.all_above, record.sequence)
         elif record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
 
     @property
     def lacks(self) -> bool:
         """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""
+        runs = list(self.runs)
+        if self.all_above is not None and self.expected > self.all_above:
+            runs.append((self.all_above + 1, self.expected, self.expected - self.all_above))
         return self.top < self.expected or any(
             sum(first <= sequence <= last for sequence in self.found) < count or not count
-            for first, last, count in self.runs
+            for first, last, count in runs
         )
 
 
