@@ -114,7 +114,7 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
     "allow": (1, 1),
     "skew": (2, 2),
     "let": (3, 3),
-    "at": (3, 16),
+    "at": (3, 40),
 }
 """Verbs with the least and greatest number of arguments."""
 
@@ -173,16 +173,25 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
 """Kinds of faults by the name that `--faults` gives them."""
 
 
-AIMS: Final = (
-    "open", "commit", "commit:claim", "appended:claim", "committed:claim", "commit:active", "appended:active",
-    "committed:active", "scan", "fence", "commit:changes", "commit:changes", "appended:changes", "appended:changes",
-    "committed:changes", "committed:changes", "captured", "commit:begin", "committed:begin", "commit:first",
-    "committed:rows", "commit:end", "committed:end", "commit:release", "committed:release", "released", "corrected",
-    "steppeddown", "view:primary", "view:primary", "view:backup", "view:demoted", "sends:replicate",
-    "sends:replicate", "sends:answers", "sends:report", "sends:patch", "sends:statechunk", "sends:heartbeat",
-    "sends:ask",
+TAKEOVER: Final = (
+    "view:primary", "open", "commit:claim", "appended:claim", "committed:claim", "scan", "fence", "commit:active",
+    "appended:active", "committed:active", "corrected", "commit:begin", "committed:begin", "steppeddown",
 )  # fmt: skip
-"""The moments at which generated faults happen; the ones that are named twice come twice as often."""
+WRITES: Final = (
+    "captured", "commit:changes", "appended:changes", "committed:changes", "commit:first", "committed:rows",
+    "commit:end", "committed:end", "commit:release", "appended:release", "committed:release", "released",
+    "sends:replicate",
+)  # fmt: skip
+SENDS: Final = (
+    "sends:replicate", "sends:answers", "sends:report", "sends:patch", "sends:statechunk", "sends:heartbeat",
+    "sends:ask", "view:backup", "view:demoted",
+)  # fmt: skip
+"""The moments at which generated faults happen: of a takeover, of an owner that writes, of replication."""
+LOSSES: Final = ("zombie", "zombie", "zombie", "pause", "crash", "leave", "cut_both", "nokafka")
+HINDRANCES: Final = (
+    "pause", "pause", "crash", "nokafka", "nokafka", "fence", "lose", "hang", "zombie", "compact", "foreign", "signal",
+)  # fmt: skip
+"""How a primary is lost to its segment, and what then holds up those who have to do with it."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +313,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "keys": chance.choice((3, 8, 30)),
         "capacity": chance.choice((3, 4, 100, 100)),
         "max_operations": chance.choice((30, 500, 500)),
-        "acks_all": chance.choice((0, 1, 1, 1)),
+        "acks_all": chance.choice((0, 1)),
         "tombstones": chance.choice((0, 1)),
     }
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
@@ -336,9 +345,9 @@ class _Writer:
         """A client's command."""
         self.command(self.chance.uniform(0.3, 0.3 + self.seconds), self.segment())
 
-    def command(self, at: float, segment: int) -> None:
-        """A client's command on a segment."""
-        key = f"s{segment}k{self.chance.randrange(self.settings['keys'])}"
+    def command(self, at: float, segment: int, number: int = -1) -> None:
+        """A client's command on a segment, on any of its keys or on the one of this number."""
+        key = f"s{segment}k{self.chance.randrange(self.settings['keys']) if number < 0 else number}"
         verb = self.chance.choices(("put", "ttl", "del", "get", "clear"), (60, 10, 18, 10, 2))[0]
         self._values += 1
         if verb == "clear":
@@ -368,6 +377,13 @@ class _Writer:
         """
         draw, segment = self.chance, self.segment()
         start = draw.uniform(0.4, 0.3 + self.seconds)
+        if "pause" in kinds and draw.random() < 0.5:
+            self._duel(start, segment)
+            return
+        ways = [kind for kind in LOSSES if kind in kinds]
+        if ways and draw.random() < 0.7:
+            self._takeover(start, segment, draw.choice(ways), kinds)
+            return
         length = draw.choice((0.02, 0.1, 0.5))
         cast = [
             self.name(start, who, segment) for who in ("primary", "primary", "backup", "backup", "other", "controller")
@@ -381,7 +397,51 @@ class _Writer:
             first = len(self.events)
             self.fault(draw.choice(kinds), at, node)
             if draw.random() < 0.6:
-                self._aim(first, draw.choice((node, draw.choice(cast), "*")), draw.choice(AIMS))
+                self._aim(first, draw.choice((node, draw.choice(cast), "*")), draw.choice(TAKEOVER + WRITES + SENDS))
+        self._cast = []
+
+    def _duel(self, start: float, segment: int) -> None:
+        """Those who own a segment one after another take turns: each is stopped at a moment of its own, and goes on
+        when another one has got to one. Who was stopped was taken for dead, and does not know it yet."""
+        draw = self.chance
+        players = [self.name(start, who, segment) for who in ("primary", "backup", "other")]
+        for _ in range(draw.randrange(5, 20)):
+            self.command(start + draw.uniform(-0.03, 0.6), segment)
+        if draw.random() < 0.3:
+            self.add(start, "signal", segment)
+        if draw.random() < 0.2:
+            self.add(start, "leave", players[0])
+        turn = players[0]
+        waits: tuple[str, ...] = ("at", turn, draw.choice(WRITES))
+        for player in players[: draw.randrange(3)]:
+            self.add(start + draw.choice((0.0, 0.05)), "blind", player)
+            self.add(start + 1.0, "see", player)
+        for _ in range(draw.randrange(2, 6)):
+            following = draw.choice([p for p in (*players[:2], *players) if p != turn])
+            self.add(start, *waits, "pause", turn)
+            self.add(start, *waits, "resume", following)
+            turn, waits = following, (*waits, "at", following, draw.choice(TAKEOVER + TAKEOVER + WRITES))
+        for player in players:
+            self.add(start + draw.choice((0.8, 1.2)), "resume", player)
+
+    def _takeover(self, start: float, segment: int, way: str, kinds: Sequence[str]) -> None:
+        """A primary is lost, for good or for a while, and more goes wrong while another takes over."""
+        draw = self.chance
+        old, new = self._cast = [self.name(start, who, segment) for who in ("primary", "backup")]
+        for _ in range(draw.randrange(5, 20)):
+            self.command(start + draw.uniform(-0.03, 0.6), segment)
+        first = len(self.events)
+        self.fault(way, start, old)
+        if draw.random() < 0.3:
+            self._aim(first, old, draw.choice(WRITES))
+        for _ in range(draw.randrange(1, 4)):
+            node, first = draw.choice((new, new, old)), len(self.events)
+            self.fault(draw.choice([kind for kind in HINDRANCES if kind in kinds] or kinds), start + 0.1, node)
+            self._aim(first, draw.choice((new, new, old, "*")), draw.choice(TAKEOVER + WRITES))
+            for number, event in enumerate(self.events[first:], first):
+                if not event.is_fault and event.verb != "at" and draw.random() < 0.5:
+                    moment = draw.choice((new, old, "*")), draw.choice(TAKEOVER)
+                    self.events[number] = Event(start + 0.1, "at", (*moment, event.verb, *event.arguments))
         self._cast = []
 
     def name(self, at: float, who: str, segment: int) -> str:
@@ -479,6 +539,17 @@ class _Writer:
 
     def _overflow(self, at: float, later: float, node: str) -> None:
         self.add(at, "overflow", node, self.segment())
+
+    def _coalesce(self, at: float, later: float, node: str) -> None:
+        """There is something to coalesce where Kafka is away, and the same keys are written again."""
+        segment = self.segment()
+        node = self.name(at, "primary", segment)
+        self.add(at, "nokafka", node)
+        for _ in range(self.chance.randrange(4, 20)):
+            self.command(at + self.chance.uniform(0, 0.2), segment, self.chance.randrange(3))
+        for _ in range(self.chance.randrange(1, 4)):
+            self.add(at + self.chance.uniform(0.05, 0.25), "coalesce", node)
+        self.add(at + 0.2 + self.chance.uniform(0, 0.1), "yeskafka", node)
 
     def _signal(self, at: float, later: float, node: str) -> None:
         self.add(at, "signal", self.segment())

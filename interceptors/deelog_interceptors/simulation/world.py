@@ -413,8 +413,10 @@ class World:
         node = self._live(node_id)
         if node is None or node.paused:
             return False
-        self.judge.coalesced()
-        self.counts["coalesced"] += node.core.coalesce_all()
+        gone = node.core.coalesce_all()
+        self.counts["coalesced"] += gone
+        if gone:
+            self.judge.coalesced()
         return True
 
     def _signal(self, segment: str) -> bool:
