@@ -33,8 +33,10 @@ help: ## this list
 demo: java setup ## show the product on this machine (ARGS="--faults all", see `deelog demo --help`)
 	@$(BIN)/deelog demo $(ARGS)
 
+# Tests mostly wait: for brokers, for Spark, for timeouts. Each worker has a Kafka of its own.
+WORKERS ?= 2
 test: java setup ## all tests, with a real Kafka and a real Spark (ARGS="-k name")
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 images: setup ## base images of docker-compose.yml where no image registry is reached (Docker, debootstrap, root)
 	@tools/images/build.sh $(ARGS)
