@@ -93,8 +93,11 @@ def test_a_script_runs_as_its_seed_does(call: Simulate, tmp_path: Path) -> None:
     assert call("--script", file).output == call("--replay", 7, "--steps", 300).output
 
 
-def test_a_run_leaves_logging_as_it_was_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_leaves_logging_as_it_was_and_says_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = logging.root.manager.disable
+    monkeypatch.setattr(Judge, "sample", lambda self: logging.getLogger("deelog").error("what a node would log"))
     with caplog.at_level(logging.DEBUG):
         run(generate(1, 300, ["crash"]))
     assert logging.root.manager.disable == before

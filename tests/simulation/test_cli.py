@@ -103,7 +103,9 @@ def workers(program: Program) -> list[psutil.Process]:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_campaign_that_is_stopped_says_what_was_done(program: Program, number: signal.Signals, code: int) -> None:
     for worker in workers(program):
-        worker.send_signal(number)  # a terminal sends Ctrl-C to everybody
+        worker.send_signal(number)  # a terminal sends Ctrl-C to everybody; workers leave it to the campaign
+    done = program.output.read_text().count("of 500,000 seeds")
+    until(lambda: program.output.read_text().count("of 500,000 seeds") > done + 1, 60, "seeds after the signal")
     program.process.send_signal(number)
     assert program.ended() == code
     output = program.output.read_text()
