@@ -75,6 +75,7 @@ class SegmentScan:
             self.top = max(self.top, record.sequence)
             if record.kind is Kind.CHANGE:
                 self.found.add(record.sequence)
+                self.phantoms.discard(record.key)  # what stands behind it is the truth again
             elif self.all_above is not None:
                 self.all_above = max(self.all_above, record.sequence)
         elif record.kind is Kind.CHANGE:

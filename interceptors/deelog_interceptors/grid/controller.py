@@ -170,7 +170,8 @@ class _Decision:
 
     def _offline(self, number: int, row: Row) -> Row:
         """The offline election: an in-sync owner; else, when they all lapsed or unclean is allowed, anybody."""
-        candidates = [m for m in (*row.owners, *row.in_sync) if m in row.in_sync and m in self.live]
+        # Who has been in sync for longest comes first: a newcomer that took a state has no operations to resume with.
+        candidates = [m for m in row.in_sync if m in self.live]
         for member in sorted(candidates, key=lambda m: m not in self.staying):
             return self._elected(number, row, member)
         # The lease: who was in sync may be cut off from here, and not from its clients.
