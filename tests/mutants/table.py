@@ -248,7 +248,9 @@ TAKEOVER: Final = (
         "READ begins a few records behind read_from: phantoms and positions there are not seen",
         (
             Edit(
-                CORE, "seg.scan_next = seg.read_from = start.offset", "seg.scan_next = seg.read_from = start.offset + 3"
+                CORE,
+                "seg.scan_next = min(start.offset, seg.scan_next)",
+                "seg.scan_next = min(start.offset, seg.scan_next) + 3",
             ),
         ),
     ),

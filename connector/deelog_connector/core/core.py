@@ -568,7 +568,10 @@ class ConnectorCore:
             seg.owed = "truncated"  # its last owner did not live to say so
         elif start.offset is not None:
             seg.scan.written = start.written
-            seg.scan_next = seg.read_from = start.offset
+            seg.read_from = start.offset
+            # One's own record stands behind the end that was seen before it, and that may lie below where the position
+            # says, in a log that was cut.
+            seg.scan_next = min(start.offset, seg.scan_next)
             seg.base_offset = position.base_offset if position else -1
             self._expect(seg, position if start.written is not None and seg.known.reset is None else None)
 
