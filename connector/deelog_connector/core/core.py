@@ -573,13 +573,16 @@ class ConnectorCore:
             # says, in a log that was cut.
             seg.scan_next = min(start.offset, seg.scan_next)
             seg.base_offset = position.base_offset if position else -1
-            self._expect(seg, position if start.written is not None and seg.known.reset is None else None)
+            self._expect(seg, position, start.written is not None and seg.known.reset is None)
 
-    def _expect(self, seg: Segment, position: PositionState | None) -> None:
-        """What a READ from the position's `read_from` must find; None: it begins further back and trusts nothing."""
+    def _expect(self, seg: Segment, position: PositionState | None, trusted: bool) -> None:
+        """What READ must find: what the positions topic tells of. `trusted`: it begins at the position's `read_from`."""
         assert seg.scan is not None
         seg.read_from_sequence = -1
         if position is None:
+            return
+        if not trusted:
+            seg.scan.told = position.sequence  # beyond this history: who has read it, and is not told, keeps it
             return
         seg.read_from_sequence = position.read_from_sequence
         if position.sequence > position.read_from_sequence:

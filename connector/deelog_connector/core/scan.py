@@ -39,9 +39,11 @@ class SegmentScan:
     found: set[int] = field(default_factory=set)
     """Sequences of the change records within `history`."""
     top: int = -1
-    """The highest sequence within `history` that was read."""
+    """The highest sequence within `history` that was read; `last`: of all records."""
+    last: int = -1
     expected: int = -1
-    """The sequence that must be read, or one above it."""
+    """The sequence within `history` that must be read, or one above it; `told`: within or beyond."""
+    told: int = -1
     runs: Sequence[Run] = ()
     """What this very node committed and must find."""
     all_above: int | None = None
@@ -65,6 +67,7 @@ class SegmentScan:
 
     def _position(self, record: ScannedRecord) -> None:
         known = record.sequence <= end_of(self.history, record.epoch)
+        self.last = max(self.last, record.sequence)
         if record.kind is Kind.RESET_END:
             # CHECK end-beyond-again: a reset whose end lies beyond this history is begun again.
             self.open_reset, self.end_beyond = False, not known
@@ -87,9 +90,13 @@ class SegmentScan:
         runs = list(self.runs)
         if self.all_above is not None and self.expected > self.all_above:
             runs.append((self.all_above + 1, self.expected, self.expected - self.all_above))
-        return self.top < self.expected or any(
-            sum(first <= sequence <= last for sequence in self.found) < count or not count
-            for first, last, count in runs
+        return (
+            self.top < self.expected
+            or self.last < self.told
+            or any(
+                sum(first <= sequence <= last for sequence in self.found) < count or not count
+                for first, last, count in runs
+            )
         )
 
 
