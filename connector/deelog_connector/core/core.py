@@ -576,7 +576,7 @@ class ConnectorCore:
             self._expect(seg, position, start.written is not None and seg.known.reset is None)
 
     def _expect(self, seg: Segment, position: PositionState | None, trusted: bool) -> None:
-        """What READ must find: what the positions topic tells of. `trusted`: it begins at the position's `read_from`."""
+        """What READ must find, by the positions topic. `trusted`: it begins at the position's `read_from`."""
         assert seg.scan is not None
         seg.read_from_sequence = -1
         if position is None:
