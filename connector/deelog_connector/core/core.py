@@ -581,13 +581,17 @@ class ConnectorCore:
         seg.read_from_sequence = -1
         if position is None:
             return
+        unwatched = not seg.recheck and position.leader_epoch != self._builder.leader_epochs.get(seg.partition, -1)
         if not trusted:
             seg.scan.told = position.sequence  # beyond this history: who has read it, and is not told, keeps it
+            if unwatched:
+                end = past.end_of(seg.history, position.epoch)
+                seg.scan.all_above = past.last_of(seg.history) if end < 0 else end
             return
         seg.read_from_sequence = position.read_from_sequence
         if position.sequence > position.read_from_sequence:
             seg.scan.expected = position.sequence
-            if not seg.recheck and position.leader_epoch != self._builder.leader_epochs.get(seg.partition, -1):
+            if unwatched:
                 seg.scan.all_above = position.read_from_sequence
         seg.scan.runs = [run for run in (*seg.watched, *seg.unwatched) if run[0] > position.read_from_sequence]
 

@@ -37,7 +37,7 @@ class SegmentScan:
     open_reset: bool = False
     end_beyond: bool = False
     found: set[int] = field(default_factory=set)
-    """Sequences of the change records within `history`."""
+    """Sequences of the change records."""
     top: int = -1
     """The highest sequence within `history` that was read; `last`: of all records."""
     last: int = -1
@@ -47,8 +47,8 @@ class SegmentScan:
     runs: Sequence[Run] = ()
     """What this very node committed and must find."""
     all_above: int | None = None
-    """Where nobody has looked since the leader changed: every sequence above this up to `expected` must be found. One
-    that was coalesced is missing as well, and then costs a reset."""
+    """Where nobody has looked since the leader changed: every sequence above this up to `expected` or `told` must be
+    found. One that was coalesced is missing as well, and then costs a reset."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
@@ -83,13 +83,14 @@ class SegmentScan:
                 self.all_above = max(self.all_above, record.sequence)
         elif record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
+            self.found.add(record.sequence)
 
     @property
     def lacks(self) -> bool:
         """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""
-        runs = list(self.runs)
-        if self.all_above is not None and self.expected > self.all_above:
-            runs.append((self.all_above + 1, self.expected, self.expected - self.all_above))
+        runs, upto = list(self.runs), max(self.expected, self.told)
+        if self.all_above is not None and upto > self.all_above:
+            runs.append((self.all_above + 1, upto, upto - self.all_above))
         return (
             self.top < self.expected
             or self.last < self.told

@@ -178,7 +178,12 @@ class Judge:
             try:
                 self._record(raw)
             except RecordError as error:
-                self.fail("digest", str(error))
+                seen = self.seen[decode(*raw).header.segment]
+                if not seen.damaged:
+                    self.fail("digest", str(error))
+                # Rows of the reset were cut away: a reader misses them, as it should, and waits for the next reset.
+                self.counts["digests that did not match"] += 1
+                seen.reader = SegmentReader(seen.reader.segment)
 
     def _record(self, raw: InRecord) -> None:
         record = decode(*raw)

@@ -184,6 +184,7 @@ class Node:
 
     def _caught_up_now(self) -> None:
         """As `Connector.start` and `Node.start`: the positions topic is read, now it drives, registers, beats."""
+        self._look_at_ends()
         self._driving = True
         self.after(0.0, self._drive)
         self.after(WATCH, self._watch)
@@ -488,16 +489,15 @@ class Node:
 
     def _watch(self) -> None:
         """As `Connector._watch`."""
-
-        def look() -> None:
-            for partition in range(self.world.partitions):
-                log = self.kafka.logs[CHANGES, partition]
-                intact = None
-                if self.core.doubts(partition, log.stable, log.epoch):
-                    intact = log.holds(*self.core.end_of(partition))
-                self.core.end_read(partition, log.stable, log.epoch, intact)
-            self.core.topic_is(self.kafka.topic_id)
-            self.wake()
-
-        self.request(look)
+        self.request(self._look_at_ends)
         self.after(WATCH, self._watch)
+
+    def _look_at_ends(self) -> None:
+        for partition in range(self.world.partitions):
+            log = self.kafka.logs[CHANGES, partition]
+            intact = None
+            if self.core.doubts(partition, log.stable, log.epoch):
+                intact = log.holds(*self.core.end_of(partition))
+            self.core.end_read(partition, log.stable, log.epoch, intact)
+        self.core.topic_is(self.kafka.topic_id)
+        self.wake()
