@@ -93,6 +93,9 @@ class ConnectorCore:
         self._segments: dict[int, Segment] = {}
         self._primaries: dict[int, Segment] = {}
         self._outbox: list[Effect] = []
+        self._incorrect: list[tuple[Segment, int, set[bytes]]] = []
+        """Phantoms by segment and turn. They are corrected in `poll`, whose effects are carried out before anything
+        else is captured: a write that is told of sooner than a correction before it would overtake it."""
         self._producer = "none"  # none, opening, open
         self._batch: Batch | None = None
         self._token = 0
@@ -581,7 +584,8 @@ class ConnectorCore:
         seg.read_from_sequence = -1
         if position is None:
             return
-        unwatched = not seg.recheck and position.leader_epoch != self._builder.leader_epochs.get(seg.partition, -1)
+        leader_epoch = self._builder.leader_epochs.get(seg.partition, -1)
+        unwatched = position.member != self.member and position.leader_epoch != leader_epoch
         if not trusted:
             seg.scan.told = position.sequence  # beyond this history: who has read it, and is not told, keeps it
             if unwatched:
@@ -651,12 +655,13 @@ class ConnectorCore:
         seg.written = seg.sent = seg.in_flight = scan.written
         seg.candidate = None
         self.counts.pruned += seg.log.prune(scan.written)
-        self._correct(seg, scan)
+        if scan.phantoms:
+            self._incorrect.append((seg, seg.turn, scan.phantoms))
 
-    def _correct(self, seg: Segment, scan: SegmentScan) -> None:
+    def _correct(self, seg: Segment, phantoms: set[bytes]) -> None:
         pending = seg.log.keys_after(seg.sent)
         operations = []
-        for key in to_correct(scan.phantoms, pending):
+        for key in to_correct(phantoms, pending):
             entry = self._state.get(seg.number, key)
             # CHECK correct-phantoms: what no survivor holds gives way to what this node's state holds.
             value, expires_at = (entry.value, entry.expires_at) if entry else (None, None)
@@ -680,6 +685,10 @@ class ConnectorCore:
         self._now, self._wall_us = now, wall_us
         self._note_times(now)
         self._lose_patience(now)
+        incorrect, self._incorrect = self._incorrect, []
+        for seg, turn, phantoms in incorrect:
+            if seg.turn == turn and seg.phase is Phase.WRITING:
+                self._correct(seg, phantoms)
         effects, self._outbox = self._outbox, []
         if self._producer == "none" and self._batch is None:
             self._producer = "opening"

@@ -153,11 +153,15 @@ class Backup:
         segment = self._takes(connection, frame.segment, frame.epoch)
         if segment is None:
             return self._refuse(connection, [(frame.segment, frame.epoch)])
-        beyond = self._core.operations_after(frame.segment, frame.point)
-        keys: list[bytes] | None = None
-        if beyond is not None and not any(operation.reason == Reason.CLEAR for operation in beyond):
-            keys = sorted({operation.key for operation in beyond})
+        keys = self._keys_beyond(frame.segment, frame.point)
         return connection.send(Wanted(frame.segment, frame.epoch, frame.point, keys))
+
+    def _keys_beyond(self, number: int, point: int) -> list[bytes] | None:
+        """The keys that were touched beyond a point, None where only a state can mend that."""
+        beyond = self._core.operations_after(number, point)
+        if beyond is None or any(operation.reason == Reason.CLEAR for operation in beyond):
+            return None
+        return sorted({operation.key for operation in beyond})
 
     def _patch(self, connection: Incoming, frame: Patch) -> None:
         """Drops what the primary does not have, takes those keys from it, and goes on from there: in one step."""
@@ -166,9 +170,11 @@ class Backup:
             return self._refuse(connection, [(frame.segment, frame.epoch)])
         number = frame.segment
         if self._core.last_sequence(number) > frame.point:
-            dropped = self._core.truncate(number, frame.point)
+            dropped = self._keys_beyond(number, frame.point)
             if dropped is None or not {key for key, _, _ in frame.values}.issuperset(dropped):
-                raise FrameError(f"segment {number}: the patch at {frame.point} does not cover what was dropped")
+                # It answers an older report. Nothing is dropped yet: the primary asks again.
+                return self._refuse(connection, [(number, frame.epoch)])
+            self._core.truncate(number, frame.point)
         assert isinstance(segment.data, dict)
         self._core.adopt(number, frame.history)
         if self._apply(segment, frame.operations) == last_of(frame.history):

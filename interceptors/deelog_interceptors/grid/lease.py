@@ -9,8 +9,9 @@ pause), asking Kafka what the last view is (no write while Kafka is away), and t
 
 A lease outlives a change of controller, so that nobody waits for one. Kafka may be away for everybody, and writes go
 on: the controller answers as long as it hears every member of its view, for the next controller would be one of them
-and turn to itself. What that does not cover: a next controller that joined only while the last one was cut off from
-Kafka, or whose port refuses connections while it lives.
+and turn to itself. With Kafka away and a member gone it cannot know, and nobody acknowledges (`cache.acks` below `all`
+asks for no lease). What that does not cover: a next controller that joined only while the last one was cut off from
+Kafka with all the others.
 
 Source of the idea: Gray and Cheriton, Leases, 1989.
 """

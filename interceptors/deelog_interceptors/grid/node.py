@@ -390,7 +390,7 @@ class Node:
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
     def _leased(self) -> bool:
-        return self._lease.holds(time.monotonic())
+        return not self.settings.acks_all or self._lease.holds(time.monotonic())
 
     async def _renewed_lease(self) -> None:
         self._beat_soon()

@@ -108,8 +108,7 @@ class Office:
         """While Kafka is away the seat cannot be confirmed; but the next controller would be heard no more."""
         now = time.monotonic()
         return all(
-            m == self._member or m in self._refused or now - self._silent_since.get(m, self._since) <= self._timeout
-            for m in view.members
+            m == self._member or now - self._silent_since.get(m, self._since) <= self._timeout for m in view.members
         )
 
     def refused(self, member: str) -> None:

@@ -288,11 +288,14 @@ class Replicator:
             self._drop(segment, member)
         self.unreplicated -= self._owing(segment)
         segment.outgoing = []
-        segment.waiting, segment.behind = set(), {}
+        segment.waiting, segment.admitting, segment.behind = set(), set(), {}
         self._dirty.pop(segment, None)
 
     def follow(self, segments: Iterable[Segment], topology_id: int) -> None:
         """Primary segments as the view now has them: wait for whom it names, ask whom there is no stream to."""
+        if topology_id != self.topology_id:
+            for segment in self.store.segments:
+                segment.admitting.clear()  # a request counts in the very view that it was made in
         self.topology_id = topology_id
         asks: dict[Link, list[tuple[int, int]]] = {}
         touched: set[ReplyTo] = set()
@@ -304,7 +307,7 @@ class Replicator:
             me = segment.primary
             streaming = {m for m, session in segment.sessions.items() if session.stage is Stage.STREAMING}
             # CHECK in-sync-order: one who left is no longer waited for only now, when the view without it is there.
-            self._wait_for(segment, (set(segment.in_sync) - {me or ""}) | streaming)
+            self._wait_for(segment, (set(segment.in_sync) - {me or ""}) | streaming | segment.admitting)
             for member, session in segment.sessions.items():
                 if session.stage is Stage.LEAVING and member not in segment.waiting:
                     self._by_state(segment, session)
@@ -355,6 +358,7 @@ class Replicator:
                 level = session.stage is Stage.STREAMING and session.answered >= session.level_from
                 if level and member not in segment.in_sync:
                     # CHECK in-sync-order: `waiting` holds it since it streams, so no position is acked without it.
+                    segment.admitting.add(member)
                     yield Request(GROW, segment.number, segment.epoch, member)
             for member in sorted(segment.waiting):
                 if self._is_behind(segment, member, now, timeout):

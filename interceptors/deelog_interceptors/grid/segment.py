@@ -41,6 +41,7 @@ class Segment:
 
     __slots__ = (
         "acked",
+        "admitting",
         "begun",
         "behind",
         "data",
@@ -80,6 +81,8 @@ class Segment:
         self.begun = 0
         """Where this epoch began."""
         self.waiting: set[str] = set()
+        self.admitting: set[str] = set()
+        """Members that the controller was asked to let in, in the present view: it may have, in the next one."""
         self.behind: dict[str, tuple[float, int]] = {}
         """Member that is waited for: since when it has not answered beyond which sequence."""
         self.sessions: dict[str, Session] = {}

@@ -284,7 +284,7 @@ class Node:
 
     def leased(self) -> bool:
         """As `Node._leased`."""
-        return self.lease.holds(self.engine.now)
+        return not self.world.acks_all or self.lease.holds(self.engine.now)
 
     def _heard(self, member: str, answer: Heard | None) -> None:
         """As `Node._heard`."""

@@ -77,8 +77,7 @@ class Office:
     def _hears_all(self, view: View) -> bool:
         now, timeout = self.node.engine.now, self._world.failure_timeout
         return all(
-            m == self.node.member or m in self._refused or now - self._silent_since.get(m, self._since) <= timeout
-            for m in view.members
+            m == self.node.member or now - self._silent_since.get(m, self._since) <= timeout for m in view.members
         )
 
     def doubt(self) -> None:
