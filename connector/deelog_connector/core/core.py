@@ -106,6 +106,8 @@ class ConnectorCore:
         self._scanning: dict[int, frozenset[bytes]] = {}
         """By partition the markers that the scan under way was sent for."""
         self._ends: dict[int, int] = {}
+        self._batch_ends: dict[int, int] = {}
+        """The ends as known when the transaction under way was made up."""
         self._cuts: dict[int, int] = {}
         """By partition the leader epoch under which it was last found to be cut."""
         self._turn = 0
@@ -451,7 +453,8 @@ class ConnectorCore:
             elif seg.phase is Phase.WRITING:
                 self.counts.written += advance.value - seg.sent
                 seg.sent = advance.value
-                seg.unwatched.append((advance.first, advance.value, advance.count))
+                above = self._batch_ends.get(seg.partition, -1)
+                seg.unwatched.append((advance.first, advance.value, advance.count, above))
 
     def _rows_committed(self, seg: Segment, cursor: int, ended: bool) -> None:
         reset = seg.reset
@@ -464,7 +467,7 @@ class ConnectorCore:
         self.counts.resets[reset.reason] += 1
         self.counts.written += reset.reason == Reason.CLEAR
         seg.reset, seg.sent = None, reset.position[1]
-        seg.unwatched.append((reset.position[1], reset.position[1], 0))
+        seg.unwatched.append((reset.position[1], reset.position[1], 0, reset.begin_offset))
         seg.atomic_to = 0
         seg.go(Phase.OWED if seg.owed else Phase.WRITING)
 
@@ -597,7 +600,8 @@ class ConnectorCore:
             seg.scan.expected = position.sequence
             if unwatched:
                 seg.scan.all_above = position.read_from_sequence
-        seg.scan.runs = [run for run in (*seg.watched, *seg.unwatched) if run[0] > position.read_from_sequence]
+        seg.scan.runs = [*seg.watched, *seg.unwatched]
+        seg.scan_next = min([seg.scan_next, *(above for _, _, _, above in seg.scan.runs)])
 
     def _marker_read(self, seg: Segment) -> None:
         if seg.phase is Phase.LOOK:
@@ -698,7 +702,7 @@ class ConnectorCore:
         if self._producer == "open" and self._batch is None:
             batch = self._next_batch(now)
             if batch.items:
-                self._batch = batch
+                self._batch, self._batch_ends = batch, dict(self._ends)
                 self._token += 1
                 self._committed_at = now
                 effects.append(Commit(self._token, batch.items))

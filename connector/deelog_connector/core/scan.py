@@ -16,8 +16,9 @@ from deelog_schemas.positions import PositionState, ResetState
 
 Claimant = tuple[int, str]
 """`(epoch, member)`."""
-Run = tuple[int, int, int]
-"""`(first sequence, last sequence, how many)`: records that were committed; count 0 stands for the end of a reset."""
+Run = tuple[int, int, int, int]
+"""`(first sequence, last sequence, how many, offset)`: records that were committed, none of them below the offset;
+count 0 stands for the end of a reset."""
 
 
 @dataclass(slots=True)
@@ -90,13 +91,13 @@ class SegmentScan:
         """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""
         runs, upto = list(self.runs), max(self.expected, self.told)
         if self.all_above is not None and upto > self.all_above:
-            runs.append((self.all_above + 1, upto, upto - self.all_above))
+            runs.append((self.all_above + 1, upto, upto - self.all_above, -1))
         return (
             self.top < self.expected
             or self.last < self.told
             or any(
                 sum(first <= sequence <= last for sequence in self.found) < count or not count
-                for first, last, count in runs
+                for first, last, count, _ in runs
             )
         )
 
