@@ -200,7 +200,7 @@ class BatchBuilder:
         self._put_control(batch, Kind.RESET_END, segment, reset.position, fields)
         segment.base_offset = segment.read_from = reset.begin_offset
         segment.read_from_sequence = -1
-        segment.candidate = None
+        segment.candidate = segment.seen = None
         self._position(batch, segment, reset.position, Kind.POSITION)
         self._put_state(batch, Kind.RESET_STATE, segment, reset.position, reset_key(segment.number), None)
         segment.in_flight = max(segment.in_flight, reset.position[1])

@@ -399,9 +399,12 @@ class ConnectorCore:
             if seg.phase is not Phase.WRITING:
                 continue  # what was committed is looked for first
             seg.watched, seg.unwatched = seg.unwatched, []
-            if seg.candidate is None:
-                # Whatever stands below this offset was put into a transaction before now.
-                seg.candidate = (offset, max(seg.in_flight, seg.sent))
+            # Whatever stands below this offset was put into a transaction before now. Only the next look, which finds
+            # the log whole, vouches for what was in flight at this one.
+            if seg.candidate is None and seg.seen is not None and (seg.written or 0) >= seg.seen[1]:
+                seg.candidate, seg.seen = seg.seen, None
+            if seg.seen is None:
+                seg.seen = (offset, max(seg.in_flight, seg.sent))
         return []
 
     def topic_is(self, topic_id: str) -> None:
@@ -418,7 +421,8 @@ class ConnectorCore:
     def _lost(self, partition: int, reason: str) -> list[int]:
         concerned = [s for s in self._primaries.values() if s.partition == partition]
         for seg in concerned:
-            seg.owed, seg.candidate, seg.read_from, seg.base_offset, seg.written = reason, None, 0, 0, None
+            seg.owed, seg.read_from, seg.base_offset, seg.written = reason, 0, 0, None
+            seg.candidate = seg.seen = None
             self._recheck(seg)  # whatever it waits for may be gone as well
         return [s.number for s in concerned]
 
@@ -454,7 +458,7 @@ class ConnectorCore:
                 self.counts.written += advance.value - seg.sent
                 seg.sent = advance.value
                 above = self._batch_ends.get(seg.partition, -1)
-                seg.unwatched.append((advance.first, advance.value, advance.count, above))
+                seg.wrote((advance.first, advance.value, advance.count, above))
 
     def _rows_committed(self, seg: Segment, cursor: int, ended: bool) -> None:
         reset = seg.reset
@@ -467,7 +471,7 @@ class ConnectorCore:
         self.counts.resets[reset.reason] += 1
         self.counts.written += reset.reason == Reason.CLEAR
         seg.reset, seg.sent = None, reset.position[1]
-        seg.unwatched.append((reset.position[1], reset.position[1], 0, reset.begin_offset))
+        seg.wrote((reset.position[1], reset.position[1], 0, reset.begin_offset))
         seg.atomic_to = 0
         seg.go(Phase.OWED if seg.owed else Phase.WRITING)
 
@@ -657,7 +661,7 @@ class ConnectorCore:
         seg.go(Phase.WRITING)
         seg.watched, seg.unwatched = [], []
         seg.written = seg.sent = seg.in_flight = scan.written
-        seg.candidate = None
+        seg.candidate = seg.seen = None
         self.counts.pruned += seg.log.prune(scan.written)
         if scan.phantoms:
             self._incorrect.append((seg, seg.turn, scan.phantoms))

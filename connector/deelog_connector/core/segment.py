@@ -152,6 +152,8 @@ class Segment:
     base_offset: int = -1
     candidate: tuple[int, int] | None = None
     """`(offset, sequence)`: the next read_from, once every in-sync owner holds the sequence."""
+    seen: tuple[int, int] | None = None
+    """The next candidate, once Kafka was looked at again."""
     reset: Reset | None = None
     release_wanted: bool = False
     renewed_at: float = 0.0
@@ -171,6 +173,15 @@ class Segment:
     def is_primary(self) -> bool:
         """Whether a view made this node the segment's primary and nothing has ended that."""
         return self.phase is not Phase.IDLE
+
+    def wrote(self, run: Run) -> None:
+        """A run of records was committed. Runs that follow one another are kept as one, so that there are few."""
+        if self.unwatched and run[2]:
+            first, last, count, above = self.unwatched[-1]
+            if count and last + 1 == run[0]:
+                self.unwatched[-1] = (first, run[1], count + run[2], min(above, run[3]))
+                return
+        self.unwatched.append(run)
 
     def go(self, phase: Phase) -> None:
         """Enters a phase; an invalid transition is a bug of ours and stops the connector."""
