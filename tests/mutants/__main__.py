@@ -29,6 +29,8 @@ from tests.mutants.table import MUTANTS
 from tests.mutants.tool import Mutant, MutantError
 
 MEDIAN: Final = 50
+BASELINE: Final = 100
+"""So many seeds the sources as they are must pass before anything else."""
 SOUND: Final = Mutant("unchanged", "", "the sources as they are", ())
 POLL_SECONDS: Final = 0.05
 LINES: Final = 12
@@ -94,13 +96,14 @@ class Child:
         if code is None:
             found.text = f"within {self._seconds:.0f} s"
             return found
-        if self.mutant.detector:
+        if self.mutant.detector and not self.mutant.detector.startswith("scenario "):
             return self._detected(found, code)
         if code not in (0, 1) or (code == 1) != bool(found.part):
             raise MutantError(f"{found.mutant.name}: its seeds could not be run (exit code {code}):\n{self._tail()}")
-        found.caught, found.seeds = code == 1, len(lines)
+        found.caught = code == 1
+        found.seeds = None if self.mutant.detector else len(lines)
         if not found.caught:
-            found.text = f"in {len(lines)} seeds"
+            found.text = f"by {self.mutant.detector}" if self.mutant.detector else f"in {len(lines)} seeds"
         return found
 
     def _detected(self, found: Result, code: int) -> Result:
@@ -183,14 +186,28 @@ def enough(results: Sequence[Result]) -> bool:
     return all(r.caught for r in results) and (not seeds or statistics.median(seeds) <= MEDIAN)
 
 
-def _sound(chosen: Sequence[Mutant], seeds: Sequence[int], seconds: float, console: Console) -> bool:
-    """Whether the sources as they are pass all seeds that the mutants are looked for with."""
-    kinds = dict.fromkeys(m.faults for m in chosen if not m.detector)
-    results = [hunt([replace(SOUND, faults=faults)], seeds, 1, seconds, console)[0] for faults in kinds]
+def baseline(chosen: Sequence[Mutant], seeds: int, seconds: float, console: Console) -> str:
+    """What is wrong with the sources as they are: with the first seeds, or with a scenario that is to find a mutant."""
+    scenarios = dict.fromkeys(m.detector.partition(" ")[2] for m in chosen if m.detector.startswith("scenario "))
+    sound = [replace(SOUND, detector="scenario " + " ".join(scenarios))] if scenarios else []
+    if any(not m.detector for m in chosen):
+        sound.append(SOUND)
+    found = hunt(sound, range(1, min(seeds, BASELINE) + 1), 1, seconds, console) if sound else []
+    return "; ".join(r.text for r in found if r.caught)
+
+
+def confirm(results: Sequence[Result], seconds: float, console: Console) -> None:
+    """A seed that the sources as they are fail as well counts for nobody."""
+    known: dict[tuple[tuple[str, ...], int], bool] = {}
     for result in results:
-        if result.caught:
-            console.print(f"The sources as they are fail seed {result.seeds}: {result.text}", highlight=False)
-    return not any(result.caught for result in results)
+        if not result.caught or result.seeds is None:
+            continue
+        key = result.mutant.faults, result.seeds
+        if key not in known:
+            checked = not key[0] and key[1] <= BASELINE
+            known[key] = not checked and hunt([replace(SOUND, faults=key[0])], key[1:], 1, seconds, console)[0].caught
+        if known[key]:
+            result.caught, result.text = False, f"the sources as they are fail seed {result.seeds} as well"
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -222,17 +239,17 @@ def main(only: tuple[str, ...], seeds: int, jobs: int, seconds: float, report: P
         try:
             for mutant in chosen:
                 tool.mutated(mutant)
-            numbers = range(1, seeds + 1)
-            sound = _sound(chosen, numbers, seconds, console)
-            results = hunt(chosen, numbers, jobs, seconds, console) if sound else []
+            if wrong := baseline(chosen, seeds, seconds, console):
+                raise click.ClickException(f"the sources as they are fail already: {wrong}")
+            results = hunt(chosen, range(1, seeds + 1), jobs, seconds, console)
+            confirm(results, seconds, console)
         except MutantError as error:
             raise click.UsageError(str(error)) from error
-    if results:
-        text = table(results)
-        click.echo(text)
-        if report is not None:
-            report.write_text(text + "\n", encoding="utf-8")
-    sys.exit(0 if sound and enough(results) else 1)
+    text = table(results)
+    click.echo(text)
+    if report is not None:
+        report.write_text(text + "\n", encoding="utf-8")
+    sys.exit(0 if enough(results) else 1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`python -m tests.mutants.seeds REPORT FAULTS SEEDS`: runs seeds until one fails. A child process of the tool.
 
-REPORT is a file that gets one JSON line per seed: `seed`, `steps`, and `part` and `text` of what it broke, if
-anything. FAULTS: kinds with commas, empty for all that need no fault kind of their own. SEEDS: numbers with blanks.
+REPORT is a file that gets one JSON line per seed: `seed`, and `part` and `text` of what it broke, if
+anything. FAULTS: kinds with commas, empty for all that need no fault kind of their own. SEEDS: numbers with
+blanks, or names of scenarios.
 Exit code 0: nothing was found; 1: the last line says what was.
 """
 
@@ -19,21 +20,29 @@ import orjson
 import deelog_connector
 import deelog_interceptors
 import deelog_schemas
-from deelog_interceptors.simulation.script import FAULTS, generate
+from deelog_interceptors.simulation.script import FAULTS, Script, generate, parse
 from deelog_interceptors.simulation.world import World
 
+SCENARIOS: Final = Path(__file__).parents[1] / "simulation" / "scenarios"
 ALONE: Final = frozenset({"truncation"})
 """Kinds that only those seeds have which ask for them."""
 
 
-def run(seed: int, faults: Sequence[str]) -> dict[str, Any]:
+def script(seed: str, faults: Sequence[str]) -> Script:
+    """The script of a seed, or of a scenario."""
+    if seed.isdecimal():
+        return generate(int(seed), faults=faults)
+    return parse((SCENARIOS / f"{seed}.txt").read_text(encoding="utf-8"))
+
+
+def run(seed: str, faults: Sequence[str]) -> dict[str, Any]:
     """One line of the report."""
     found: dict[str, Any] = {"seed": seed}
+    wanted = script(seed, faults)
     try:
-        verdict = World(generate(seed, faults=faults)).run()
+        verdict = World(wanted).run()
     except Exception as error:  # noqa: BLE001 - whatever a mutant raises where the judge does not hear it
         return found | {"part": "broken", "text": "".join(traceback.format_exception(error)[-3:])}
-    found["steps"] = verdict.steps
     if verdict.violation is not None:
         found |= {"part": verdict.violation.part, "text": str(verdict.violation)}
     return found
@@ -46,7 +55,7 @@ def main(report: str, faults: str, seeds: str) -> int:
         assert Path(package.__path__[0]).is_relative_to(copied), f"{package.__path__[0]}: not the copy"
     chosen = faults.split(",") if faults else [kind for kind in FAULTS if kind not in ALONE]
     with open(report, "wb", buffering=0) as lines:
-        for seed in map(int, seeds.split()):
+        for seed in seeds.split():
             found = run(seed, chosen)
             lines.write(orjson.dumps(found) + b"\n")
             if "part" in found:

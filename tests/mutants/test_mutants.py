@@ -83,7 +83,7 @@ def test_some_mutants_are_really_caught(tmp_path: Path) -> None:
     assert report.read_text() == tried.stdout
     assert "3 mutants, 3 caught; by seeds 3, median" in tried.stdout
     for name in QUICK:
-        assert re.search(rf"^\| {name} \| .* \| seeds \| \d+ \| [\d.]+ \| (gap|equal|written) \|$", tried.stdout, re.M)
+        assert re.search(rf"^\| {name} \| .* \| seeds \| \d+ \| [\d.]+ \| (gap|state|written) \|$", tried.stdout, re.M)
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 

@@ -43,8 +43,8 @@ class Mutant:
     """A bug. `rule` is the name of the CHECK that it removes, or empty; `why` says what is wrong about it.
 
     `faults` are the kinds of faults of the seeds that look for it (empty: all that every seed has). `detector` is
-    empty for the simulation's seeds, else `model CONFIG...` or `pytest ID...`: what finds it instead, and
-    `because` then says why no seed does.
+    empty for the simulation's seeds, else `scenario NAME` (of tests/simulation/scenarios), `model CONFIG...` or
+    `pytest ID...`: what finds it instead, and `because` then says why no seed does.
     """
 
     name: str
@@ -92,9 +92,9 @@ def copy(to: Path, mutant: Mutant) -> None:
 def command(mutant: Mutant, seeds: Iterable[int], report: Path) -> list[str]:
     """What a child process runs to find the mutant: exit 0 where nothing was found; see `seeds.py` for `report`."""
     detector = mutant.detector.split()
-    if not detector:
+    if not detector or detector[0] == "scenario":
         chosen = ",".join(mutant.faults)
-        numbers = " ".join(map(str, seeds))
+        numbers = " ".join(detector[1:] or map(str, seeds))
         return [sys.executable, "-m", "tests.mutants.seeds", str(report), chosen, numbers]
     if detector[0] == "model":
         return [sys.executable, "-m", "tests.model", "explore", *detector[1:]]
