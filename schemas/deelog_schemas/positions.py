@@ -33,7 +33,8 @@ class PositionState(NamedTuple):
     """`position/<segment>`: the written position, and where a reader may begin.
 
     `read_from`: every record of the segment below this offset is in every in-sync owner's history. All above
-    `read_from_sequence` stand at that offset or behind it, so that whoever reads from there knows what it must find.
+    `read_from_sequence` stand at that offset or behind it, so that whoever reads from there knows what it must find;
+    none above `coalesced_to` gave way to a later one.
     `base_offset`: the offset of the begin of the last completed reset. `leader_epoch` and `topic_id` are as last read
     from Kafka.
     """
@@ -42,6 +43,7 @@ class PositionState(NamedTuple):
     sequence: int
     read_from: int
     read_from_sequence: int
+    coalesced_to: int
     base_offset: int
     leader_epoch: int
     topic_id: str

@@ -499,6 +499,57 @@ def test_another_leader_alone_is_no_reason_to_reset() -> None:
     world.check()
 
 
+def reset_unwatched(world: World, node: Node) -> None:
+    for i in range(5):
+        world.put(key_of(0, i), b"v%d" % i)
+    world.settle()
+    world.watching = False
+    node.core.overflow(0)
+    world.settle()
+    world.watching, world.leader_epoch = True, 1
+
+
+def test_a_reset_that_ended_just_before_another_leader_came_is_not_done_again() -> None:
+    world, (n0, _) = started()
+    reset_unwatched(world, n0)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "overflow"]
+    world.check()
+
+
+def test_rows_that_were_lost_before_their_end_was_written_are_missed() -> None:
+    world, (n0, _) = started()
+    reset_unwatched(world, n0)
+    log = world.broker.logs["p.c", 0]
+    at = [n for n, slot in enumerate(log.slots) if slot.record.value and b'"op":"r"' in slot.record.value]
+    del log.slots[at[-3]]
+    for node in (n0,):
+        node.follow()
+    n0.step()
+    while n0.step():
+        pass
+    kinds = world.kinds(0)
+    assert kinds.count("RESET_BEGIN") == 3
+    assert kinds[-1] == "RESET_END"
+
+
+def test_coalesced_operations_are_not_missed_under_another_leader() -> None:
+    world, (n0, n1) = started()
+    world.watching = False
+    for i in range(12):
+        world.put(key_of(0, i % 3), b"v%d" % i)
+    assert n0.core.coalesce(0) == 9
+    world.settle(n0)
+    world.watching, world.leader_epoch = True, 1
+    n1.follow()
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
 def test_a_new_owner_misses_what_the_positions_topic_tells_of() -> None:
     world, (n0, n1) = started()
     world.put(key_of(0), b"a")

@@ -267,6 +267,7 @@ class BatchBuilder:
             *position,
             segment.read_from,
             segment.read_from_sequence,
+            segment.coalesced_to,
             segment.base_offset,
             self.leader_epochs.get(segment.partition, -1),
             self.topic_id,

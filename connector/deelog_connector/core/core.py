@@ -183,6 +183,7 @@ class ConnectorCore:
         gone = seg.log.coalesce(low, seg.acked) if seg.phase is Phase.WRITING else 0
         if gone:
             seg.atomic_to = max(seg.atomic_to, seg.acked)
+            seg.coalesced_to = seg.atomic_to
             self.counts.overflows["coalesce"] += 1
         return gone
 
@@ -592,18 +593,19 @@ class ConnectorCore:
         if position is None:
             return
         leader_epoch = self._builder.leader_epochs.get(seg.partition, -1)
+        seg.coalesced_to = max(seg.coalesced_to, position.coalesced_to)
         unwatched = position.member != self.member and position.leader_epoch != leader_epoch
         if not trusted:
             seg.scan.told = position.sequence  # beyond this history: who has read it, and is not told, keeps it
             if unwatched:
                 end = past.end_of(seg.history, position.epoch)
-                seg.scan.all_above = past.last_of(seg.history) if end < 0 else end
+                seg.scan.all_above = max(past.last_of(seg.history) if end < 0 else end, seg.coalesced_to)
             return
         seg.read_from_sequence = position.read_from_sequence
         if position.sequence > position.read_from_sequence:
             seg.scan.expected = position.sequence
             if unwatched:
-                seg.scan.all_above = position.read_from_sequence
+                seg.scan.all_above = max(position.read_from_sequence, seg.coalesced_to)
         seg.scan.runs = [*seg.watched, *seg.unwatched]
         seg.scan_next = min([seg.scan_next, *(above for _, _, _, above in seg.scan.runs)])
 

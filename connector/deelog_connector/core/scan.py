@@ -42,6 +42,10 @@ class SegmentScan:
     top: int = -1
     """The highest sequence within `history` that was read; `last`: of all records."""
     last: int = -1
+    rows: int | None = None
+    """Of the reset whose begin was read last."""
+    whole: set[int] = field(default_factory=set)
+    """Sequences of the resets that were read with all of their rows."""
     expected: int = -1
     """The sequence within `history` that must be read, or one above it; `told`: within or beyond."""
     told: int = -1
@@ -62,7 +66,9 @@ class SegmentScan:
             # An ACTIVE ends no claim of a higher epoch.
             self.claims = {c for c in self.claims if c[0] > epoch} | {(epoch, control["member"])}
         elif kind is Kind.RESET_BEGIN:
-            self.open_reset = True
+            self.open_reset, self.rows = True, 0
+        elif kind is Kind.READ and self.rows is not None:
+            self.rows += 1
         elif kind in (Kind.RESET_END, Kind.CHANGE):
             self._position(record)
 
@@ -72,6 +78,8 @@ class SegmentScan:
         if record.kind is Kind.RESET_END:
             # CHECK end-beyond-again: a reset whose end lies beyond this history is begun again.
             self.open_reset, self.end_beyond = False, not known
+            if self.rows is not None and self.rows == record.control.get("count"):
+                self.whole.add(record.sequence)
             if known:
                 self.phantoms.clear()  # the reset told the truth about everything before it
         if known:
@@ -96,7 +104,7 @@ class SegmentScan:
             self.top < self.expected
             or self.last < self.told
             or any(
-                sum(first <= sequence <= last for sequence in self.found) < count or not count
+                sum(first <= sequence <= last for sequence in self.found) < count if count else first not in self.whole
                 for first, last, count, _ in runs
             )
         )

@@ -146,6 +146,8 @@ class Segment:
     read_from: int = -1
     read_from_sequence: int = -1
     """All above this stand at `read_from` or behind it; -1: all that matters does."""
+    coalesced_to: int = 0
+    """Up to here sequences may be missing in the topic, because they gave way to later ones."""
     unwatched: list[Run] = field(default_factory=list)
     """What was committed since Kafka was last looked at; `watched`: in the time before."""
     watched: list[Run] = field(default_factory=list)

@@ -97,12 +97,12 @@ class Decoder:
         self._codec, self._segments = codec, segments
 
     def scanned(self, records: Iterable[InRecord]) -> list[ScannedRecord]:
-        """What the core needs of each record; rows and tombstones tell it nothing and are left out."""
+        """What the core needs of each record; tombstones tell it nothing and are left out, of rows it counts."""
         found = []
         for raw in records:
             record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers)
             header = record.header
-            if header.kind is Kind.READ or header.kind is Kind.TOMBSTONE:
+            if header.kind is Kind.TOMBSTONE:
                 continue
             known = header.kind is Kind.CHANGE or header.kind in CONTROL_KINDS
             key = self._codec.decode_key(record.key) if known else b""
