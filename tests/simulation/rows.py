@@ -16,11 +16,11 @@ RULES: Final[dict[str, str]] = {
     "claims-outlive-compaction": "`claims_outlive_compaction`",
     "coalesce-acked": "`coalesce_acked` and `coalesced_run_at_once`",
     "continuity": "`continuity`",
-    "correct-phantoms": "`correct_phantoms`",
+    "correct-phantoms": "`correct_phantoms` and `write_before_correction`",
     "end-beyond-again": "`end_beyond_again`",
     "fence-once": "`fence_once`",
     "fencing": "`fencing`",
-    "in-sync-order": "`in_sync_order`, `stale_backup` and `newcomer_is_waited_for`",
+    "in-sync-order": "`in_sync_order`, `stale_backup`, `newcomer_is_waited_for` and `admission_and_a_broken_stream`",
     "incarnation": "`incarnation` and `twin`",
     "nothing-over-a-hole": "`nothing_over_a_hole`",
     "open-reset-again": "`open_reset_again`",
@@ -34,7 +34,8 @@ RULES: Final[dict[str, str]] = {
     "release-is-final": "`release_is_final`",
     "reset-acked-only": "`reset_acked_only`",
     "transfer-is-not-ops": "`transfer_is_not_ops`",
-    "truncation-noticed": "`truncation_since_the_last_look` and `truncation`",
+    "truncation-noticed": "`truncation_since_the_last_look`, `truncation`, `lost_beyond_the_new_owner` and "
+    "`rows_of_a_reset_lost`",
 }
 """Each rule marked CHECK in the sources."""
 
@@ -50,8 +51,8 @@ FAULTS: Final[dict[int, str]] = {
     6: "loss of all owners: `owners_lost_at_once`, `owners_lost_one_by_one`",
     7: "crash of the resetter: `open_reset_again`, `resetter_dies_before_its_first_row`",
     8: "a replica joins and leaves in a takeover and in a reset: `replica_joins_in_takeover`",
-    9: "a stale replica: `stale_backup`, `continuity`",
-    10: "split brain: `split_brain`, `acked_by_who_lost_the_segment`",
+    9: "a stale replica: `stale_backup`, `continuity`, `patch_for_an_older_report`",
+    10: "split brain: `split_brain`, `acked_by_who_lost_the_segment`, `controller_answers_itself`",
     11: "clean stop and start: `clean_stop`; another tool's change in between needs a cache that outlives its process, "
     "which the grid is not: tests/connector/test_connector_kafka.py",
     12: "operations behind a release: `release_is_final`",
@@ -59,7 +60,8 @@ FAULTS: Final[dict[int, str]] = {
     14: "no gap after a timeout or an error: `answer_lost`, `record_refused`",
     15: "an answer lost; a report's offset is never used, so it has none here: `answer_lost`",
     16: "reported and absent: to those who trust a report it is what this is: `truncation_since_the_last_look`",
-    17: "truncation: `truncation`, `truncation_since_the_last_look`",
+    17: "truncation: `truncation`, `truncation_since_the_last_look`, `lost_beyond_the_new_owner`, `cut_and_not_reset`; of a "
+    "claim: `lost_claim`; of rows: `rows_of_a_reset_lost`",
     18: "topic made again: `topic_recreated`, `topic_recreated_in_a_takeover`; with other partitions it is refused "
     "at the start: tests/connector/test_connector_kafka.py",
     19: "more partitions are refused at the start, by an audit that is not simulated: "
