@@ -60,8 +60,8 @@ FAULTS: Final[dict[int, str]] = {
     14: "no gap after a timeout or an error: `answer_lost`, `record_refused`",
     15: "an answer lost; a report's offset is never used, so it has none here: `answer_lost`",
     16: "reported and absent: to those who trust a report it is what this is: `truncation_since_the_last_look`",
-    17: "truncation: `truncation`, `truncation_since_the_last_look`, `lost_beyond_the_new_owner`, `cut_and_not_reset`; of a "
-    "claim: `lost_claim`; of rows: `rows_of_a_reset_lost`",
+    17: "truncation: `truncation`, `truncation_since_the_last_look`, `lost_beyond_the_new_owner`, `cut_and_not_reset`; "
+    "of a claim: `lost_claim`; of rows: `rows_of_a_reset_lost`",
     18: "topic made again: `topic_recreated`, `topic_recreated_in_a_takeover`; with other partitions it is refused "
     "at the start: tests/connector/test_connector_kafka.py",
     19: "more partitions are refused at the start, by an audit that is not simulated: "
