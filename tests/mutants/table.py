@@ -195,6 +195,8 @@ TAKEOVER: Final = (
         "",
         "READ trusts the read_from of a position that its own history does not hold",
         (Edit(SCAN, "if inside and reset is None:", "if True:"),),
+        detector="scenario read_from_trails",
+        because=RARE,
     ),
     Mutant(
         "read-from-at-once",
@@ -372,6 +374,7 @@ WRITING: Final = (
         "",
         "a change topic that was deleted and made again is taken for the old one",
         (Edit(CORE, "if before and before != topic_id:", "if False:"),),
+        faults=("log",),
     ),
     Mutant(
         "cut-in-a-takeover",
@@ -447,16 +450,12 @@ BACKUPS: Final = (
         (Edit(CORE, "seg.log.restart(sequence + 1)", "seg.log.restart(1)"),),
     ),
     Mutant(
-        "one-op-too-few",
-        "catch-up-by-ops",
-        "an op log that lacks one operation is taken for whole",
-        (
-            Edit(
-                DECIDE,
-                "return complete_from <= sequence + 1\n\n\ndef knows",
-                "return complete_from <= sequence + 2\n\n\ndef knows",
-            ),
-        ),
+        "coalesced-log-is-whole",
+        "",
+        "a coalesced op log is taken for one that has every operation: no backup can apply what follows the hole",
+        (Edit(CORE, "return found if len(found) == self.last_sequence(segment) - sequence else None", "return found"),),
+        detector="scenario coalesced_catch_up",
+        because=RARE,
     ),
     Mutant(
         "always-by-state",
@@ -522,18 +521,6 @@ BACKUPS: Final = (
         ),
         detector="scenario newcomer_is_waited_for",
         because=RARE,
-    ),
-    Mutant(
-        "in-sync-from-birth",
-        "in-sync-order",
-        "the controller lets a new segment's backups in before they hold anything",
-        (Edit(CONTROLLER, "in_sync=row.owners[:1])", "in_sync=row.owners)"),),
-    ),
-    Mutant(
-        "level-not-reached",
-        "in-sync-order",
-        "a backup is let in before it holds what was acknowledged without it",
-        (Edit(REPLICATOR, " and session.answered >= session.level_from", ""),),
     ),
     Mutant(
         "acked-before-replicated",
