@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deelog_connector.core.effects import Cause, Fence
+from deelog_connector.core.effects import Cause, Corrected, Fence
 from deelog_schemas.header import Kind
 from tests.connector.world import SEGMENTS, Node, SteppedDown, Superseded, World, key_of
 
@@ -244,6 +244,28 @@ def test_correct_phantoms() -> None:
     assert n1.core.counts.corrections == 2
     corrected = [r for r in world.records(0) if b'"correct"' in (r.value or b"")]
     assert [r.header.sequence for r in corrected] == [2, 3]
+
+
+def test_a_write_between_decide_and_poll_does_not_overtake_a_correction() -> None:
+    """What a backup is told of comes in sequence order: a correction is captured where it is told of."""
+    world, (n0, n1) = started(3)
+    world.put(key_of(0), b"kept")
+    world.settle()
+    world.put(key_of(0), b"phantom", acked=False)
+    n0.core.acked(0, 2)
+    world.settle(n0)
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1, world.nodes["n2"])
+    while n1.core.phase(0) != "writing":
+        n1.step()
+    written = world.put(key_of(0, 1), b"client's")
+    assert not any(isinstance(effect, Corrected) for effect in n1.told)
+    assert written.sequence == 2
+    world.settle()
+    (corrected,) = [effect for effect in n1.told if isinstance(effect, Corrected)]
+    assert [operation.sequence for operation in corrected.operations] == [3]
+    world.check()
 
 
 def test_continuity_and_transfer_is_not_ops() -> None:

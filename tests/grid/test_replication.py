@@ -361,3 +361,51 @@ def test_a_newcomer_is_let_in_only_once_it_answered_what_was_acknowledged_withou
         assert pair.requests(pair.a) == [(GROW, B)]
 
     asyncio.run(run())
+
+
+def test_a_patch_that_answers_an_older_report_is_refused_and_drops_nothing() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        ask = pair.a.wire.there.popleft()
+        for _ in range(2):
+            pair.b.backup.frame(pair.a.incoming, ask)
+        for report in [pair.a.wire.back.popleft() for _ in range(2)]:
+            pair.a.replicator.frame(cast(Link, pair.a.wire), report)
+            await asyncio.sleep(0)  # the patch leaves
+        first, second = pair.a.wire.there
+        assert first == second
+        pair.b.backup.frame(pair.a.incoming, first)
+        assert isinstance(pair.a.wire.back.popleft(), Answers)
+        pair.b.backup.frame(pair.a.incoming, second)
+        assert isinstance(pair.a.wire.back[-1], Refused)
+        assert pair.b.core.last_sequence(0) == 1
+        assert pair.b.entries == {b"k": b"1"}
+        pair.a.wire.there.clear()
+        await pair.settle()
+        assert pair.requests(pair.a) == []
+        pair.view(2, A, A, epoch=1)  # asked again
+        await pair.settle()
+        assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_one_whose_admission_was_asked_for_is_waited_for_until_the_next_view_even_if_its_stream_broke() -> None:
+    """The view that lets it in may be made already: it is elected next, as one that lacks nothing."""
+
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+        assert pair.requests(pair.a) == [(GROW, B)]
+        pair.a.wire.ready = False
+        pair.a.replicator.link_down(cast(Link, pair.a.wire))
+        put(pair.a, "k", "1")
+        pair.a.replicator.follow([pair.a.segment], 1)
+        assert pair.a.segment.acked == 0
+        pair.view(2, A, A, epoch=1)
+        assert pair.a.segment.acked == 1
+
+    asyncio.run(run())
