@@ -32,8 +32,6 @@ from deelog_interceptors.simulation.shrink import shrink
 from deelog_interceptors.simulation.world import World
 from deelog_schemas.errors import DeelogError
 
-DEFAULT_FAULTS: Final = tuple(kind for kind in FAULTS if kind != "truncation")
-"""The kinds of faults of a campaign that names none."""
 DEFAULT_STEPS: Final = 3000
 MAX_FAILURES: Final = 100
 """A campaign ends after so many failing seeds."""
@@ -50,7 +48,7 @@ class Plan:
     first: int
     last: int
     steps: int = DEFAULT_STEPS
-    kinds: tuple[str, ...] = DEFAULT_FAULTS
+    kinds: tuple[str, ...] = tuple(FAULTS)
 
     @property
     def seeds(self) -> int:
@@ -89,8 +87,9 @@ class Tally:
     plan: Plan
     seeds: int = 0
     steps: int = 0
-    simulated: float = 0.0
-    cpu: float = 0.0
+    # Sums of floats depend on the order, in their last digits.
+    simulated: float = field(default=0.0, compare=False)
+    cpu: float = field(default=0.0, compare=False)
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[Outcome] = field(default_factory=list)
     _digest: int = 0

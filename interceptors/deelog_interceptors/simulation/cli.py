@@ -47,10 +47,10 @@ _LISTED: Final = 10
 )
 @click.option(
     "--faults",
-    default="default",
+    default="all",
     show_default=True,
     metavar="KIND[,…]",
-    help="Kinds of faults: crash, pause, network, kafka, log, truncation, oplog, clock, leave; all; or default.",
+    help="Kinds of faults: crash, pause, network, kafka, log, truncation, oplog, clock, leave; or all.",
 )
 @click.option(
     "--shrink/--no-shrink",
@@ -115,15 +115,14 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _kinds(text: str) -> tuple[str, ...]:
-    from deelog_interceptors.simulation.campaign import DEFAULT_FAULTS
     from deelog_interceptors.simulation.script import FAULTS
 
-    if text in ("all", "default"):
-        return tuple(FAULTS) if text == "all" else DEFAULT_FAULTS
+    if text == "all":
+        return tuple(FAULTS)
     asked = {kind.strip() for kind in text.split(",")}
     if unknown := sorted(asked - FAULTS.keys()):
         raise click.BadParameter(
-            f"{', '.join(map(repr, unknown))} is no kind of fault: choose from {', '.join(FAULTS)}, or all, or default",
+            f"{', '.join(map(repr, unknown))} is no kind of fault: choose from {', '.join(FAULTS)}, or all",
             param_hint="--faults",
         )
     return tuple(kind for kind in FAULTS if kind in asked)
@@ -254,7 +253,7 @@ def _verdict(tally: Tally, code: int) -> int:
         more = len(tally.failures) - _LISTED
         if more > 0:
             click.echo(f"and {more} more, see --report")
-        kinds = "" if plan.kinds == _kinds("default") else f" --faults {','.join(plan.kinds)}"
+        kinds = "" if plan.kinds == _kinds("all") else f" --faults {','.join(plan.kinds)}"
         click.echo(
             f"✗ {len(tally.failures)} of {tally.seeds:,} seeds fail; to look at one: "
             f"deelog simulate --replay {tally.failures[0].seed} --steps {plan.steps}{kinds}"
