@@ -79,6 +79,11 @@ def acknowledges(connection: Connection) -> bool:
         return False
 
 
+def key_in(segment: int) -> str:
+    """A key of a segment."""
+    return next(f"k{n}" for n in range(10_000) if segment_of(f"k{n}".encode(), SEGMENTS) == segment)
+
+
 def test_a_stopped_primary_that_continues_acknowledges_nothing_and_catches_up(grid: Grid) -> None:
     grid.start(3)
     client = grid.client()
@@ -107,6 +112,35 @@ def test_a_stopped_primary_that_continues_acknowledges_nothing_and_catches_up(gr
     assert zombie.alive
     for each in (client, survivor, late):
         each.close()
+
+
+def test_owners_that_were_stopped_until_their_segments_were_given_away_acknowledge_nothing(grid: Grid) -> None:
+    """Both owners continue at once, in the same old view: neither would refuse what the other one says."""
+    grid.config["cache.failure.timeout.ms"] = "500"
+    grid.start(3)
+    *stopped, third = grid.live()
+    roles = [[node.dump(segment)[0] for segment in range(SEGMENTS)] for node in stopped]
+    lost = [segment for segment, found in enumerate(zip(*roles, strict=True)) if "none" not in found]
+    mine = [next(s for s in lost if found[s] == "primary") for found in roles]
+    late = [node.redis.connection_pool.get_connection() for node in stopped]
+    for node in stopped:
+        node.signal(signal.SIGSTOP)
+    for connection, segment in zip(late, mine, strict=True):
+        connection.send_command("SET", key_in(segment), "late")  # type: ignore[no-untyped-call]
+    eventually(lambda: all(third.dump(segment)[0] == "primary" for segment in lost), 15)
+    with third.redis as direct:
+        for segment in mine:
+            direct.set(key_in(segment), "after")
+    for node in stopped:
+        node.signal(signal.SIGCONT)
+    assert [acknowledges(connection) for connection in late] == [False, False]
+    for connection in late:
+        connection.disconnect()  # type: ignore[no-untyped-call]
+    grid.complete(3)
+    assert_copies_equal(grid)
+    client = grid.client()
+    assert [client.get(key_in(segment)) for segment in mine] == [b"after", b"after"]
+    client.close()
 
 
 def test_a_killed_node_that_is_restarted_takes_the_state(grid: Grid) -> None:
@@ -260,7 +294,7 @@ def test_a_lone_primary_that_was_stopped_reads_the_views_before_it_acknowledges(
     grid.start(2)
     zombie = grid.primary_of(0)
     other = next(n for n in grid.live() if n is not zombie)
-    key = next(f"k{n}" for n in range(1000) if segment_of(f"k{n}".encode(), SEGMENTS) == 0)
+    key = key_in(0)
     late = zombie.redis
     late.set(key, "before")
     connection = late.connection_pool.get_connection()
