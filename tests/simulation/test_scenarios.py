@@ -15,10 +15,7 @@ from tests.simulation.rows import FAULTS, RULES
 
 ROOT: Final = Path(__file__).parents[2]
 CHECK: Final = re.compile(r"CHECK ([a-z-]+(?:, [a-z-]+)*)")
-KNOWN: Final[dict[str, str]] = {
-    "dropped_before_a_correction": "the core corrects a segment that it has forgotten",
-    "lost_before_the_first_look": "what was lost is looked for under another leader only before the own first position",
-}
+KNOWN: Final[dict[str, str]] = {}
 """Scenarios that fail, and why they still do. Once one holds: write down what it tells, and take it out."""
 
 

@@ -45,7 +45,7 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
-from deelog_connector.core.scan import SegmentScan, reason_to_reset
+from deelog_connector.core.scan import Run, SegmentScan, reason_to_reset
 from deelog_connector.core.segment import RECHECK, Phase, Segment
 from deelog_connector.core.table import PositionsTable
 from deelog_schemas.keys import partition_of
@@ -459,7 +459,7 @@ class ConnectorCore:
                 self.counts.written += advance.value - seg.sent
                 seg.sent = advance.value
                 above = self._batch_ends.get(seg.partition, -1)
-                seg.wrote((advance.first, advance.value, advance.count, above))
+                seg.wrote(Run(advance.first, advance.value, advance.count, above))
 
     def _rows_committed(self, seg: Segment, cursor: int, ended: bool) -> None:
         reset = seg.reset
@@ -472,7 +472,7 @@ class ConnectorCore:
         self.counts.resets[reset.reason] += 1
         self.counts.written += reset.reason == Reason.CLEAR
         seg.reset, seg.sent = None, reset.position[1]
-        seg.wrote((reset.position[1], reset.position[1], 0, reset.begin_offset))
+        seg.wrote(Run(reset.position[1], reset.position[1], 0, reset.begin_offset))
         seg.atomic_to = 0
         seg.go(Phase.OWED if seg.owed else Phase.WRITING)
 
@@ -594,20 +594,19 @@ class ConnectorCore:
             return
         leader_epoch = self._builder.leader_epochs.get(seg.partition, -1)
         seg.coalesced_to = max(seg.coalesced_to, position.coalesced_to)
-        unwatched = position.member != self.member and position.leader_epoch != leader_epoch
         if not trusted:
             seg.scan.told = position.sequence  # beyond this history: who has read it, and is not told, keeps it
-            if unwatched:
-                end = past.end_of(seg.history, position.epoch)
-                seg.scan.all_above = max(past.last_of(seg.history) if end < 0 else end, seg.coalesced_to)
-            return
-        seg.read_from_sequence = position.read_from_sequence
-        if position.sequence > position.read_from_sequence:
-            seg.scan.expected = position.sequence
-            if unwatched:
-                seg.scan.all_above = max(position.read_from_sequence, seg.coalesced_to)
+            end = past.end_of(seg.history, position.epoch)
+            above = past.last_of(seg.history) if end < 0 else end
+        else:
+            above = seg.read_from_sequence = position.read_from_sequence
+            if position.sequence > above:
+                seg.scan.expected = position.sequence
+        if position.member != self.member:
+            seg.scan.others = (max(above, seg.coalesced_to), seg.scan_next)
+            seg.scan.unwatched = position.leader_epoch != leader_epoch
         seg.scan.runs = [*seg.watched, *seg.unwatched]
-        seg.scan_next = min([seg.scan_next, *(above for _, _, _, above in seg.scan.runs)])
+        seg.scan_next = min([seg.scan_next, *(run.offset for run in seg.scan.runs)])
 
     def _marker_read(self, seg: Segment) -> None:
         if seg.phase is Phase.LOOK:
@@ -661,7 +660,7 @@ class ConnectorCore:
             return
         assert scan.written is not None
         seg.go(Phase.WRITING)
-        seg.watched, seg.unwatched = [], []
+        seg.watched, seg.unwatched = [], scan.inherited()
         seg.written = seg.sent = seg.in_flight = scan.written
         seg.candidate = seg.seen = None
         self.counts.pruned += seg.log.prune(scan.written)
@@ -697,7 +696,7 @@ class ConnectorCore:
         self._lose_patience(now)
         incorrect, self._incorrect = self._incorrect, []
         for seg, turn, phantoms in incorrect:
-            if seg.turn == turn and seg.phase is Phase.WRITING:
+            if self._primaries.get(seg.number) is seg and seg.turn == turn and seg.phase is Phase.WRITING:
                 self._correct(seg, phantoms)
         effects, self._outbox = self._outbox, []
         if self._producer == "none" and self._batch is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History, end_of
@@ -16,9 +17,17 @@ from deelog_schemas.positions import PositionState, ResetState
 
 Claimant = tuple[int, str]
 """`(epoch, member)`."""
-Run = tuple[int, int, int, int]
-"""`(first sequence, last sequence, how many, offset)`: records that were committed, none of them below the offset;
-count 0 stands for the end of a reset."""
+
+
+class Run(NamedTuple):
+    """Records that were committed, none of them below the offset; number 0 stands for the end of a reset."""
+
+    first: int
+    last: int
+    number: int
+    offset: int
+    known: bool = True
+    """Within this node's history, or all of them beyond it."""
 
 
 @dataclass(slots=True)
@@ -38,7 +47,8 @@ class SegmentScan:
     open_reset: bool = False
     end_beyond: bool = False
     found: set[int] = field(default_factory=set)
-    """Sequences of the change records."""
+    """Sequences of the change records within `history`; `strange`: of those beyond it."""
+    strange: set[int] = field(default_factory=set)
     top: int = -1
     """The highest sequence within `history` that was read; `last`: of all records."""
     last: int = -1
@@ -51,9 +61,13 @@ class SegmentScan:
     told: int = -1
     runs: Sequence[Run] = ()
     """What this very node committed and must find."""
-    all_above: int | None = None
-    """Where nobody has looked since the leader changed: every sequence above this up to `expected` or `told` must be
-    found. One that was coalesced is missing as well, and then costs a reset."""
+    others: tuple[int, int] | None = None
+    """`(sequence, offset)`: above that sequence, and up to `expected` or `told`, all is somebody else's and stands at
+    that offset or behind it."""
+    unwatched: bool = False
+    """Nobody has looked at that since the leader changed: every sequence of it must be found."""
+    reset_at: int = -1
+    """The sequence of the last reset's end."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
@@ -88,26 +102,31 @@ class SegmentScan:
             if record.kind is Kind.CHANGE:
                 self.found.add(record.sequence)
                 self.phantoms.discard(record.key)  # what stands behind it is the truth again
-            elif self.all_above is not None:
-                self.all_above = max(self.all_above, record.sequence)
+            else:
+                self.reset_at = max(self.reset_at, record.sequence)
         elif record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
-            self.found.add(record.sequence)
+            self.strange.add(record.sequence)
+
+    def inherited(self) -> list[Run]:
+        """What somebody else has committed, and this node must find as long as nobody has looked at it."""
+        if self.others is None:
+            return []
+        (above, offset), upto = self.others, max(self.expected, self.told)
+        above = max(above, self.reset_at)
+        return [Run(above + 1, upto, upto - above, offset, self.told < 0)] if upto > above else []
 
     @property
     def lacks(self) -> bool:
         """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""
-        runs, upto = list(self.runs), max(self.expected, self.told)
-        if self.all_above is not None and upto > self.all_above:
-            runs.append((self.all_above + 1, upto, upto - self.all_above, -1))
-        return (
-            self.top < self.expected
-            or self.last < self.told
-            or any(
-                sum(first <= sequence <= last for sequence in self.found) < count if count else first not in self.whole
-                for first, last, count, _ in runs
-            )
-        )
+        runs = [*self.runs, *(self.inherited() if self.unwatched else ())]
+        return self.top < self.expected or self.last < self.told or any(map(self._misses, runs))
+
+    def _misses(self, run: Run) -> bool:
+        if not run.number:
+            return run.first not in self.whole
+        found = self.found if run.known else self.strange
+        return sum(run.first <= sequence <= run.last for sequence in found) < run.number
 
 
 def start_of_read(history: History, position: PositionState | None, reset: ResetState | None) -> tuple[int, int | None]:

@@ -178,10 +178,11 @@ class Segment:
 
     def wrote(self, run: Run) -> None:
         """A run of records was committed. Runs that follow one another are kept as one, so that there are few."""
-        if self.unwatched and run[2]:
-            first, last, count, above = self.unwatched[-1]
-            if count and last + 1 == run[0]:
-                self.unwatched[-1] = (first, run[1], count + run[2], min(above, run[3]))
+        if self.unwatched and run.number:
+            before = self.unwatched[-1]
+            if before.number and before.known and before.last + 1 == run.first:
+                number, offset = before.number + run.number, min(before.offset, run.offset)
+                self.unwatched[-1] = Run(before.first, run.last, number, offset)
                 return
         self.unwatched.append(run)
 

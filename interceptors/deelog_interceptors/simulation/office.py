@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from deelog_interceptors.grid.controller import Situation, decide
+from deelog_interceptors.grid.attendance import Attendance
+from deelog_interceptors.grid.controller import decide
 from deelog_interceptors.grid.frames import Heard, Heartbeat
-from deelog_interceptors.grid.view import View, encode_view, incarnation_of, node_id_of
+from deelog_interceptors.grid.view import View, encode_view, node_id_of
 
 if TYPE_CHECKING:
     from deelog_interceptors.simulation.node import Node
@@ -43,15 +44,7 @@ class Office:
         self._term = 0
         self._nonce: Any = None
         self._stood = 0
-        self._view: View | None = None
-        self._since = self._ticked = 0.0
-        self._heard: dict[str, float] = {}
-        self._beats: dict[str, Heartbeat] = {}
-        self._refused: set[str] = set()
-        self._fenced: set[str] = set()
-        self._silent_since: dict[str, float] = {}
-        self._condemned: frozenset[str] = frozenset()
-        self._doubted = False
+        self._book: Attendance | None = None
         self._poked = False
         self._busy = False
 
@@ -61,40 +54,27 @@ class Office:
 
     def heartbeat(self, member: str, beat: Heartbeat) -> Heard | None:
         """See `grid.office.Office.heartbeat`."""
-        if self._view is None or self.node.registry.controller != self.node.member:
+        if self._book is None:
             return None
-        before = self._beats.get(member)
-        self._heard[member] = self._silent_since[member] = self.node.engine.now
-        self._refused.discard(member)
-        self._beats[member] = beat
-        if before is None or beat.requests or before.leaving != beat.leaving:
+        news, answer = self._book.heartbeat(member, beat, self.node.engine.now)
+        if news:
             self.changed()
-        # The lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
-        if self._doubted or member in self._condemned or not self._hears_all(self._view):
-            return None
-        return Heard(beat.number, self._view.topology_id)
-
-    def _hears_all(self, view: View) -> bool:
-        now, timeout = self.node.engine.now, self._world.failure_timeout
-        return all(
-            m == self.node.member or now - self._silent_since.get(m, self._since) <= timeout for m in view.members
-        )
+        return answer
 
     def doubt(self) -> None:
         """See `grid.office.Office.doubt`."""
-        if self._view is not None and not self._doubted:
-            self._doubted = True
+        if self._book is not None and not self._book.doubted:
+            self._book.doubted = True
             self.node.request(self._stand)
 
     def refused(self, member: str) -> None:
         """Nobody listens there."""
-        if self._view is not None and member not in self._refused:
-            self._refused.add(member)
+        if self._book is not None and self._book.refuse(member):
             self.changed()
 
     def changed(self) -> None:
         """Look soon."""
-        if self._view is not None and not self._poked:
+        if self._book is not None and not self._poked:
             self._poked = True
             self.node.after(0.003, self._tick, self._term)
 
@@ -110,8 +90,8 @@ class Office:
             self._lose()
         elif self._nonce is not None and self._nonce.is_set():
             self._nonce = None
-            if self._doubted:
-                self._doubted = False
+            if self._book is not None and self._book.doubted:
+                self._book.doubted = False
             else:
                 self._take_office()
         self.node.after(0.03, self.node.request, self._poll)
@@ -126,16 +106,15 @@ class Office:
 
     def _take_office(self) -> None:
         # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
-        now = self.node.engine.now
-        self._view = self.node.registry.view
-        self._since = self._ticked = now
-        self._heard = dict.fromkeys(self._view.members, now)
-        self._beats, self._refused, self._fenced, self._busy, self._poked = {}, set(), set(), False, False
-        self._silent_since, self._condemned = {}, frozenset()
+        registry, w = self.node.registry, self._world
+        self._book = Attendance(
+            self.node.member, registry, registry.view, self.node.engine.now, timeout=w.failure_timeout, lapse=w.lapse
+        )
+        self._busy = self._poked = False
         self._tick_regularly(self._term)
 
     def _lose(self) -> None:
-        self._view, self._seat, self._nonce, self._doubted = None, 0, None, False
+        self._book, self._seat, self._nonce = None, 0, None
         self._term += 1
 
     def _tick_regularly(self, term: int) -> None:
@@ -145,70 +124,45 @@ class Office:
 
     def _tick(self, term: int) -> None:
         self._poked = False
-        if term != self._term or self._view is None or self._busy or self._doubted:
+        book = self._book
+        if term != self._term or book is None or self._busy or book.doubted:
             return
-        now, timeout = self.node.engine.now, self._world.failure_timeout
-        gap, self._ticked = now - self._ticked, now
-        if gap > timeout / 2:
-            self._heard = {member: at + gap for member, at in self._heard.items()}
-        dead = [m for m in sorted(self._view.members.keys() | self._heard.keys()) if self._is_dead(m)]
-        new = [m for m in dead if m not in self._fenced and m in self._view.members and not self._replaced(m)]
-        self._busy, self._condemned = True, frozenset(dead)
-        self._fence(term, new, frozenset(dead))
+        book.forgive_own_pause(self.node.engine.now)
+        dead = book.condemn(self.node.engine.now)
+        self._busy = True
+        self._fence(term, book, book.to_fence(dead), frozenset(dead))
 
-    def _is_dead(self, member: str) -> bool:
-        silent = self.node.engine.now - self._heard.get(member, self._since) > self._world.failure_timeout
-        return member != self.node.member and (silent or member in self._refused or self._replaced(member))
-
-    def _replaced(self, member: str) -> bool:
-        newest = self.node.registry.members.get(node_id_of(member))
-        return newest is not None and incarnation_of(newest.member) > incarnation_of(member)
-
-    def _fence(self, term: int, left: list[str], dead: frozenset[str]) -> None:
+    def _fence(self, term: int, book: Attendance, left: list[str], dead: frozenset[str]) -> None:
         if term != self._term:
             return
         if not left:
-            self._decide(term, dead)
+            self._decide(term, book, dead)
             return
 
         def fence() -> None:
             self.node.kafka.init(node_id_of(left[0]), self.node.member)
-            self._fenced.add(left[0])
-            self._fence(term, left[1:], dead)
+            book.fenced(left[0])
+            self._fence(term, book, left[1:], dead)
 
         self.node.request(fence)
 
-    def _decide(self, term: int, dead: frozenset[str]) -> None:
-        view, registered = self._view, self.node.registry.members
-        assert view is not None
-        members = {}
-        for member, beat in self._beats.items():
-            known = registered.get(node_id_of(member))
-            if known is not None and known.member == member and member in self._heard and member not in dead:
-                members[member] = known._replace(leaving=beat.leaving)
-        # CHECK answers-carry-epochs: a request counts only in the very view that it was made in.
-        requests = {
-            m: beat.requests for m, beat in self._beats.items() if m in members and beat.topology_id == view.topology_id
-        }
-        copies = self._world.copies
-        settled = self.node.engine.now - self._since > 0.1 or len(members) > copies
-        floor = self.node.core.highest_claim()
-        lapsed = self._lapsed(view)
-        situation = Situation(self.node.member, members, dead, lapsed, requests, floor, copies, False, settled)
-        following = decide(view, situation)
-        for member in dead:
-            self._heard.pop(member, None)
-            self._beats.pop(member, None)
+    def _decide(self, term: int, book: Attendance, dead: frozenset[str]) -> None:
+        situation = book.situation(
+            dead,
+            self.node.engine.now,
+            floor=self.node.core.highest_claim(),
+            copies=self._world.copies,
+            unclean=False,
+            settle=0.1,
+        )
+        following = decide(book.view, situation)
         if following is None:
-            self._busy, self._condemned = False, frozenset()
+            self._busy = False
+            book.acquit()
         else:
-            self.node.request(lambda: self._commit(term, following))
+            self.node.request(lambda: self._commit(term, book, following))
 
-    def _lapsed(self, view: View) -> frozenset[str]:
-        now, holders = self.node.engine.now, {member for row in view.rows for member in row.in_sync}
-        return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._world.lapse)
-
-    def _commit(self, term: int, following: View) -> None:
+    def _commit(self, term: int, book: Attendance, following: View) -> None:
         if term != self._term:
             return
         self._busy = False
@@ -216,5 +170,5 @@ class Office:
             self._lose()
             return
         self._world.judge.view_made(following)
-        self._fenced -= following.members.keys()
-        self._view, self._condemned = following, frozenset()
+        book.follow(following)
+        book.acquit()
