@@ -501,7 +501,8 @@ class ConnectorCore:
 
     def _reopen(self) -> None:
         """Nothing is assumed of what was under way: a new session, and each segment looks again (section 6)."""
-        self._producer = "none"
+        if self._producer != "opening":  # a session that is not open yet holds nothing
+            self._producer = "none"
         for seg in self._primaries.values():
             # CHECK recheck-after-fence
             self._recheck(seg)
