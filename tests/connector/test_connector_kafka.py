@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from deelog_connector.core.effects import Cause
-from deelog_connector.kafka.client import Brokers, KafkaUnusable, OutRecord, WriteFailed, Writer, still_holds
+from deelog_connector.kafka.client import Brokers, KafkaAway, KafkaUnusable, OutRecord, WriteFailed, Writer, still_holds
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
@@ -253,6 +256,23 @@ def test_a_log_tells_whether_it_still_holds_an_offset(kafka: Broker, prefix: str
     assert still_holds(config, prefix, 0, 2, end.leader_epoch)
     assert still_holds(config, prefix, 0, 3, end.leader_epoch)
     assert not still_holds(config, prefix, 0, 4, end.leader_epoch)
+
+
+def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka gives -1001 without an error when the brokers are too slow: taken for an end, all would be reset."""
+
+    class Slow:
+        def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[Any]]:
+            found: dict[TopicPartition, Future[Any]] = {}
+            for where in asked:
+                found[where] = Future()
+                found[where].set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
+            return found
+
+    brokers = Brokers(config_of("127.0.0.1:1", "p"))
+    monkeypatch.setattr(brokers, "_client", Slow())
+    with pytest.raises(KafkaAway, match=r"no end of p\.c\[0\]: the brokers did not answer in time"):
+        brokers.ends("p.c", [0])
 
 
 def test_an_unsafe_topic_is_refused_by_a_strict_audit(kafka: Broker, prefix: str) -> None:

@@ -17,6 +17,7 @@ from tests.simulation.rows import RULES
 UNNOTICED: Final = {
     "read-from-trails": "what its mutant lets slip is caught where READ begins: a position beyond one's own history is "
     "read from the base offset, and an open reset has a record of its own",
+    "release-is-final": "its mutant writes on where the scenario's old owner has nothing left to write: seeds find it",
 }
 """Rules whose scenario shows the situation, and no difference without the rule."""
 _SECONDS: Final = 60.0

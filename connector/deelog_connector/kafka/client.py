@@ -457,6 +457,9 @@ class Brokers:
                 result = future.result()
             except KafkaException as error:
                 raise self._away(f"no end of {topic}[{where.partition}]", error) from error
+            if result.offset < 0:
+                # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
+                raise KafkaAway(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
             epoch = result.leader_epoch
             found.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
         return found
