@@ -165,7 +165,8 @@ class Cluster:
         return found
 
     def wait_whole(self, seconds: float = SETTLE_SECONDS) -> float:
-        """Until all nodes run, and each answers that every slot has a primary and all its backups; seconds taken."""
+        """Until all nodes run, and each answers that every slot has a primary and all its backups, and that no segment
+        is being handed over, for which Kafka is needed; seconds taken."""
 
         def whole() -> bool:
             for node in self.nodes:
@@ -173,7 +174,8 @@ class Cluster:
             answers = [node.stats() for node in self.nodes]
             # Nodes that know different views would each be content with its own.
             views = {stats["grid"]["topology_id"] if stats else None for stats in answers}
-            return len(views) == 1 and all(stats and not stats["grid"]["under_replicated"] for stats in answers)
+            owing = ("under_replicated", "moving")
+            return len(views) == 1 and all(stats and not any(stats["grid"][o] for o in owing) for stats in answers)
 
         return until(whole, seconds, "every segment to have a primary and all its backups in sync", 0.1)
 

@@ -474,6 +474,7 @@ class Node:
             "members": len(self.view.members),
             "segments": dict(roles),
             "under_replicated": sum(len(row.in_sync) < self.settings.copies for row in self.view.rows),
+            "moving": sum(row.target is not None for row in self.view.rows),
             "in_sync": sum(self.member in row.in_sync for row in self.view.rows),
             "entries": {
                 str(role): sum(len(s.data) for s in self.store.segments if s.role is role)
