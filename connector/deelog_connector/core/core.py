@@ -653,6 +653,11 @@ class ConnectorCore:
             return
         seg.recheck = False
         reason = reason_to_reset(scan, seg.log.complete_from, seg.owed, seg.known.reset is not None)
+        if reason is None and any(
+            o.position < scan.ahead for o in seg.log.after(scan.written or 0, seg.last_sequence, 1)
+        ):
+            # Kafka holds a coalesced run that this node does not have: readers would drop what it covered as repeats.
+            reason = "phantom_ahead"
         if reason is not None:
             if reason == "unknown_history" and seg.known.position is None:
                 reason = "initial"

@@ -49,6 +49,8 @@ class SegmentScan:
     found: set[int] = field(default_factory=set)
     """Sequences of the change records within `history`; `strange`: of those beyond it."""
     strange: set[int] = field(default_factory=set)
+    ahead: tuple[int, int] = (0, 0)
+    """The highest position beyond `history`."""
     top: int = -1
     """The highest sequence within `history` that was read; `last`: of all records."""
     last: int = -1
@@ -107,6 +109,7 @@ class SegmentScan:
         elif record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
             self.strange.add(record.sequence)
+            self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
     def inherited(self) -> list[Run]:
         """What somebody else has committed, and this node must find as long as nobody has looked at it."""
