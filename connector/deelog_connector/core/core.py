@@ -23,6 +23,7 @@ from deelog_connector.core.decide import (
     foreign,
     holds_all_after,
     is_newer_process,
+    is_overtaken,
     knows_what_it_drops,
     node_of,
     outranking,
@@ -197,6 +198,8 @@ class ConnectorCore:
         Backups' first, the longest of them before the others: that costs a reset only where a takeover follows. Then
         this segment's, then the other primaries'.
         """
+        if self.has_room(size):
+            return
         long = sorted((s for s in self._segments.values() if len(s.log)), key=lambda s: -len(s.log))
         backups = [s.number for s in long if not s.is_primary]
         primaries = [s.number for s in long if s.is_primary and s.number != segment]
@@ -653,10 +656,8 @@ class ConnectorCore:
             return
         seg.recheck = False
         reason = reason_to_reset(scan, seg.log.complete_from, seg.owed, seg.known.reset is not None)
-        if reason is None and any(
-            o.position < scan.ahead for o in seg.log.after(scan.written or 0, seg.last_sequence, 1)
-        ):
-            # Kafka holds a coalesced run that this node does not have: readers would drop what it covered as repeats.
+        unwritten = seg.log.after(scan.written or 0, seg.last_sequence, 1)
+        if reason is None and is_overtaken(unwritten[0].position if unwritten else None, scan.ahead):
             reason = "phantom_ahead"
         if reason is not None:
             if reason == "unknown_history" and seg.known.position is None:

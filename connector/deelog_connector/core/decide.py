@@ -70,6 +70,12 @@ def where_to_read(
     return ReadStart(offset, written)
 
 
+def is_overtaken(unwritten: tuple[int, int] | None, ahead: tuple[int, int]) -> bool:
+    """Whether the next position to be written lies below one that Kafka holds beyond this history: a coalesced run that
+    this node does not have. Readers would drop what it covered as repeats."""
+    return unwritten is not None and unwritten < ahead
+
+
 def to_correct(phantoms: Iterable[bytes], pending: Iterable[bytes]) -> list[bytes]:
     """The keys that need a correct operation: those of phantoms that have no operation pending here."""
     return sorted(set(phantoms) - set(pending))

@@ -216,11 +216,8 @@ class Lead:
             words = f"{name} looks at the claims of s{g} again: a higher one, steps down"
             return by_itself("steps down", words, self._down(w, i, g))
         why = self.shipped.reset_reason(scan, m.start, m.owe, bool(m.known[2]))
-        if (
-            not why
-            and self.config.AHEAD
-            and any(o[1] > (scan.written or 0) and o[:2] < scan.top_phantom for o in m.log)
-        ):
+        unwritten = min((o[:2] for o in m.log if o[1] > (scan.written or 0)), default=None)
+        if not why and self.config.AHEAD and self.shipped.decisions.is_overtaken(unwritten, scan.ahead):
             why, w = "phantom_ahead", set_truth(w, g, excuse=1)
         if why:
             needless = not w.truth[g].excuse and not (why == "end_beyond" and self.config.ACKS < 2)

@@ -52,7 +52,7 @@ class Scan(NamedTuple):
     released_by: int
     open_reset: bool
     end_beyond: bool
-    top_phantom: tuple[int, int]
+    ahead: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Decisions:
     where_to_read: Callable[..., decide.ReadStart] = decide.where_to_read
     scan: Callable[[History], SegmentScan] = SegmentScan
     reason_to_reset: Callable[..., str | None] = reason_to_reset
+    is_overtaken: Callable[..., bool] = decide.is_overtaken
     to_correct: Callable[..., list[bytes]] = decide.to_correct
     advanced_read_from: Callable[..., int | None] = decide.advanced_read_from
     holds: Callable[..., bool] = past.holds
@@ -109,9 +110,7 @@ class Shipped:
             scan.apply(ScannedRecord(offset, _KINDS[r.kind], r.seg, r.epoch, r.seq, key, control))
         by = MEMBERS.index(scan.released_by) if scan.released_by else -1
         phantoms = frozenset(map(_KEYS.index, scan.phantoms))
-        beyond = [(r.epoch, r.seq) for r in records if r.kind == "op" and r.seq > past.end_of(history, r.epoch)]
-        top = max(beyond, default=(0, 0))
-        return Scan(scan.written, phantoms, _numbers(scan.claims), by, scan.open_reset, scan.end_beyond, top)
+        return Scan(scan.written, phantoms, _numbers(scan.claims), by, scan.open_reset, scan.end_beyond, scan.ahead)
 
     def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> decide.ReadStart:
         """Where READ begins."""
