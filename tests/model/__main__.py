@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import click
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.console import Console
 from tests.model.diff import rules as diff
 from tests.model.diff import suite as diff_suite
 from tests.model.explore import Result
+from tests.model.promises import RuleLike
 from tests.model.takeover import rules as takeover
 from tests.model.takeover import suite as takeover_suite
 
@@ -24,17 +24,6 @@ Run = Callable[..., Result]
 
 
 HEAD = "| rule removed | what that means | what breaks | steps | states | states/s |\n|---|---|---|---|---|---|"
-
-
-class RuleLike(Protocol):
-    """What the rules of every model have."""
-
-    @property
-    def meaning(self) -> str: ...
-    @property
-    def config(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
 
 
 @dataclass(frozen=True)
