@@ -35,7 +35,7 @@ GAP_SECONDS: Final = (1.0, 3.0)
 LEAD_SECONDS: Final = 3.0
 """Of load before the first fault and after the last."""
 _OVERFLOW_AFTER_SECONDS = 6.0
-_LEAST_QUEUE = 100
+_LEAST_QUEUE = 10
 _DIFF_RESTARTS = 3
 _DIFF_START_SECONDS = 90.0
 _DIFF_LINE: Final = "deelog diff: "
@@ -174,8 +174,8 @@ def _node_settings(settings: Settings, operations: int) -> dict[str, str]:
         "cache.controller.session.timeout.ms": "2000",
     }
     if settings.faults == "all":
-        # Small op logs: each write is in two of them, and after some seconds without Kafka they are full.
-        own["max.queue.size"] = str(max(_LEAST_QUEUE, int(rate * 2 / settings.nodes * _OVERFLOW_AFTER_SECONDS)))
+        # Small op logs, full after some seconds without Kafka. Backups' make room first, so the primaries' count.
+        own["max.queue.size"] = str(max(_LEAST_QUEUE, int(rate / settings.nodes * _OVERFLOW_AFTER_SECONDS)))
         own["oplog.overflow"] = "reset"
     return own
 
