@@ -606,9 +606,8 @@ class ConnectorCore:
             above = seg.read_from_sequence = position.read_from_sequence
             if position.sequence > above:
                 seg.scan.expected = position.sequence
-        if position.member != self.member:
-            seg.scan.others = (max(above, seg.coalesced_to), seg.scan_next)
-            seg.scan.unwatched = position.leader_epoch != leader_epoch
+        seg.scan.others = (max(above, seg.coalesced_to), seg.scan_next)
+        seg.scan.unwatched = position.leader_epoch != leader_epoch
         seg.scan.runs = [*seg.watched, *seg.unwatched]
         seg.scan_next = min([seg.scan_next, *(run.offset for run in seg.scan.runs)])
 

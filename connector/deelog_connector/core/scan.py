@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History, end_of
@@ -17,6 +17,9 @@ from deelog_schemas.positions import PositionState, ResetState
 
 Claimant = tuple[int, str]
 """`(epoch, member)`."""
+
+_ALL: Final = 1 << 62
+"""Of a reset whose begin is gone."""
 
 
 class Run(NamedTuple):
@@ -55,9 +58,14 @@ class SegmentScan:
     """The highest sequence within `history` that was read; `last`: of all records."""
     last: int = -1
     rows: int | None = None
-    """Of the reset whose begin was read last."""
-    whole: set[int] = field(default_factory=set)
-    """Sequences of the resets that were read with all of their rows."""
+    """Of the reset whose begin was read last, at the offset `begin`."""
+    begin: int = -1
+    torn: int = 0
+    """Rows that the last reset lacks; `changed` are the keys written behind its end, for whose sake compaction may
+    have taken rows away."""
+    changed: set[bytes] = field(default_factory=set)
+    whole: dict[int, int] = field(default_factory=dict)
+    """By sequence, where the last reset begins that was read with all of its rows."""
     expected: int = -1
     """The sequence within `history` that must be read, or one above it; `told`: within or beyond."""
     told: int = -1
@@ -82,7 +90,7 @@ class SegmentScan:
             # An ACTIVE ends no claim of a higher epoch.
             self.claims = {c for c in self.claims if c[0] > epoch} | {(epoch, control["member"])}
         elif kind is Kind.RESET_BEGIN:
-            self.open_reset, self.rows = True, 0
+            self.open_reset, self.rows, self.begin = True, 0, record.offset
         elif kind is Kind.READ and self.rows is not None:
             self.rows += 1
         elif kind in (Kind.RESET_END, Kind.CHANGE):
@@ -94,10 +102,17 @@ class SegmentScan:
         if record.kind is Kind.RESET_END:
             # CHECK end-beyond-again: a reset whose end lies beyond this history is begun again.
             self.open_reset, self.end_beyond = False, not known
-            if self.rows is not None and self.rows == record.control.get("count"):
-                self.whole.add(record.sequence)
+            # No reader sees a reset without its begin. Compaction takes begins away as well, long after: then this is
+            # one reset too many.
+            self.torn = _ALL if self.rows is None else record.control["count"] - self.rows
+            self.changed.clear()
+            if not self.torn:
+                self.whole[record.sequence] = self.begin
+            self.rows = None
             if known:
                 self.phantoms.clear()  # the reset told the truth about everything before it
+        elif self.torn:
+            self.changed.add(record.key)
         if known:
             self.written = max(self.written or 0, record.sequence)
             self.top = max(self.top, record.sequence)
@@ -123,11 +138,12 @@ class SegmentScan:
     def lacks(self) -> bool:
         """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""
         runs = [*self.runs, *(self.inherited() if self.unwatched else ())]
-        return self.top < self.expected or self.last < self.told or any(map(self._misses, runs))
+        short = self.top < self.expected or self.last < self.told or self.torn > len(self.changed)
+        return short or any(map(self._misses, runs))
 
     def _misses(self, run: Run) -> bool:
         if not run.number:
-            return run.first not in self.whole
+            return self.whole.get(run.first, -1) < run.offset
         found = self.found if run.known else self.strange
         return sum(run.first <= sequence <= run.last for sequence in found) < run.number
 

@@ -195,7 +195,7 @@ class Judge:
         self.counts[f"record {name}"] += 1
         if header.kind is Kind.ACTIVE:
             self.counts["other owners"] += bool(seen.active[0]) and header.node != seen.active[1]
-            seen.active = max(seen.active, (record.control["epoch"], header.node))
+            seen.active = max(seen.active, _active(record))
         if header.kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.RELEASE):
             self._place(record, seen)
         resets, repeats = len(seen.reader.resets), seen.reader.repeats
@@ -231,14 +231,21 @@ class Judge:
         """Committed records of a partition are gone (None: all): readers begin anew, and a reset must come where those
         were among them that tell of entries."""
         now = self.world.engine.now
-        headers = [decode(*r).header for r in records or ()]
-        lost = {h.segment for h in headers if h.kind in _TELLING}
+        gone = [decode(*r) for r in records or ()]
+        lost = {r.header.segment for r in gone if r.header.kind in _TELLING}
         if records is None:
             lost = set(range(self.world.segments))
         log = self.world.kafka.logs[CHANGES, partition]
         for number, seen in self.seen.items():
             if self.world.partition_of(number) == partition:
-                self.seen[number] = Seen(SegmentReader(number), owners_lost=seen.owners_lost, resets=seen.resets)
+                # Who became active stays so: the claims and fences behind it do not stand in this topic alone.
+                active = [_active(r) for r in gone if r.header.segment == number and r.header.kind is Kind.ACTIVE]
+                self.seen[number] = Seen(
+                    SegmentReader(number),
+                    max(seen.active, *active, (0, 0)),
+                    owners_lost=seen.owners_lost,
+                    resets=seen.resets,
+                )
                 self.seen[number].lost_at = now if number in lost else seen.lost_at
                 self.seen[number].damaged = True
                 if number not in lost:  # what compaction took away meanwhile was written all the same
@@ -290,6 +297,7 @@ class Judge:
                 seen.active[1] == node_number(node.member)
                 and core.phase(number) == "writing"
                 and core.written(number) == last == seen.reader.mark[1]
+                and past.holds(history, seen.reader.mark)  # not a phantom, its correction behind an open transaction
                 and not (seen.reader.open or seen.damaged)
                 and (seen.lost_at < 0 or any(at > seen.lost_at for at, _ in seen.resets))
             ):
@@ -361,3 +369,7 @@ class Judge:
                 self.fail("lost", f"segment {write.segment}: {write} is in the cache and not in the topic")
         elif self.world.acks_all and not any(at >= write.acked_at for at in seen.owners_lost):
             self.fail("lost", f"segment {write.segment}: {write} is gone, and no owner's loss tells of it")
+
+
+def _active(record: Record) -> tuple[int, int]:
+    return record.control["epoch"], record.header.node

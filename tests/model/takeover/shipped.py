@@ -53,6 +53,7 @@ class Scan(NamedTuple):
     open_reset: bool
     end_beyond: bool
     ahead: tuple[int, int]
+    torn: bool
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,15 @@ class Shipped:
         scan = self.decisions.scan(history)
         scan.written = written
         for offset, r in enumerate(records):
-            control = {"epoch": r.by, "member": MEMBERS[r.who]}
+            control: dict[str, Any] = {"epoch": r.by, "member": MEMBERS[r.who]}
             key = _KEYS[r.key] if r.kind in ("op", "rs") else b""
+            if r.kind == "re":
+                control["count"] = sum(map(bool, r.val[1]))
             scan.apply(ScannedRecord(offset, _KINDS[r.kind], r.seg, r.epoch, r.seq, key, control))
         by = MEMBERS.index(scan.released_by) if scan.released_by else -1
         phantoms = frozenset(map(_KEYS.index, scan.phantoms))
-        return Scan(scan.written, phantoms, _numbers(scan.claims), by, scan.open_reset, scan.end_beyond, scan.ahead)
+        claims = _numbers(scan.claims)
+        return Scan(scan.written, phantoms, claims, by, scan.open_reset, scan.end_beyond, scan.ahead, scan.lacks)
 
     def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> decide.ReadStart:
         """Where READ begins."""
@@ -134,6 +138,7 @@ class Shipped:
     def reset_reason(self, scan: Scan, complete_from: int, owed: int, opened: bool) -> str | None:
         """DECIDE."""
         found = SegmentScan((), scan.written, set(), set(), None, scan.open_reset, scan.end_beyond)
+        found.torn = int(scan.torn)
         return self.decisions.reason_to_reset(found, complete_from, "owed" if owed else None, opened)
 
     def corrections(self, phantoms: frozenset[int], log: tuple[Op, ...], written: int) -> list[int]:
