@@ -14,7 +14,7 @@ from deelog_connector.core import Settings as CoreSettings
 from deelog_interceptors.grid import frames
 from deelog_interceptors.grid.backup import Backup
 from deelog_interceptors.grid.controller import GROW, SHRINK
-from deelog_interceptors.grid.frames import Answers, AnyFrame, Ask, Refused, Replicate
+from deelog_interceptors.grid.frames import Answers, AnyFrame, Ask, Refused, Replicate, Report
 from deelog_interceptors.grid.peers import Incoming, Link
 from deelog_interceptors.grid.replicator import Replicator
 from deelog_interceptors.grid.roles import Roles
@@ -283,6 +283,35 @@ def test_a_question_from_a_newer_view_waits_until_that_view_is_read() -> None:
         assert pair.requests(pair.a) == []
         pair.view(2, A, A, epoch=1, owners=(A,), to=B)
         assert pair.b.entries == {}
+        pair.view(3, A, A, epoch=1, to=B)
+        await pair.settle()
+        assert pair.b.entries == {b"k": b"1"}
+        assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_an_answer_to_an_older_question_says_nothing_of_what_is_held_now() -> None:
+    """It was a holder when it answered, is none in the next view, which it has yet to read, and is one again."""
+
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        await pair.settle()
+        pair.a.replicator.link_down(cast(Link, pair.a.wire))
+        pair.a.replicator.follow([pair.a.segment], 1)
+        pair.b.backup.frame(pair.a.incoming, pair.a.wire.there.popleft())
+        old = pair.a.wire.back.popleft()
+        assert isinstance(old, Report)
+        pair.view(2, A, A, epoch=1, owners=(A,), to=A)
+        pair.view(3, A, A, epoch=1, to=A)
+        pair.a.replicator.frame(cast(Link, pair.a.wire), old)
+        await asyncio.sleep(0)
+        assert all(isinstance(frame, Ask) for frame in pair.a.wire.there)
+        pair.a.replicator.frame(cast(Link, pair.a.wire), Answers(1, [(0, 1, 1)]))
+        assert pair.a.segment.sessions[B].answered == 0
+        pair.view(2, A, A, epoch=1, owners=(A,), to=B)
         pair.view(3, A, A, epoch=1, to=B)
         await pair.settle()
         assert pair.b.entries == {b"k": b"1"}

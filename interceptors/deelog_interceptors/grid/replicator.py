@@ -73,10 +73,13 @@ class Stage(Enum):
 class Session:
     """What a primary knows of one backup of one segment, on one connection."""
 
-    __slots__ = ("answered", "backlog", "level_from", "link", "shrinking", "stage", "task")
+    __slots__ = ("answered", "asked_in", "backlog", "level_from", "link", "shrinking", "stage", "task")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, asked_in: int) -> None:
         self.link = link
+        self.asked_in = asked_in
+        """The view in which it was asked what it holds. What it says in an older one may be gone since: in a view
+        between the two it may have been no holder, and have dropped everything."""
         self.stage = Stage.ASKED
         self.shrinking = False
         """The controller was asked to take it out of the in-sync set."""
@@ -197,6 +200,7 @@ class Replicator:
                 or epoch != segment.epoch
                 or session is None
                 or session.link is not link
+                or frame.topology_id < session.asked_in
             ):
                 self.stale_answers += 1
                 continue
@@ -314,7 +318,7 @@ class Replicator:
             for member in segment.members:
                 link = self._links.get(member)
                 if link is not None and link.ready and member not in segment.sessions:
-                    segment.sessions[member] = Session(link)
+                    segment.sessions[member] = Session(link, topology_id)
                     asks.setdefault(link, []).append((segment.number, segment.epoch))
             self.level(segment, touched)
         for link, items in asks.items():
@@ -418,6 +422,9 @@ class Replicator:
         if found is None:
             return
         segment, session = found
+        if frame.topology_id < session.asked_in:
+            self.stale_answers += 1  # to a question of an earlier session; the answer to this one is on its way
+            return
         if session.task is not None:
             session.task.cancel()
         session.answered, session.backlog = 0, []
@@ -499,7 +506,7 @@ class Replicator:
             while session.backlog:
                 if len(session.backlog) > MAX_BACKLOG:
                     log.warning("segment %d: %s cannot keep up, its catch-up begins anew", segment.number, link.member)
-                    session.stage = Stage.ASKED
+                    session.stage, session.asked_in = Stage.ASKED, self.topology_id
                     link.send(Ask(self.topology_id, [(segment.number, segment.epoch)]))
                     return
                 sent = session.backlog[:_CHUNK_OPERATIONS][-1].sequence

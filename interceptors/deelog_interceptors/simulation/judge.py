@@ -257,6 +257,13 @@ class Judge:
         for number, seen in self.seen.items():
             seen.damaged = seen.damaged or self.world.partition_of(number) == partition
 
+    def lose_part(self, records: list[InRecord]) -> None:
+        """A transaction is committed that had lost these before: a loss like any other, but of what nobody has read."""
+        for header in (decode(*r).header for r in records):
+            if header.kind in _TELLING:
+                self.counts["committed in part"] += 1
+                self.seen[header.segment].damaged, self.seen[header.segment].lost_at = True, self.world.engine.now
+
     # -- now and then -----------------------------------------------------------------------------------------------
 
     def sample(self) -> None:

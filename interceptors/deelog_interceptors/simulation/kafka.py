@@ -29,6 +29,8 @@ class Transaction:
     state: str = "open"
     first: dict[Log, int] = field(default_factory=dict)
     """The first offset on each partition that it has written to."""
+    cut: list[InRecord] = field(default_factory=list)
+    """What an unclean election took of it while it was open: it can be committed all the same."""
 
 
 @dataclass(slots=True)
@@ -90,7 +92,8 @@ class Log:
 
 
 class Kafka:
-    """All brokers as one. `on_stable(log)` is called when more of a log can be read, `on_fence` per session ended."""
+    """All brokers as one. `on_stable(log)` is called when more of a log can be read, `on_loss(records)` when a
+    transaction is committed of which these had been cut away."""
 
     def __init__(self, engine: Engine, partitions: int, transaction_timeout: float) -> None:
         self.engine = engine
@@ -105,6 +108,7 @@ class Kafka:
         self.refused: set[bytes] = set()
         """Record keys that are refused, as what is too large."""
         self.on_stable: Callable[[Log], None] = lambda log: None
+        self.on_loss: Callable[[list[InRecord]], None] = lambda records: None
         self.counts: dict[str, int] = dict.fromkeys(
             ("commits", "aborts", "timeouts", "fenced_commits", "zombie_appends", "fences"), 0
         )
@@ -155,6 +159,8 @@ class Kafka:
             return
         self.counts["commits" if state == "committed" else "aborts"] += 1
         transaction.state = state
+        if transaction.cut and state == "committed":
+            self.on_loss(transaction.cut)
         for log in transaction.first:
             log.open.pop(transactional_id, None)
             log.append(None, transaction)
@@ -187,11 +193,13 @@ class Kafka:
             transaction = log.slots[at].transaction
             if at >= keep and transaction is not None:
                 keep = min(keep, transaction.first[log] - log.first)
-        lost = [
-            s.record
-            for s in log.slots[keep:]
-            if s.record is not None and s.transaction is not None and s.transaction.state == "committed"
-        ]
+        lost = []
+        for slot in log.slots[keep:]:
+            if slot.record is not None and slot.transaction is not None:
+                if slot.transaction.state == "committed":
+                    lost.append(slot.record)
+                elif slot.transaction.state == "open":
+                    slot.transaction.cut.append(slot.record)
         del log.slots[keep:]
         log.epoch += 1
         log.cuts = [(e, min(at, log.end)) for e, at in log.cuts] + [(log.epoch, log.end)]

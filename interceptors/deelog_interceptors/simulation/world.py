@@ -80,6 +80,7 @@ class World:
         self.group = Group(self.session_timeout)
         self.judge = judge(self)
         self.kafka.on_stable = self.judge.stable
+        self.kafka.on_loss = self.judge.lose_part
         self.clients = Clients(self)
         self._incarnations = 0
         self.nodes: dict[str, Node] = {}
