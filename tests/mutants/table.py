@@ -224,6 +224,14 @@ TAKEOVER: Final = (
 
 WRITING: Final = (
     Mutant(
+        "overtaken-by-a-phantom",
+        "correct-phantoms",
+        "a new owner writes below a phantom, and readers take that for repeats",
+        (Edit(CORE, "if reason is None and is_overtaken(", "if False and is_overtaken("),),
+        detector="scenario phantom_ahead",
+        because=RARE,
+    ),
+    Mutant(
         "written-off-by-one",
         "",
         "a node believes one position more written than Kafka holds",
@@ -394,6 +402,36 @@ WRITING: Final = (
 
 RESETS: Final = (
     Mutant(
+        "own-records-not-missed",
+        "truncation-noticed",
+        "who regains a segment does not look for what it wrote when it last had it",
+        (
+            Edit(
+                CORE,
+                "seg.scan.unwatched = position.leader_epoch != leader_epoch",
+                "seg.scan.unwatched = position.leader_epoch != leader_epoch and position.member != self.member",
+            ),
+        ),
+        detector="scenario cut_before_it_came_back",
+        because=RARE,
+    ),
+    Mutant(
+        "end-without-begin",
+        "truncation-noticed",
+        "the end of a reset that lost its begin passes for a reset",
+        (Edit(SCAN, "self.torn = _ALL if self.rows is None", "self.torn = 0 if self.rows is None"),),
+        detector="scenario begin_cut_away",
+        because=RARE,
+    ),
+    Mutant(
+        "older-reset-will-do",
+        "truncation-noticed",
+        "a reset that was cut away is found in an older one at the same position",
+        (Edit(SCAN, "self.whole.get(run.first, -1) < run.offset", "run.first not in self.whole"),),
+        detector="scenario asked_for_and_cut_away",
+        because=RARE,
+    ),
+    Mutant(
         "rows-before-acked",
         "reset-acked-only",
         "rows are written whose position may never be acknowledged",
@@ -443,6 +481,17 @@ RESETS: Final = (
 )
 
 BACKUPS: Final = (
+    Mutant(
+        "report-of-any-view",
+        "in-sync-order",
+        "what a backup held some views ago is taken for what it holds now",
+        (
+            Edit(REPLICATOR, "        if frame.topology_id < session.asked_in:", "        if False:"),
+            Edit(REPLICATOR, "                or frame.topology_id < session.asked_in\n", ""),
+        ),
+        detector="scenario report_of_an_older_view",
+        because=RARE,
+    ),
     Mutant(
         "state-counts-as-ops",
         "transfer-is-not-ops",

@@ -16,11 +16,12 @@ RULES: Final[dict[str, str]] = {
     "claims-outlive-compaction": "`claims_outlive_compaction`",
     "coalesce-acked": "`coalesce_acked` and `coalesced_run_at_once`",
     "continuity": "`continuity`",
-    "correct-phantoms": "`correct_phantoms` and `write_before_correction`",
+    "correct-phantoms": "`correct_phantoms`, `write_before_correction` and `phantom_ahead`",
     "end-beyond-again": "`end_beyond_again`",
     "fence-once": "`fence_once`",
     "fencing": "`fencing`",
-    "in-sync-order": "`in_sync_order`, `stale_backup`, `newcomer_is_waited_for` and `admission_and_a_broken_stream`",
+    "in-sync-order": "`in_sync_order`, `stale_backup`, `newcomer_is_waited_for`, `admission_and_a_broken_stream` and "
+    "`report_of_an_older_view`",
     "incarnation": "`incarnation` and `twin`",
     "nothing-over-a-hole": "`nothing_over_a_hole`",
     "open-reset-again": "`open_reset_again`",
@@ -34,8 +35,8 @@ RULES: Final[dict[str, str]] = {
     "release-is-final": "`release_is_final`",
     "reset-acked-only": "`reset_acked_only`",
     "transfer-is-not-ops": "`transfer_is_not_ops`",
-    "truncation-noticed": "`truncation_since_the_last_look`, `truncation`, `lost_beyond_the_new_owner` and "
-    "`rows_of_a_reset_lost`",
+    "truncation-noticed": "`truncation_since_the_last_look`, `truncation`, `lost_beyond_the_new_owner`, "
+    "`rows_of_a_reset_lost`, `asked_for_and_cut_away`, `begin_cut_away` and `cut_before_it_came_back`",
 }
 """Each rule marked CHECK in the sources."""
 
@@ -51,7 +52,7 @@ FAULTS: Final[dict[int, str]] = {
     6: "loss of all owners: `owners_lost_at_once`, `owners_lost_one_by_one`",
     7: "crash of the resetter: `open_reset_again`, `resetter_dies_before_its_first_row`",
     8: "a replica joins and leaves in a takeover and in a reset: `replica_joins_in_takeover`",
-    9: "a stale replica: `stale_backup`, `continuity`, `patch_for_an_older_report`",
+    9: "a stale replica: `stale_backup`, `continuity`, `older_report`, `report_of_an_older_view`",
     10: "split brain: `split_brain`, `acked_by_who_lost_the_segment`, `controller_answers_itself`",
     11: "clean stop and start: `clean_stop`; another tool's change in between needs a cache that outlives its process, "
     "which the grid is not: tests/connector/test_connector_kafka.py",
