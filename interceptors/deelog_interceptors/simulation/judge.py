@@ -29,7 +29,7 @@ from deelog_interceptors.simulation.kafka import CHANGES, Log
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
-from deelog_schemas.header import Kind, node_number
+from deelog_schemas.header import Header, Kind, node_number
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import Record, decode
 
@@ -77,6 +77,8 @@ class Seen:
     resets: list[tuple[float, str]] = field(default_factory=list)
     owners_lost: list[float] = field(default_factory=list)
     lost_at: float = -1.0
+    lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
+    """When, and which positions: of a change, or (0, 0) for what belongs to a reset."""
 
 
 class Judge:
@@ -232,7 +234,7 @@ class Judge:
         were among them that tell of entries."""
         now = self.world.engine.now
         gone = [decode(*r) for r in records or ()]
-        lost = {r.header.segment for r in gone if r.header.kind in _TELLING}
+        lost = {r.header.segment for r in gone if self._is_missed(r.header)}
         if records is None:
             lost = set(range(self.world.segments))
         log = self.world.kafka.logs[CHANGES, partition]
@@ -245,8 +247,11 @@ class Judge:
                     max(seen.active, *active, (0, 0)),
                     owners_lost=seen.owners_lost,
                     resets=seen.resets,
+                    lost=seen.lost,
                 )
                 self.seen[number].lost_at = now if number in lost else seen.lost_at
+                if records is None:
+                    seen.lost.append((now, (0, 0)))
                 self.seen[number].damaged = True
                 if number not in lost:  # what compaction took away meanwhile was written all the same
                     self.seen[number].positions = seen.positions
@@ -260,9 +265,17 @@ class Judge:
     def lose_part(self, records: list[InRecord]) -> None:
         """A transaction is committed that had lost these before: a loss like any other, but of what nobody has read."""
         for header in (decode(*r).header for r in records):
-            if header.kind in _TELLING:
+            if self._is_missed(header):
                 self.counts["committed in part"] += 1
                 self.seen[header.segment].damaged, self.seen[header.segment].lost_at = True, self.world.engine.now
+
+    def _is_missed(self, header: Header) -> bool:
+        """Whether a record that is gone tells of entries; notes it."""
+        if header.kind not in _TELLING:
+            return False
+        position = header.position if header.kind is Kind.CHANGE else (0, 0)
+        self.seen[header.segment].lost.append((self.world.engine.now, position))
+        return True
 
     # -- now and then -----------------------------------------------------------------------------------------------
 
@@ -357,8 +370,7 @@ class Judge:
                 held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
                 if held != derived:
                     self.fail("equal", f"segment {number}: {node.member} holds {held}, derived {derived}")
-            if seen.lost_at >= 0 and not any(at > seen.lost_at for at, _ in seen.resets):
-                self.fail("repaired", f"segment {number}: no reset after the loss at {seen.lost_at:.4f}")
+            self._repaired(number, seen)
         failed = {w.value for w in self.writes if w.status == "failed" and w.value is not None}
         for number, seen in self.seen.items():
             if bad := {e.value for e in seen.reader.entries.values()} & failed:
@@ -366,6 +378,15 @@ class Judge:
         for write in self.writes:
             if write.status == "acked" and write.position != (0, 0):
                 self._kept(write)
+
+    def _repaired(self, number: int, seen: Seen) -> None:
+        primary = self.world.primary_of(number)
+        assert primary is not None
+        history, last = primary.core.history(number), max((at for at, _ in seen.resets), default=-1.0)
+        for at, position in seen.lost:
+            # A phantom is nobody's loss: what it told of is corrected, or was never read.
+            if at >= last and (position == (0, 0) or past.holds(history, position)):
+                self.fail("repaired", f"segment {number}: no reset after the loss at {at:.4f}")
 
     def _kept(self, write: Write) -> None:
         seen, primary = self.seen[write.segment], self.world.primary_of(write.segment)
