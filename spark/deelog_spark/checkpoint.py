@@ -2,7 +2,7 @@
 
     start.json            identity and the state that batch 0 begins from; written last at a start
     plans/<batch>.json    what a batch reads and what follows from it; written before the first sink
-    rows/<batch>.parquet  rows of a batch that depend on the diff topic; written before its plan
+    rows/<batch>.parquet/ rows of a batch that depend on the diff topic; written before its plan
     state/<batch>.json    the plan with the totals after it; written when every sink has the batch
     progress.json         totals, for people and programs; written after each batch
     spark/                Spark's own checkpoint
@@ -20,19 +20,18 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from deelog_spark.errors import BusyError, CheckpointError
 from deelog_spark.marks import Open, Segment
-from deelog_spark.rows import ROW_SCHEMA, Row
 
-LAYOUT: Final = 1
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LAYOUT: Final = 2
 START: Final = -1
 """The batch number of a start."""
 _KEPT: Final = 3
@@ -176,7 +175,7 @@ class Checkpoint:
         (self.root / "start.json").unlink(missing_ok=True)
         for name in ("state", "rows"):
             for path in (self.root / name).iterdir():
-                path.unlink()
+                _remove(path)
         shutil.rmtree(self.spark, ignore_errors=True)
 
     def reads_to(self, number: int) -> dict[int, int] | None:
@@ -208,27 +207,28 @@ class Checkpoint:
         """Where a batch's materialised rows lie."""
         return self.root / "rows" / f"{number}.parquet"
 
-    def write_plan(self, batch: Batch, rows: Iterable[list[Row]]) -> Batch:
-        """Puts rows, then the plan; returns the plan as written. `rows` come in chunks, in the order of the sinks."""
-        path = self.rows_path(batch.number)
-        temporary = path.with_suffix(".tmp")
-        count = 0
-        with pq.ParquetWriter(temporary, ROW_SCHEMA) as writer:
-            for chunk in rows:
-                if chunk:
-                    count += len(chunk)
-                    columns = [list(column) for column in zip(*chunk, strict=True)]
-                    arrays = [pa.array(c, f.type) for c, f in zip(columns, ROW_SCHEMA, strict=True)]
-                    writer.write_table(pa.Table.from_arrays(arrays, schema=ROW_SCHEMA))
-        if count:
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.rename(path)
-        else:
-            temporary.unlink()
-        planned = replace(batch, rows=count)
-        self._write(f"plans/{batch.number}.json", _json(planned))
-        return planned
+    def write_rows(self, number: int, rows: DataFrame) -> Path:
+        """Computes a batch's rows into files that count for nothing until `write_plan`; where they lie."""
+        temporary = self.rows_path(number).with_suffix(".tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        rows.write.parquet(temporary.as_uri())
+        return temporary
+
+    def write_plan(self, batch: Batch, written: Path | None) -> Batch:
+        """Puts the rows of `write_rows`, if there are any, in their place, then the plan."""
+        if written is not None:
+            if batch.rows:
+                path = self.rows_path(batch.number)
+                shutil.rmtree(path, ignore_errors=True)
+                for file in written.iterdir():
+                    _sync(file)
+                _sync(written)
+                written.rename(path)
+                _sync(path.parent)
+            else:
+                shutil.rmtree(written)
+        self._write(f"plans/{batch.number}.json", _json(batch))
+        return batch
 
     def write_state(self, state: Batch) -> None:
         """A batch is done; older files go."""
@@ -236,7 +236,7 @@ class Checkpoint:
         for name in ("plans", "state", "rows"):
             for path in (self.root / name).iterdir():
                 if path.suffix != ".tmp" and int(path.stem) <= state.number - _KEPT:
-                    path.unlink(missing_ok=True)
+                    _remove(path)
 
     def write_progress(self, state: Batch) -> None:
         """Totals and input offsets, for whoever waits for the job to catch up."""
@@ -271,11 +271,23 @@ class Checkpoint:
                 os.fsync(file.fileno())
         temporary.rename(path)
         if sync:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Brings a file or the names in a directory to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _keys(offsets: Mapping[int, int]) -> dict[str, int]:

@@ -1,84 +1,42 @@
-"""What a start and the resets of a batch make of the topics, on the driver.
+"""What a start and the resets of a batch make of bounded ranges of the topics, by `deelog_schemas.fold`.
 
-Both read bounded ranges of Kafka with explicit offsets and fold them by the reading rule of `deelog_schemas.fold`.
-Weighed against one scan and one aggregation in Spark (faster with hundreds of resets of large segments, and its
-order of rows has to be rebuilt): one reader, the reference itself, is simple and right. Its bound: the entries, old
-and new, of one partition at a start, and of the segments of one partition that end a reset in a batch.
+Pure but for what `Tables` reads; `regions.py` runs it, a segment at a time. Bound: the entries, old and new, of the
+segments that it is given.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import START, OpenReset, Position, SegmentReader, check_end, difference, fold_step
 from deelog_schemas.header import Kind
-from deelog_schemas.keys import partition_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record
-from deelog_spark.kafka import Cluster, Known, record_of
+from deelog_spark.kafka import Known
 from deelog_spark.marks import Ended, Open, Segment, position_bytes, position_tuple, waiting
 from deelog_spark.rows import CHANGE, Renderer, Row
 
 START_REASON = "start"
 
 
-class Tables:
-    """Reads the change and the diff topic of one cache. `segments` is `segment.count`."""
-
-    def __init__(
-        self, cluster: Cluster, changes: str, diff: str, partitions: int, segments: int, codec: JsonCodec
-    ) -> None:
-        self._cluster = cluster
-        self.changes, self.diff = changes, diff
-        self.partitions, self.segments = partitions, segments
-        self.codec = codec
-
-    def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
-        """The change topic's records of `[begin, end)`; RecordError where one is not ours."""
-        for message in self._cluster.read(self.changes, partition, begin, end):
-            record = record_of(message)
-            segment = record.header.segment
-            if segment >= self.segments or partition_of(segment, self.partitions, self.segments) != partition:
-                problem = RecordError(
-                    f"segment {segment} does not belong on this partition with segment.count={self.segments}: the "
-                    "record was written with another segment.count or by something else"
-                )
-                raise problem.at(self.changes, partition, record.offset)
-            yield record
+class Tables(Protocol):
+    """Both topics of one cache, a bounded range of each: `regions.Tables`, or a model's."""
 
     def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
         """The entries by segment that the diff topic tells of, folded to its end; `only` these segments."""
-        begin = self._cluster.begins(self.diff, self.partitions)[partition]
-        end = self._cluster.ends(self.diff, self.partitions)[partition]
-        found: dict[int, dict[bytes, Entry]] = {}
-        for message in self._cluster.read(self.diff, partition, begin, end):
-            record = record_of(message)
-            segment = record.header.segment
-            if only is None or segment in only:
-                key, entry = self.entry(record)
-                entries = found.setdefault(segment, {})
-                if entry is None:
-                    entries.pop(key, None)
-                else:
-                    entries[key] = entry
-        return found
+        ...
+
+    def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
+        """The change topic's records of `[begin, end)`, in order; RecordError where one is not ours."""
+        ...
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
         """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
-        try:
-            key = self.codec.decode_key(record.key)
-            if record.header.kind is Kind.TOMBSTONE:
-                return key, None
-            if record.value is None:
-                raise RecordError("a change without a value")
-            return key, self.codec.decode_value(record.value).after
-        except RecordError as error:
-            raise error.at(record.topic, record.partition, record.offset) from error
+        ...
 
 
 class StartFold:
@@ -170,6 +128,7 @@ def start(
         else:
             folds[number] = StartFold(number, base, known.open.get(number))
     lowest = min((known.base.get(n, begin) for n in folds), default=end)
+    old = tables.told(partition)
     for record in tables.records(partition, lowest, end):
         fold = folds.get(record.header.segment)
         if fold is not None:
@@ -177,7 +136,6 @@ def start(
                 fold.apply(record, tables)
             except RecordError as error:
                 raise error.at(record.topic, record.partition, record.offset) from error
-    old = tables.told(partition)
     rows: list[Row] = []
     now_us = time.time_ns() // 1000
     for number, fold in sorted(folds.items()):
@@ -204,6 +162,12 @@ class Void(Exception):
         self.ended, self.error = ended, error
 
 
+def reads_from(known: Segment | None, begin: int) -> int:
+    """The offset from which a segment is read whose reset ends in a batch that starts at offset `begin`."""
+    opened = None if known is None else known.open
+    return begin if opened is None or opened.begin < 0 else min(begin, opened.begin + 1)
+
+
 def resets(
     tables: Tables,
     renderer: Renderer,
@@ -223,15 +187,12 @@ def resets(
     ends = {(e.segment, e.end): e for e in ended}
     old = tables.told(partition, wanted)
     readers: dict[int, SegmentReader] = {}
-    froms: dict[int, int] = {}
+    froms = {number: reads_from(before.get(number), begin) for number in wanted}
     for number in wanted:
         known = before.get(number, Segment())
         reader = readers[number] = SegmentReader(number, position_tuple(known.mark), old.get(number, {}))
-        froms[number] = begin
         if known.open is not None:
             reader.open = OpenReset(known.open.reset_id, known.open.reason, position_tuple(known.open.position))
-            if known.open.begin >= 0:
-                froms[number] = min(begin, known.open.begin + 1)
     rows: list[Row] = []
     now_us = time.time_ns() // 1000
     for record in tables.records(partition, min(froms.values()), last + 1):

@@ -23,7 +23,7 @@ from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_spark.errors import DiffError
 from deelog_spark.marks import Ended, Marks, Segment, located
-from deelog_spark.rows import CHANGE, ROW_SCHEMA, Renderer, Row
+from deelog_spark.rows import CHANGE, ROW_ORDER, ROW_SCHEMA, Renderer, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -196,22 +196,29 @@ def kept_table(records: DataFrame, task: Walk) -> pa.Table:
 
 def merged_table(changes: pa.Table, rows: pa.Table) -> pa.Table:
     """`merged` of a small batch."""
-    order = [(name, "ascending") for name in ("partition", "offset", "ordinal")]
+    order = [(name, "ascending") for name in ROW_ORDER]
     return pa.concat_tables([changes, rows.cast(ROW_SCHEMA)]).sort_by(order)
 
 
 def merged(changes: DataFrame, rows: DataFrame, partitions: int) -> DataFrame:
     """Captured changes and rows of resets in the order of their causes: before begin, difference, behind end."""
     both = changes.unionByName(rows)
-    return both.repartition(partitions, "partition").sortWithinPartitions("partition", "offset", "ordinal")
+    return ordered(both, partitions)
+
+
+def ordered(rows: DataFrame, partitions: int) -> DataFrame:
+    """Rows in the order in which they leave, a task per partition."""
+    return rows.repartition(partitions, "partition").sortWithinPartitions(*ROW_ORDER)
 
 
 # -- the Kafka sink ----------------------------------------------------------------------------------------------------
 
 
-def write_kafka(rows: DataFrame, config: Config, checkpoint: str, batch: int, ends: dict[int, int]) -> list[Written]:
+def write_kafka(
+    rows: DataFrame, config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool = False
+) -> list[Written]:
     """Writes a batch to the diff topic, a transaction per output partition, where it was not written yet."""
-    task = functools.partial(_write, config, checkpoint, batch, ends)
+    task = functools.partial(_write, config, checkpoint, batch, ends, first)
     return [pickle.loads(row["blob"]) for row in rows.mapInArrow(task, _BLOB).collect()]
 
 
@@ -229,9 +236,9 @@ def _writer(config: Config) -> Writer:
     return _writers[name]
 
 
-def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], batches: Batches) -> Batches:
+def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool, batches: Batches) -> Batches:
     for partition, group in itertools.groupby(rows_of(batches), key=lambda row: row.partition):
-        written = _writer(config).write(partition, group, checkpoint, batch, ends[partition])
+        written = _writer(config).write(partition, group, checkpoint, batch, ends[partition], first)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(written)], pa.binary())], ["blob"])
 
 

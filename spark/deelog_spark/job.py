@@ -24,11 +24,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
-import pyarrow.parquet as pq
 
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
-from deelog_spark import frames
+from deelog_spark import frames, regions
 from deelog_spark.checkpoint import START, Batch, Checkpoint, Totals
 from deelog_spark.errors import CheckpointError, DiffError, LossError
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
@@ -99,13 +98,19 @@ class DiffJob:
         self._checkpoint.lock()
         self._cluster = Cluster(self.config)
         self._planner = plans = Planner(
-            self.config, self._cluster, self._checkpoint, self._writer, self._renderer, lambda: self._stopping
+            self.config,
+            self._cluster,
+            self._checkpoint,
+            self._writer,
+            self._renderer,
+            lambda: self._stopping,
+            self._session,
         )
         for partition in range(plans.partitions):
             self._writer.fence(partition)
         found = plans.resume()
         self._started = found if isinstance(found, Batch) else self._begin(plans, found)
-        spark = self._spark = self._spark or session()
+        spark = self._session()
         source = spark.readStream.format("kafka").options(**frames.kafka_options(self.config))
         source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
         source = source.option("startingOffsets", _json({self.topics.changes: _keys(self._started.end)}))
@@ -193,25 +198,34 @@ class DiffJob:
             self._checkpoint.forget()
             plan = plans.start()
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
-        rows = list(self._materialised(plan))
-        for partition in range(plans.partitions):
-            mine = [row for row in rows if row.partition == partition]
-            written = self._writer.write(partition, mine, plan.checkpoint, START, plan.end[partition], first=True)
+        few = plan.rows <= self.SMALL_RECORDS
+        mine: dict[int, list[Row]] = {}
+        if few and plan.rows:
+            table = regions.rows_of(self._checkpoint.rows_path(START))
+            for row in frames.rows_of(table.to_batches()):
+                mine.setdefault(row.partition, []).append(row)
+        elif plan.rows:
+            rows = frames.ordered(self._rows_frame(START), plans.partitions)
+            for written in frames.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True):
+                _count(counted, written.ops)
+        for partition in range(plans.partitions):  # each gets its mark, with rows or without
+            some = mine.get(partition, [])
+            written = self._writer.write(partition, some, plan.checkpoint, START, plan.end[partition], first=True)
             _count(counted, written.ops)
-        if self._parquet is not None and rows:
-            spark = self._spark = self._spark or session()
-            self._parquet.write(self._decoded(self._rows_frame(spark, START)), plan.checkpoint, START)
+        if self._parquet is not None and plan.rows:
+            self._parquet.write(self._decoded(self._rows_frame(START)), plan.checkpoint, START)
         state = plan.done(before, counted)
         self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
         return state
 
-    def _materialised(self, plan: Batch) -> Iterator[Row]:
-        if plan.rows:
-            yield from frames.rows_of(pq.ParquetFile(self._checkpoint.rows_path(plan.number)).iter_batches())
+    def _rows_frame(self, number: int) -> DataFrame:
+        rows = self._session().read.parquet(self._checkpoint.rows_path(number).as_uri())
+        return rows.where(rows["cause"] == RESET)
 
-    def _rows_frame(self, spark: SparkSession, number: int) -> DataFrame:
-        return spark.read.parquet(self._checkpoint.rows_path(number).as_uri())
+    def _session(self) -> SparkSession:
+        self._spark = self._spark or session()
+        return self._spark
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
         return frames.decoded(rows, self.config)
@@ -248,12 +262,12 @@ class DiffJob:
         if plan.small:
             table = frames.kept_table(records, task)
             if plan.rows:
-                table = frames.merged_table(table, pq.read_table(self._checkpoint.rows_path(number)))
+                table = frames.merged_table(table, regions.rows_of(self._checkpoint.rows_path(number)))
             found = self._write(frames.rows_of(table.to_batches()), plan)
         else:
             rows = frames.kept(records, task)
             if plan.rows:
-                rows = frames.merged(rows, self._rows_frame(raw.sparkSession, number), plans.partitions)
+                rows = frames.merged(rows, self._rows_frame(number), plans.partitions)
             found = frames.write_kafka(rows, self.config, plan.checkpoint, number, plan.end)
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
         for written in found:

@@ -195,7 +195,11 @@ class Cluster:
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
         )
         try:
-            return {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
+            found = {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
+            if min(found.values(), default=0) < 0:
+                # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}: an offset was not answered in time"))
+            return found
         except KafkaException:
             # After a broker's restart the client may go on asking with the leader epoch that it remembers.
             self._admin = self._new_admin()

@@ -6,28 +6,30 @@ the topic tells, so a second look would give something else. A replay reads the 
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
-from deelog_schemas.keys import segments_of
-from deelog_spark import fold, frames
+from deelog_schemas.keys import partition_of, segments_of
+from deelog_spark import fold, frames, regions
 from deelog_spark.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, Totals
 from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicError
-from deelog_spark.kafka import Cluster
+from deelog_spark.kafka import Cluster, Known
 from deelog_spark.marks import Ended, Segment
 from deelog_spark.rows import Renderer, Row
 from deelog_spark.writer import Writer
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("deelog.diff")
 
@@ -46,7 +48,9 @@ class Planner:
         writer: Writer,
         renderer: Renderer,
         stopping: Callable[[], bool],
+        spark: Callable[[], SparkSession],
     ) -> None:
+        self._spark = spark
         self.config, self.topics = config, config.topics
         self._cluster, self._checkpoint, self._writer, self._renderer = cluster, checkpoint, writer, renderer
         found = cluster.layout(self.topics.changes, TOPIC_WAIT_SECONDS, stopping)
@@ -56,10 +60,7 @@ class Planner:
         )
         self._audit()
         self._prepare_diff()
-        codec = frames.codec_of(config)
-        self._tables = fold.Tables(
-            cluster, self.topics.changes, self.topics.diff, self.partitions, self.segments, codec
-        )
+        self._layout = regions.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -155,27 +156,49 @@ class Planner:
         """The plan of a start: fold every segment to the log's end, find how that differs from the diff topic."""
         known = self._cluster.known(self.topics.positions)
         begins, ends = self._bounds()
-        segments: dict[int, Segment] = {}
-        lost: list[int] = []
-
-        def parts() -> Iterator[list[Row]]:
-            for p in range(self.partitions):
-                numbers = segments_of(p, self.partitions, self.segments)
-                found = fold.start(self._tables, self._renderer, p, known, numbers, begins[p], ends[p])
-                segments.update(found.segments)
-                lost.extend(found.lost)
-                if found.lost and self.config["on.data.loss"] == "fail":
-                    raise LossError(
-                        f"{self.topics.changes}[{p}]: the base of segment {found.lost[0]} (offset "
-                        f"{known.base[found.lost[0]]}) is below the first offset {begins[p]}: set on.data.loss=reset, "
-                        "or ask for a reset of the segment (signal reset-segment)"
-                    )
-                yield found.rows
-
-        empty = Batch(uuid.uuid4().hex[:12], START, ends, ends, segments, Totals())
-        plan = self._checkpoint.write_plan(empty, parts())
+        on = {n: partition_of(n, self.partitions, self.segments) for n in range(self.segments)}
+        lowest = dict(begins)
+        lost = [n for n, base in sorted(known.base.items()) if base < begins[on[n]]]
+        for partition in range(self.partitions):
+            mine = segments_of(partition, self.partitions, self.segments)
+            bases = [known.base.get(n, begins[partition]) for n in mine if n not in lost]
+            lowest[partition] = max(begins[partition], min(bases, default=ends[partition]))
+        if lost and self.config["on.data.loss"] == "fail":
+            raise LossError(
+                f"{self.topics.changes}[{on[lost[0]]}]: the base of segment {lost[0]} (offset {known.base[lost[0]]}) "
+                f"is below the first offset {begins[on[lost[0]]]}: set on.data.loss=reset, or ask for a reset of the "
+                "segment (signal reset-segment)"
+            )
+        work = functools.partial(_start, known, begins, ends)
+        written: Path | None = None
+        segments: dict[int, Segment | None] = {}
+        if any(ends[p] > lowest[p] for p in ends) or self._told_anything():
+            region = regions.Region(self.topics.changes, lowest, ends)
+            written, segments = self._folded(START, region, on, work)
+        for number in on.keys() - segments.keys():  # nothing stands of it in either topic
+            _, segments[number] = work(regions.NOTHING, self._renderer, number, on[number])
+        found = {n: state for n, state in segments.items() if state is not None}
+        plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, found, Totals(), rows=regions.count(written))
         self._ask(lost, "records are gone from the change topic")
-        return plan
+        return self._checkpoint.write_plan(plan, written)
+
+    def _told_anything(self) -> bool:
+        diff = self.topics.diff
+        return self._cluster.begins(diff, self.partitions) != self._cluster.ends(diff, self.partitions)
+
+    def _folded(
+        self, number: int, new: regions.Region, wanted: Iterable[int], work: regions.Work
+    ) -> tuple[Path, dict[int, Segment | None]]:
+        """Folds segments in Spark: the rows, written for `write_plan`, and what the work says of each segment.
+
+        Raises RecordError and `fold.Void`.
+        """
+        diff = self.topics.diff
+        begins, ends = self._cluster.begins(diff, self.partitions), self._cluster.ends(diff, self.partitions)
+        old = regions.Region(diff, {p: begins[p] for p in new.end}, {p: ends[p] for p in new.end})
+        rows = regions.folded(self._spark(), self.config, self._layout, old, new, wanted, work)
+        written = self._checkpoint.write_rows(number, rows)
+        return written, regions.said(written)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -197,9 +220,9 @@ class Planner:
             for found in walked:
                 if found.error is not None:
                     raise RecordError(f"{found.error}; {foreign(self.topics.changes)}")
-            ended = {w.partition: w.ended for w in walked if w.ended}
+            ended = [one for w in walked for one in w.ended]
             try:
-                rows = [self._resets(p, before, e, frozenset(void)) for p, e in ended.items()]
+                written = self._resets(before, number, ended, frozenset(void)) if ended else None
                 break
             except fold.Void as problem:
                 if self.config["on.data.loss"] == "fail":
@@ -215,23 +238,36 @@ class Planner:
             totals = totals.plus(Totals(records=found.records, repeats=found.repeats, resets=own))
         if totals.repeats:
             log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
-        plan = Batch(before.checkpoint, number, before.end, end, segments, totals, void=sorted(void))
-        plan = replace(plan, small=few and sum(w.size for w in walked) <= bytes_)
-        return self._checkpoint.write_plan(plan, rows)
+        rows = regions.count(written)
+        plan = Batch(before.checkpoint, number, before.end, end, segments, totals, rows, void=sorted(void))
+        plan = replace(plan, small=few and rows <= small and sum(w.size for w in walked) <= bytes_)
+        return self._checkpoint.write_plan(plan, written)
 
-    def _resets(self, partition: int, before: Batch, ended: list[Ended], void: frozenset[tuple[int, int]]) -> list[Row]:
-        low = self._cluster.begins(self.topics.changes, self.partitions)[partition]
+    def _resets(self, before: Batch, number: int, ended: list[Ended], void: frozenset[tuple[int, int]]) -> Path:
+        """The rows of the resets that end in a batch, written for `write_plan`."""
+        begins = self._cluster.begins(self.topics.changes, self.partitions)
+        by_segment: dict[int, list[Ended]] = {}
+        low: dict[int, int] = {}
+        high: dict[int, int] = {}
         for one in ended:
-            if one.begin < low:
+            partition = partition_of(one.segment, self.partitions, self.segments)
+            if one.begin < begins[partition]:
                 problem = RecordError(
                     f"reset {one.reset_id} of segment {one.segment} begins at offset {one.begin}, the partition at "
-                    f"{low}: ask for a reset of the segment (signal reset-segment)"
+                    f"{begins[partition]}: ask for a reset of the segment (signal reset-segment)"
                 )
                 raise fold.Void(one, problem.at(self.topics.changes, partition, one.end))
-        # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
-        self._writer.fence(partition)
-        begin = before.end[partition]
-        return fold.resets(self._tables, self._renderer, partition, before.segments, ended, void, begin)
+            by_segment.setdefault(one.segment, []).append(one)
+            reads = fold.reads_from(before.segments.get(one.segment), before.end[partition])
+            low[partition] = min(low.get(partition, reads), reads)
+            high[partition] = max(high.get(partition, 0), one.end + 1)
+        for partition in high:
+            # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
+            self._writer.fence(partition)
+        known = {n: before.segments[n] for n in by_segment if n in before.segments}
+        work = functools.partial(_resets, known, by_segment, void, before.end)
+        region = regions.Region(self.topics.changes, low, high)
+        return self._folded(number, region, by_segment, work)[0]
 
     # -- signals ---------------------------------------------------------------------------------------------------
 
@@ -242,6 +278,32 @@ class Planner:
             value = orjson.dumps({"id": uuid.uuid4().hex, "type": "reset-segment", "data": data})
             self._writer.signal(self.config["topic.prefix"].encode(), value)
             log.warning("asked for a reset of segments %s: %s", data["segments"], reason)
+
+
+def _start(
+    known: Known,
+    begins: Mapping[int, int],
+    ends: Mapping[int, int],
+    tables: fold.Tables,
+    renderer: Renderer,
+    number: int,
+    partition: int,
+) -> tuple[list[Row], Segment | None]:
+    found = fold.start(tables, renderer, partition, known, [number], begins[partition], ends[partition])
+    return found.rows, found.segments.get(number)
+
+
+def _resets(
+    before: Mapping[int, Segment],
+    ended: Mapping[int, list[Ended]],
+    void: frozenset[tuple[int, int]],
+    begins: Mapping[int, int],
+    tables: fold.Tables,
+    renderer: Renderer,
+    number: int,
+    partition: int,
+) -> tuple[list[Row], None]:
+    return fold.resets(tables, renderer, partition, before, ended[number], void, begins[partition]), None
 
 
 def foreign(topic: str) -> str:

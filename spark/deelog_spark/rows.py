@@ -53,6 +53,14 @@ ROW_SCHEMA: Final = pa.schema(
 )
 """Of `Row`, in files and frames."""
 
+ROW_DDL: Final = (
+    "partition int, offset bigint, ordinal int, cause string, op string, header binary, key binary, value binary"
+)
+"""The same, as Spark writes it."""
+
+ROW_ORDER: Final = ("partition", "offset", "ordinal", "key")
+"""How rows leave; `key` only settles the order of segments at a start, whose rows share one offset."""
+
 
 class Told(NamedTuple):
     """A record to write; `op` is c, u or d."""

@@ -1,0 +1,228 @@
+"""The Spark job: CPU per record and what resets cost, each against Spark reading the same topic in the same run.
+
+    python -m benchmarks.bench_spark [--json] [--records 1000000] [--segments 256] [--partitions 4]
+
+`spark_steady_ratio` is the CPU (JVM and Python) of planning and filtering a topic over that of reading it into
+nothing; `spark_diff_ratio` with the diff topic written, exactly once. All keys of the topic are live afterwards. Then
+one segment is reset, and all of them: `spark_reset_one_ratio` is the seconds that the reset adds, half a second aside,
+over a bare scan of the one partition of the diff topic that it must read; `spark_reset_all_ratio` those of all
+resets over a shuffled-hash full outer join of the same rows. A batch without records behind is taken off.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.common import Figure, kafka, parser, show
+from deelog_schemas.config import Config
+from deelog_schemas.keys import partition_of, segment_of
+from deelog_spark import frames
+from deelog_spark.job import DiffJob
+from deelog_spark.session import session
+from tests.support.changes import Cache, config_of, settled_ends
+
+VALUE = b"v" * 100
+WRITTEN_AT_ONCE = 10_000
+FREE_SECONDS = 0.5
+"""What a reset may take beside the scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of wall clock, and of CPU in this process, the JVM and its Python workers."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_seconds() -> float:
+    """CPU so far of this process and of Spark; not of Kafka, which is a child as well."""
+    here = psutil.Process()
+    spark = [c for c in here.children() if any("org.apache.spark" in part for part in c.cmdline())]
+    found = [here, *spark, *(child for one in spark for child in one.children(recursive=True))]
+    total = 0.0
+    for process in found:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue  # a worker that ended now; its daemon counts it
+        total += times.user + times.system
+        if process is not here:
+            total += times.children_user + times.children_system
+    return total
+
+
+def cost(act: Callable[[], Any]) -> Cost:
+    """What it takes to do something."""
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    act()
+    return Cost(time.perf_counter() - wall, cpu_seconds() - cpu)
+
+
+def fill(cache: Cache, records: int) -> None:
+    """As many puts, each of a key of its own, in transactions."""
+    for first in range(0, records, WRITTEN_AT_ONCE):
+        with cache.batch():
+            for number in range(first, min(records, first + WRITTEN_AT_ONCE)):
+                cache.put(b"user:%d" % number, VALUE)
+        _tell(f"{min(records, first + WRITTEN_AT_ONCE):,} of {records:,} records written")
+
+
+def first_key(segment: int, segments: int) -> bytes:
+    """A key of a segment."""
+    return next(key for key in (b"first:%d" % n for n in itertools.count()) if segment_of(key, segments) == segment)
+
+
+def into_nothing(spark: SparkSession, config: Config, partitions: int, folder: Path) -> None:
+    """Spark reads the whole change topic as the job does, and drops it."""
+    source = spark.readStream.format("kafka").options(**frames.kafka_options(config))
+    source = source.option("assign", json.dumps({config.topics.changes: list(range(partitions))}))
+    source = source.option("startingOffsets", "earliest")
+    source = source.option("maxOffsetsPerTrigger", config["diff.max.offsets.per.trigger"])
+    writing = source.load().writeStream.format("noop").trigger(availableNow=True)
+    writing.option("checkpointLocation", str(folder / uuid.uuid4().hex)).start().awaitTermination()
+
+
+def run_job(spark: SparkSession, config: Config) -> list[dict[str, Any]]:
+    """The job until it has read what is there; what it told of each batch."""
+    told: list[dict[str, Any]] = []
+    job = DiffJob(config, spark, told.append)
+    try:
+        job.start(available_now=True).await_termination()
+    finally:
+        job.stop()
+    return told
+
+
+def batch_seconds(told: list[dict[str, Any]]) -> float:
+    """Of all batches of a run behind its start."""
+    return float(sum(one["seconds"] for one in told if one["batch"] >= 0))
+
+
+def steady(spark: SparkSession, config: Config) -> None:
+    """The job over the whole topic with a sink that drops everything."""
+    real = frames.write_kafka
+
+    def nothing(rows: DataFrame, *_: Any, **__: Any) -> list[Any]:
+        drop(rows)
+        return []
+
+    frames.write_kafka = nothing
+    try:
+        run_job(spark, config)
+    finally:
+        frames.write_kafka = real
+
+
+def scan(spark: SparkSession, config: Config, topic: str, partitions: list[int], begin: dict[int, int]) -> DataFrame:
+    """Bounded reading of some partitions, from `begin` or their first offset."""
+    starts = {str(p): begin.get(p, -2) for p in partitions}
+    source = spark.read.format("kafka").options(**frames.kafka_options(config))
+    source = source.option("startingOffsets", json.dumps({topic: starts}))
+    source = source.option("endingOffsets", json.dumps({topic: {str(p): -1 for p in partitions}}))
+    return source.option("assign", json.dumps({topic: partitions})).load()
+
+
+def drop(rows: DataFrame) -> None:
+    """Computes all of it and keeps nothing."""
+    rows.write.format("noop").mode("append").save()
+
+
+def join(new: DataFrame, old: DataFrame) -> None:
+    """The peer for a reset of everything: a shuffled-hash full outer join by key that keeps what differs."""
+    before = old.select("key", F.col("value").alias("was"))
+    both = new.select("key", "value").hint("shuffle_hash").join(before, "key", "full_outer")
+    drop(both.where(~F.col("value").eqNullSafe(F.col("was"))))
+
+
+def _tell(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
+
+
+def measure(bootstrap: str, records: int, segments: int, partitions: int, folder: Path) -> Iterator[Figure]:
+    """All figures, on a topic made for it."""
+    place, saved = folder / "checkpoint", folder / "saved"
+    more = {"segment_count": segments, "diff_trigger_interval_ms": 0}
+    config = config_of(bootstrap, f"bench{uuid.uuid4().hex[:8]}", str(place), **more)
+    cache = Cache(config, partitions)
+    spark = session("bench_spark")
+    run_job(spark, config)  # the start, on an empty topic: all that follows comes through the stream
+    with cache.batch():
+        for segment in range(segments):
+            cache.put(first_key(segment, segments), VALUE)
+    run_job(spark, config)
+    shutil.copytree(place, saved)
+    fill(cache, records)
+    into_nothing(spark, config, partitions, folder)
+
+    floor = cost(lambda: into_nothing(spark, config, partitions, folder))
+    filtered = cost(lambda: steady(spark, config))
+    shutil.rmtree(place)
+    saved.rename(place)
+    written = cost(lambda: run_job(spark, config))
+    yield "spark_nothing", floor.cpu / records * 1e6, "us"
+    yield "spark_steady", filtered.cpu / records * 1e6, "us"
+    yield "spark_diff", written.cpu / records * 1e6, "us"
+    yield "spark_steady_ratio", filtered.cpu / floor.cpu, "ratio"
+    yield "spark_diff_ratio", written.cpu / floor.cpu, "ratio"
+    yield "spark_diff_rate", records / written.wall, "records/s"
+    yield from resets(spark, config, cache)
+
+
+def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure]:
+    """A reset of one segment, then of all, with every key live."""
+    diff, changes, everywhere = config.topics.diff, config.topics.changes, list(range(cache.partitions))
+
+    def batch_of(write: Callable[[], None]) -> float:
+        write()
+        return batch_seconds(run_job(spark, config))
+
+    idle = min(batch_of(lambda: cache.put(first_key(0, cache.segments), b"again")) for _ in range(2))
+    partition = partition_of(1, cache.partitions, cache.segments)
+    drop(scan(spark, config, diff, [partition], {}))
+    bare = cost(lambda: drop(scan(spark, config, diff, [partition], {}))).wall
+    one = batch_of(lambda: cache.reset(1)) - idle
+    begin = settled_ends(config["bootstrap.servers"][0], changes, cache.partitions)
+    for segment in range(cache.segments):
+        cache.reset(segment)
+    rows = [scan(spark, config, changes, everywhere, begin), scan(spark, config, diff, everywhere, {})]
+    joined = cost(lambda: join(*rows)).wall
+    every = batch_seconds(run_job(spark, config)) - idle
+    yield "spark_idle_batch", idle, "s"
+    yield "spark_scan", bare, "s"
+    yield "spark_reset_one", one, "s"
+    yield "spark_reset_one_ratio", (one - FREE_SECONDS) / bare, "ratio"
+    yield "spark_join", joined, "s"
+    yield "spark_reset_all", every, "s"
+    yield "spark_reset_all_ratio", every / joined, "ratio"
+
+
+def main() -> None:
+    """See the module."""
+    options = parser(__doc__)
+    options.add_argument("--records", type=int, default=1_000_000, help="changes, each of a key of its own")
+    options.add_argument("--segments", type=int, default=256)
+    options.add_argument("--partitions", type=int, default=4)
+    given = options.parse_args()
+    with kafka() as bootstrap, tempfile.TemporaryDirectory() as folder:
+        figures = list(measure(bootstrap, given.records, given.segments, given.partitions, Path(folder)))
+    show(figures, given.json)
+
+
+if __name__ == "__main__":
+    main()

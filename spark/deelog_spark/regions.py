@@ -1,0 +1,236 @@
+"""Bounded ranges of both topics, brought together segment by segment, and folded by whoever holds one.
+
+A reset's difference and a start need two things of a segment: what the diff topic tells, and the change topic's records
+from a known offset on. Spark reads both, filters by header in the JVM, and gives each segment's rows to one task, the
+diff topic's first, each in offset order; there `fold.py`, the reference itself, folds them. Memory is that of one
+segment's entries, old and new, whatever the topic holds.
+
+Weighed: the driver reading both topics with its own client (one core, all entries of a partition in its memory: 12 µs
+per record), an aggregation and a join by key in the JVM (the fold's rules would stand there a second time, in SQL, and
+count and digest with them), and this.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from deelog_schemas.config import Config
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, SIZE, Kind
+from deelog_schemas.keys import partition_of
+from deelog_schemas.operation import Entry
+from deelog_schemas.records import Record, decode
+from deelog_spark import frames
+from deelog_spark.fold import Void
+from deelog_spark.rows import RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATE: Final = "state"
+"""Cause of a row that is no row: what a task has to say beside its rows, pickled in `value`."""
+ERROR: Final = "error"
+"""The same, of what stopped it."""
+_CHUNK: Final = 5_000
+_COLUMNS: Final = ("source", "partition", "offset", "header", "control", "key", "value")
+_OLD: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Offsets `[begin, end)` of some partitions of a topic."""
+
+    topic: str
+    begin: Mapping[int, int]
+    end: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The topics and how segments lie on their partitions."""
+
+    changes: str
+    diff: str
+    partitions: int
+    segments: int
+
+    def fits(self, segment: int, partition: int) -> bool:
+        """Whether a record of the segment may stand on the partition."""
+        return segment < self.segments and partition_of(segment, self.partitions, self.segments) == partition
+
+
+class Tables:
+    """Both topics as one segment's task has them: `fold.start` and `fold.resets` read them.
+
+    `rows` are its rows in order, those of the diff topic first. Call `told` once, then `records` once.
+    """
+
+    def __init__(self, rows: Iterator[tuple[Any, ...]], layout: Layout, codec: JsonCodec | None) -> None:
+        self._rows, self._layout, self._codec = rows, layout, codec
+        self._next: tuple[Any, ...] | None = next(rows, None)
+
+    def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
+        """The segment's entries that the diff topic tells of, by segment."""
+        last: dict[bytes, Record] = {}
+        for record in self._taken(_OLD, self._layout.diff):
+            last[record.key] = record
+        found: dict[int, dict[bytes, Entry]] = {}
+        for record in last.values():
+            key, entry = self.entry(record)
+            if entry is not None:
+                found.setdefault(record.header.segment, {})[key] = entry
+        return found
+
+    def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
+        """The segment's records of the change topic; RecordError where one is not ours."""
+        return self._taken(1, self._layout.changes)
+
+    def entry(self, record: Record) -> tuple[bytes, Entry | None]:
+        """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
+        assert self._codec is not None, "nothing to decode"
+        try:
+            key = self._codec.decode_key(record.key)
+            if record.header.kind is Kind.TOMBSTONE:
+                return key, None
+            if record.value is None:
+                raise RecordError("a change without a value")
+            return key, self._codec.decode_value(record.value).after
+        except RecordError as error:
+            raise error.at(record.topic, record.partition, record.offset) from error
+
+    def _taken(self, source: int, topic: str) -> Iterator[Record]:
+        while self._next is not None and self._next[1] == source:
+            _, _, partition, offset, header, control, key, value = self._next
+            headers = [
+                (name, raw) for name, raw in ((HEADER_NAME, header), (CONTROL_HEADER_NAME, control)) if raw is not None
+            ]
+            record = decode(topic, partition, offset, key, value, headers)
+            segment = record.header.segment
+            if not self._layout.fits(segment, partition):
+                problem = RecordError(
+                    f"segment {segment} does not belong on this partition with segment.count={self._layout.segments}: "
+                    "the record was written with another segment.count or by something else"
+                )
+                raise problem.at(topic, partition, offset)
+            yield record
+            self._next = next(self._rows, None)
+
+
+NOTHING: Final = Tables(iter(()), Layout("", "", 1, 1), None)
+"""Of a segment of which nothing stands in either topic."""
+
+Work = Callable[[Tables, Renderer, int, int], tuple[list[Row], Any]]
+"""`(tables, renderer, segment, partition)` to rows and what else there is to say; shipped to tasks."""
+
+
+def read(spark: SparkSession, config: Config, region: Region) -> DataFrame:
+    """A region as `frames.cut` gives it."""
+
+    def told(offsets: Mapping[int, int]) -> str:
+        return orjson.dumps({region.topic: {str(p): offset for p, offset in sorted(offsets.items())}}).decode()
+
+    source = spark.read.format("kafka").options(**frames.kafka_options(config))
+    source = source.option("assign", orjson.dumps({region.topic: sorted(region.end)}).decode())
+    return frames.cut(
+        source.option("startingOffsets", told(region.begin)).option("endingOffsets", told(region.end)).load()
+    )
+
+
+def folded(
+    spark: SparkSession,
+    config: Config,
+    layout: Layout,
+    old: Region,
+    new: Region,
+    segments: Iterable[int],
+    work: Work,
+) -> DataFrame:
+    """What `work` makes of each of `segments`, one row per `Row`, with rows of STATE and ERROR among them."""
+    from pyspark.sql import functions as F
+
+    wanted = sorted(segments)
+    number = F.substring("header", 5, 4)
+    both = (
+        read(spark, config, old)
+        .withColumn("source", F.lit(_OLD))
+        .unionByName(read(spark, config, new).withColumn("source", F.lit(1)))
+    )
+    if len(wanted) < layout.segments:
+        mine = number.isin([F.lit(n.to_bytes(4, "big")) for n in wanted])
+        # What is not ours goes to a task as well, which says so.
+        both = both.where(mine | F.col("header").isNull() | (F.octet_length("header") != F.lit(SIZE)))
+    tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
+    grouped = both.withColumn("segment", number).repartition(tasks, "segment")
+    ordered = grouped.sortWithinPartitions("segment", "source", "offset").select("segment", *_COLUMNS)
+    return ordered.mapInArrow(functools.partial(_fold, config, layout, frozenset(wanted), work), ROW_DDL)
+
+
+def count(written: Path | None) -> int:
+    """How many rows there are in what `folded` was written to."""
+    return 0 if written is None else ds.dataset(written).count_rows(filter=ds.field("cause") == RESET)
+
+
+def rows_of(written: Path) -> pa.Table:
+    """The rows, in the order in which they leave."""
+    table = ds.dataset(written).to_table(filter=ds.field("cause") == RESET)
+    return table.sort_by([(name, "ascending") for name in ROW_ORDER])
+
+
+def said(written: Path) -> dict[int, Any]:
+    """What the work said of each segment. Raises the first error of a task: RecordError, or `Void`."""
+    table = ds.dataset(written).to_table(filter=ds.field("cause") != RESET, columns=["cause", "value"])
+    told = [(cause, pickle.loads(value)) for cause, value in zip(*table.to_pydict().values(), strict=True)]
+    for cause, (ended, text) in told:
+        if cause == ERROR:
+            raise RecordError(text) if ended is None else Void(ended, RecordError(text))
+    return dict(pair for _, pair in told)
+
+
+def _fold(
+    config: Config, layout: Layout, wanted: frozenset[int], work: Work, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    codec = frames.codec_of(config)
+    renderer = Renderer(codec)
+    rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+    for raw, group in itertools.groupby(rows, key=operator.itemgetter(0)):
+        number = int.from_bytes(raw or b"", "big")
+        yield from _batches(_segment(number, Tables(group, layout, codec), layout, wanted, work, renderer))
+
+
+def _segment(
+    number: int, tables: Tables, layout: Layout, wanted: frozenset[int], work: Work, renderer: Renderer
+) -> list[Row]:
+    partition = partition_of(number, layout.partitions, layout.segments)
+    try:
+        if number not in wanted:  # not ours: reading it says why
+            tables.told(partition)
+            return [_said(ERROR, (None, f"{r.topic}: not expected")) for r in tables.records(partition, 0, 0)]
+        found, state = work(tables, renderer, number, partition)
+    except Void as error:
+        return [_said(ERROR, (error.ended, str(error.error)))]
+    except RecordError as error:
+        return [_said(ERROR, (None, str(error)))]
+    return [*found, _said(STATE, (number, state))]
+
+
+def _said(cause: str, told: tuple[Any, Any]) -> Row:
+    return Row(0, 0, 0, cause, "", b"", b"", pickle.dumps(told))
+
+
+def _batches(rows: list[Row]) -> Iterator[pa.RecordBatch]:
+    for first in range(0, len(rows), _CHUNK):
+        columns = zip(*rows[first : first + _CHUNK], strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
