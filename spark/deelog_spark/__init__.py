@@ -1,14 +1,14 @@
-"""The Spark job that turns a change topic into its differences, and the DataFrame everybody else starts from."""
+"""The Spark job that turns a change topic into its differences, and the DataFrames everybody else starts from."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deelog_spark.frames import changes
     from deelog_spark.job import DiffJob
+    from deelog_spark.reading import changes, latest
 
-__all__ = ["DiffJob", "changes"]
+__all__ = ["DiffJob", "changes", "latest"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,8 +17,8 @@ def __getattr__(name: str) -> Any:
         from deelog_spark.job import DiffJob
 
         return DiffJob
-    if name == "changes":
-        from deelog_spark.frames import changes
+    if name in ("changes", "latest"):
+        from deelog_spark import reading
 
-        return changes
+        return getattr(reading, name)
     raise AttributeError(name)

@@ -203,6 +203,11 @@ class Checkpoint:
         numbers = [int(p.stem) for p in (self.root / "state").glob("*.json")]
         return self.state(max(numbers)) if numbers else None
 
+    def now(self) -> Batch | None:
+        """The newest state, be it the start's; None where the job never got so far. Needs no lock."""
+        told = self._read("start.json")
+        return None if told is None else self.latest() or _batch(told["state"])
+
     def rows_path(self, number: int) -> Path:
         """Where a batch's materialised rows lie."""
         return self.root / "rows" / f"{number}.parquet"

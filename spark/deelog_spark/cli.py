@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 )
 @click.option("--available-now", is_flag=True, help="Read to the end of the topic as it is now, then exit.")
 @click.option("--progress", is_flag=True, help="Show the totals: one line, renewed, on a terminal.")
-def diff(path: Path, available_now: bool, progress: bool) -> None:
+@click.option("--status", "ask", is_flag=True, help="Tell lag, open resets and last batch of a job, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object.")
+def diff(path: Path, available_now: bool, progress: bool, ask: bool, as_json: bool) -> None:
     """Turn a cache's change topic into <topic>.diff: creates, updates and deletes, each once.
 
     Prints one line once it runs and stops cleanly on SIGTERM and Ctrl-C. On a record that is not deelog's it prints
@@ -32,6 +35,7 @@ def diff(path: Path, available_now: bool, progress: bool) -> None:
     from deelog_schemas.config import load
     from deelog_spark.job import DiffJob
     from deelog_spark.kafka import KafkaException, unreachable
+    from deelog_spark.status import status
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     show = Progress() if progress and sys.stderr.isatty() else None
@@ -41,6 +45,9 @@ def diff(path: Path, available_now: bool, progress: bool) -> None:
     job = None
     try:
         config = load(path, "diff")
+        if ask:
+            _tell(status(config), as_json)
+            return
         job = DiffJob(config, on_batch=None if show is None else show)
         _stop_on_signals(job)
         job.start(available_now)
@@ -58,6 +65,12 @@ def diff(path: Path, available_now: bool, progress: bool) -> None:
             job.stop()
         if show is not None:
             show.close()
+
+
+def _tell(told: dict[str, Any], as_json: bool) -> None:
+    from deelog_spark.status import lines
+
+    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
 
 
 def _stop_on_signals(job: DiffJob) -> None:

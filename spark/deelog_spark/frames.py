@@ -1,4 +1,4 @@
-"""The job's DataFrames: a batch cut by header, filtered by mark, fed to the sinks; and `changes()` for everybody else.
+"""The job's DataFrames: a batch cut by header, filtered by mark, fed to the sinks.
 
 Values stay in the JVM until the Kafka sink takes them: the plan and the filter get the 24-byte header and the control
 header alone (6.4 µs per record against 8.4 with key and value through Python). Both are the same walk (`marks.py`),
@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME
 from deelog_spark.errors import DiffError
 from deelog_spark.marks import Ended, Marks, Segment, located
 from deelog_spark.rows import CHANGE, ROW_ORDER, ROW_SCHEMA, Renderer, Row
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
     from deelog_spark.writer import Writer, Written
 
@@ -337,33 +337,3 @@ def kafka_options(config: Config) -> dict[str, str]:
         "includeHeaders": "true",
         "failOnDataLoss": "true",
     }
-
-
-def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
-    """The diff topic as a streaming DataFrame, one row per difference, in order per key.
-
-    Columns: cache, segment (int), op (c, u, d), key, before and after (struct key, value, expires_at: milliseconds
-    or null), epoch, sequence (position of the cause), cause (change, reset), ts (timestamp). Keys and values are
-    strings, or binary with format `bytes`. `before` has the value on rows of a reset and with `before.image=full`,
-    else the key alone; it is null on c. `options` are the Kafka source's own, such as startingOffsets (default
-    earliest). A record that is not ours stops the query. Stateless: nothing runs in Python.
-    """
-    from pyspark.sql import functions as F
-
-    wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
-    raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
-    records = cut(raw)
-    kind = F.hex(F.substring("header", 1, 2))
-    foreign = F.raise_error(
-        F.concat(
-            F.lit(f"{config.topics.diff}["),
-            F.col("partition"),
-            F.lit("]@"),
-            F.col("offset"),
-            F.lit(": this record was not written by the diff job of this version"),
-        )
-    )
-    change, tombstone = f"01{int(Kind.CHANGE):02X}", f"01{int(Kind.TOMBSTONE):02X}"
-    wanted_row = F.when(kind == change, True).when(kind == tombstone, False).otherwise(foreign.cast("boolean"))
-    rows = records.where(wanted_row).withColumn("cause", F.lit(None).cast("string"))
-    return decoded(rows, config).drop("partition", "offset")

@@ -12,7 +12,7 @@ from deelog_schemas import canonical
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
-from deelog_spark import DiffJob, changes
+from deelog_spark import DiffJob
 from deelog_spark.errors import BusyError, CheckpointError, TopicError
 from tests.spark import scenes
 from tests.spark.reference import expected, in_parquet, in_topic, read, unordered
@@ -374,38 +374,6 @@ def test_topics_that_do_not_fit(kafka: Broker, prefix: str, tmp_path: Path, spar
     admin.create_topics([NewTopic(config.topics.diff, num_partitions=3)])[config.topics.diff].result(30)
     with pytest.raises(TopicError, match="3 partitions"):
         run(config, spark)
-
-
-def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
-    config = configured(kafka, prefix, tmp_path, before_image="full", cache_value_format="bytes", max_entry_bytes=1000)
-    cache = Cache(config)
-    run(config, spark)
-    cache.put(cache.key(0, 0), b"\xff\x00", expires_at=1_800_000_000_000)
-    cache.put(cache.key(0, 0), b"w")
-    cache.put(cache.key(0, 0), None)
-    cache.put(cache.key(1, 0), b"lost", lost=True)
-    cache.reset(1)
-    run(config, spark)
-    query = changes(spark, config).writeStream.format("memory").queryName(prefix).trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(60)
-    finally:
-        query.stop()
-    rows = [r.asDict(recursive=True) for r in spark.table(prefix).orderBy("segment", "sequence").collect()]
-    assert list(rows[0]) == [
-        "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts"
-    ]  # fmt: skip
-    key = cache.key(0, 0).decode()
-    value = {"key": key, "value": bytearray(b"\xff\x00"), "expires_at": 1_800_000_000_000}
-    assert [(r["op"], r["before"] and bytes(r["before"]["value"]), r["cause"]) for r in rows] == [
-        ("c", None, "change"),
-        ("u", b"\xff\x00", "change"),
-        ("d", b"w", "change"),
-        ("c", None, "reset"),
-    ]
-    assert rows[0]["after"] == value
-    assert rows[0]["ts"] is not None
-    assert (rows[0]["epoch"], rows[0]["sequence"], rows[0]["cache"], rows[0]["segment"]) == (1, 1, "c", 0)
 
 
 def test_schemas_and_no_tombstones(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:

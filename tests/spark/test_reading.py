@@ -1,0 +1,138 @@
+"""What jobs of others start from: `changes` and `latest`, against the imagined cache itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from deelog_schemas.config import Config
+from deelog_schemas.operation import Entry
+from deelog_spark import changes, latest
+from deelog_spark.errors import DiffError, LossError, TopicError
+from tests.spark import scenes
+from tests.spark.test_diff_job import configured, run
+from tests.support.changes import Cache, settled_ends
+from tests.support.kafka import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def entries(rows: DataFrame) -> dict[bytes, Entry]:
+    """The rows of `latest` as a cache holds them."""
+    found = {row.key.encode(): Entry(row.key.encode(), row.value.encode(), row.expires_at) for row in rows.collect()}
+    assert len(found) == rows.count()
+    return found
+
+
+def diff_ends(config: Config, partitions: int) -> dict[int, int]:
+    return settled_ends(",".join(config["bootstrap.servers"]), config.topics.diff, partitions)
+
+
+def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    config = configured(kafka, prefix, tmp_path, before_image="full", cache_value_format="bytes", max_entry_bytes=1000)
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"\xff\x00", expires_at=1_800_000_000_000)
+    cache.put(cache.key(0, 0), b"w")
+    cache.put(cache.key(0, 0), None)
+    cache.put(cache.key(1, 0), b"lost", lost=True)
+    cache.reset(1)
+    run(config, spark)
+    query = changes(spark, config).writeStream.format("memory").queryName(prefix).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    rows = [r.asDict(recursive=True) for r in spark.table(prefix).orderBy("segment", "sequence").collect()]
+    assert list(rows[0]) == [
+        "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts"
+    ]  # fmt: skip
+    key = cache.key(0, 0).decode()
+    value = {"key": key, "value": bytearray(b"\xff\x00"), "expires_at": 1_800_000_000_000}
+    assert [(r["op"], r["before"] and bytes(r["before"]["value"]), r["cause"]) for r in rows] == [
+        ("c", None, "change"),
+        ("u", b"\xff\x00", "change"),
+        ("d", b"w", "change"),
+        ("c", None, "reset"),
+    ]
+    assert rows[0]["after"] == value
+    assert rows[0]["ts"] is not None
+    assert (rows[0]["epoch"], rows[0]["sequence"], rows[0]["cache"], rows[0]["segment"]) == (1, 1, "c", 0)
+
+
+def test_latest_is_what_the_cache_holds(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    scenes.scripted(cache)
+    scenes.close(cache)
+    run(config, spark)
+    then, held = diff_ends(config, cache.partitions), cache.entries()
+    assert entries(latest(spark, config)) == held
+    assert len(held) > 5
+    player = scenes.Player(cache, 3)
+    for _ in range(30):
+        player.turn()
+    player.finish()
+    run(config, spark)
+    now = latest(spark, config)
+    assert now.columns == [
+        "cache", "segment", "key", "value", "expires_at", "epoch", "sequence", "cause", "ts", "partition", "offset"
+    ]  # fmt: skip
+    assert entries(now) == cache.entries() != held
+    assert entries(latest(spark, config, as_of=then)) == held
+    assert entries(latest(spark, config, as_of=dict.fromkeys(then, 0))) == {}
+
+
+def test_latest_has_no_tombstone_and_no_key_whose_delete_compaction_took(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    config = configured(kafka, prefix, tmp_path, tombstones_on_delete="false", cache_value_format="bytes")
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"a")
+    cache.put(cache.key(0, 0), None)
+    cache.put(cache.key(0, 1), b"\xff\x00", expires_at=1_800_000_000_000)
+    run(config, spark)
+    (row,) = latest(spark, config).collect()
+    assert (row.key.encode(), bytes(row.value), row.expires_at) == (cache.key(0, 1), b"\xff\x00", 1_800_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("as_of", "said"),
+    [
+        ({0: 0}, r"as_of names partitions \[0\].*has \[0, 1\]: name each"),
+        ({0: 0, 1: 0, 2: 0}, "name each"),
+        ({0: 0, 1: 10**9}, "as_of asks for 1000000000"),
+        ({0: -1, 1: 0}, "as_of asks for -1"),
+        ({0: 0, 1: 0}, r"may be compacted by now.*min.compaction.lag.ms is 1\)"),
+    ],
+)
+def test_offsets_that_cannot_be_answered(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, as_of: dict[int, int], said: str
+) -> None:
+    config = configured(kafka, prefix, tmp_path, reader_max_lag_ms=1)
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"a")
+    run(config, spark)
+    kind = LossError if set(as_of) == {0, 1} else DiffError
+    with pytest.raises(kind, match=said):
+        latest(spark, config, as_of=as_of)
+
+
+def test_latest_without_a_diff_topic(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    with pytest.raises(TopicError, match=f"topic {prefix}.c.diff does not exist"):
+        latest(spark, configured(kafka, prefix, tmp_path))
+
+
+def test_what_is_not_ours_stops_the_question(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"a")
+    run(config, spark)
+    with cache.batch():
+        cache.raw(config.topics.diff, 0, b"k", b"v", [])
+    found: Any = latest(spark, config)
+    with pytest.raises(Exception, match="was not written by the diff job of this version"):
+        found.collect()
