@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -37,6 +38,10 @@ from tests.support.changes import Cache, config_of, settled_ends
 
 VALUE = b"v" * 100
 WRITTEN_AT_ONCE = 10_000
+JOIN_TASKS = 8
+"""The peer's hash maps must fit into memory: of each of 2 tasks they do not."""
+MEMORY = "3g"
+"""Of the JVM, for the peer's sake; the job itself has 1g."""
 FREE_SECONDS = 0.5
 """What a reset may take beside the scan."""
 
@@ -201,7 +206,9 @@ def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure
     for segment in range(cache.segments):
         cache.reset(segment)
     rows = [scan(spark, config, changes, everywhere, begin), scan(spark, config, diff, everywhere, {})]
+    spark.conf.set("spark.sql.shuffle.partitions", JOIN_TASKS)
     joined = cost(lambda: join(*rows)).wall
+    spark.conf.unset("spark.sql.shuffle.partitions")
     every = batch_seconds(run_job(spark, config)) - idle
     yield "spark_idle_batch", idle, "s"
     yield "spark_scan", bare, "s"
@@ -219,8 +226,12 @@ def main() -> None:
     options.add_argument("--segments", type=int, default=256)
     options.add_argument("--partitions", type=int, default=4)
     given = options.parse_args()
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-memory {MEMORY} pyspark-shell")
     with kafka() as bootstrap, tempfile.TemporaryDirectory() as folder:
-        figures = list(measure(bootstrap, given.records, given.segments, given.partitions, Path(folder)))
+        figures = []
+        for figure in measure(bootstrap, given.records, given.segments, given.partitions, Path(folder)):
+            figures.append(figure)
+            _tell("{} {:.4g} {}\n".format(*figure))
     show(figures, given.json)
 
 
