@@ -23,13 +23,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from deelog_spark.errors import BusyError, CheckpointError
 from deelog_spark.marks import Open, Segment
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 LAYOUT: Final = 2
 START: Final = -1
@@ -212,15 +209,14 @@ class Checkpoint:
         """Where a batch's materialised rows lie."""
         return self.root / "rows" / f"{number}.parquet"
 
-    def write_rows(self, number: int, rows: DataFrame) -> Path:
-        """Computes a batch's rows into files that count for nothing until `write_plan`; where they lie."""
-        temporary = self.rows_path(number).with_suffix(".tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        rows.write.parquet(temporary.as_uri())
-        return temporary
+    def rows_draft(self, number: int) -> Path:
+        """Where to put a batch's rows, as a directory that is not there; they count once `write_plan` moves them."""
+        draft = self.rows_path(number).with_suffix(".tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        return draft
 
     def write_plan(self, batch: Batch, written: Path | None) -> Batch:
-        """Puts the rows of `write_rows`, if there are any, in their place, then the plan."""
+        """Puts the rows, if there are any in the draft `written`, in their place, then the plan."""
         if written is not None:
             if batch.rows:
                 path = self.rows_path(batch.number)

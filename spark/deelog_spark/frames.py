@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -103,50 +104,99 @@ def cut(raw: DataFrame) -> DataFrame:
 
 def walk(records: DataFrame, task: Walk, small: bool) -> list[Walked]:
     """Walks every partition of a batch by headers alone; a `small` batch on the driver, without Python workers."""
-    from pyspark.sql import functions as F
-
-    size = F.octet_length("key") + F.coalesce(F.octet_length("value"), F.lit(0))
-    headers = records.select("partition", "offset", "header", "control", size.alias("size"))
+    headers = records.select("partition", "offset", "header", "control", _size())
     mapper = functools.partial(_walk, task)
     if small:
-        table = headers.toArrow()
-        parts = [table.filter(pc.equal(table["partition"], p)) for p in pc.unique(table["partition"])]
-        found = [blob for part in parts for batch in mapper(iter(part.to_batches())) for blob in batch["blob"]]
+        parts = by_partition(headers.toArrow())
+        found = [blob for _, part in parts for batch in mapper(iter([part])) for blob in batch["blob"]]
         return sorted((pickle.loads(blob.as_py()) for blob in found), key=lambda w: w.partition)
     rows = headers.mapInArrow(mapper, _BLOB).collect()
     return sorted((pickle.loads(row["blob"]) for row in rows), key=lambda w: w.partition)
 
 
+def _size() -> Column:
+    from pyspark.sql import functions as F
+
+    return (F.octet_length("key") + F.coalesce(F.octet_length("value"), F.lit(0))).alias("size")
+
+
+def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """A small table as one batch per partition, in its order."""
+    for partition in pc.unique(table["partition"]):
+        (batch,) = table.filter(pc.equal(table["partition"], partition)).combine_chunks().to_batches()
+        yield partition.as_py(), batch
+
+
 def _walk(task: Walk, batches: Batches) -> Batches:
-    marks = task.marks()
-    place = (-1, -1)
-    error = None
-    total = 0
+    walker = Walker(task)
     for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns]
-        for partition, offset, raw, control, size in zip(*columns, strict=True):
-            if error is not None:
-                continue
-            _in_order(place, partition, offset)
-            place = (partition, offset)
-            try:
-                if size is None:
-                    raise RecordError("the record has no key")
-                total += size
-                marks.step(partition, offset, raw, control)
-            except RecordError as problem:
-                error = str(located(problem, task.topic, partition, offset, raw, control))
-    if place[0] >= 0:
-        found = Walked(place[0], marks.now, marks.ended, marks.records, marks.repeats, total, error)
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["blob"])
+        if walker.error is None and len(batch):
+            walker.take(batch)
+    if walker.place[0] >= 0:
+        yield _blob(walker.found)
 
 
-def _in_order(place: tuple[int, int], partition: int, offset: int) -> None:
-    if place[0] not in (-1, partition) or offset <= place[1]:
+class Walker:
+    """Walks one partition, an Arrow batch at a time, with the columns that `walk` selects."""
+
+    def __init__(self, task: Walk) -> None:
+        self._task, self._marks = task, task.marks()
+        self.place = (-1, -1)
+        self.error: str | None = None
+        self._size = 0
+
+    def take(self, batch: pa.RecordBatch) -> Any:
+        """Which of the batch's rows count; where one is not ours, `error` says so and the answer is worth nothing."""
+        self.place = _in_order(self.place, batch)
+        without = np.flatnonzero(batch["size"].is_null())
+        good = batch.slice(0, without[0]) if len(without) else batch
+        self._size += pc.sum(good["size"]).as_py() or 0
+        row = len(good)
+        try:
+            flags = self._marks.steps(self.place[0], *_walked(good))
+            if row == len(batch):
+                return flags
+            problem = RecordError("the record has no key")
+        except RecordError as refused:
+            problem, row = refused, self._marks.row
+        where = [batch[name][row].as_py() for name in ("offset", "header", "control")]
+        self.error = str(located(problem, self._task.topic, self.place[0], *where))
+        return None
+
+    @property
+    def ended(self) -> bool:
+        """Whether a reset has ended: how it differs rests on more than this walk."""
+        return bool(self._marks.ended)
+
+    @property
+    def found(self) -> Walked:
+        """What there was up to here."""
+        marks = self._marks
+        return Walked(self.place[0], marks.now, marks.ended, marks.records, marks.repeats, self._size, self.error)
+
+
+def _blob(found: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["blob"])
+
+
+def _walked(batch: pa.RecordBatch) -> tuple[Any, pa.BinaryArray, pa.Array]:
+    """What `Marks.steps` takes of a batch."""
+    return batch["offset"].to_numpy(), batch["header"].cast(pa.binary()), batch["control"]
+
+
+def _in_order(place: tuple[int, int], batch: pa.RecordBatch) -> tuple[int, int]:
+    """The batch's last place; DiffError unless it continues `place`, one partition in offset order."""
+    partitions, offsets = batch["partition"].to_numpy(), batch["offset"].to_numpy()
+    before = np.concatenate(([place[1]], offsets[:-1]))
+    first = place[0] if place[0] >= 0 else partitions[0]
+    wrong = np.flatnonzero((partitions != first) | (offsets <= before))
+    if len(wrong):
+        at = wrong[0]
         raise DiffError(
-            f"a task got {partition}@{offset} behind {place[0]}@{place[1]}: one task must read one whole partition in "
-            "order; remove minPartitions and maxRecordsPerPartition"
+            f"a task got {partitions[at]}@{offsets[at]} behind {first}@{before[at]}: one task must read one whole "
+            "partition in order; remove minPartitions and maxRecordsPerPartition"
         )
+    return int(first), int(offsets[-1])
 
 
 def kept(records: DataFrame, task: Walk) -> DataFrame:
@@ -156,9 +206,12 @@ def kept(records: DataFrame, task: Walk) -> DataFrame:
 
     def flags(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         marks = task.marks()
-        for columns in batches:
-            rows = zip(*(column.to_pylist() for column in columns), strict=True)
-            yield pa.array([marks.step(*row) for row in rows], pa.bool_())
+        for partition, offset, header, control in batches:
+            if len(partition):
+                rows = (offset.to_numpy(), header.cast(pa.binary()), control)
+                yield pa.array(marks.steps(partition[0].as_py(), *rows))
+            else:
+                yield pa.array([], pa.bool_())
 
     flags.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
     arrow_udf: Any = F.arrow_udf  # type: ignore[attr-defined]
@@ -178,12 +231,11 @@ def kept(records: DataFrame, task: Walk) -> DataFrame:
 
 def kept_table(records: DataFrame, task: Walk) -> pa.Table:
     """The same of a small batch, brought to the driver."""
-    table = records.toArrow()
-    names = ("partition", "offset", "header", "control")
-    rows = list(zip(*(table[name].to_pylist() for name in names), strict=True))
-    counts: dict[int, Marks] = {}
-    flags = [counts.setdefault(row[0], task.marks()).step(*row) for row in rows]
-    table = table.filter(pa.array(flags, pa.bool_()))
+    table, parts = records.toArrow(), []
+    for partition, batch in by_partition(table):
+        flags = task.marks().steps(partition, *_walked(batch))
+        parts.append(pa.table(batch).filter(pa.array(flags)))
+    table = pa.concat_tables(parts) if parts else table
     columns = {
         "ordinal": pa.repeat(pa.scalar(0, pa.int32()), len(table)),
         "cause": pa.repeat(pa.scalar(CHANGE), len(table)),
@@ -222,6 +274,44 @@ def write_kafka(
     return [pickle.loads(row["blob"]) for row in rows.mapInArrow(task, _BLOB).collect()]
 
 
+def pass_on(
+    records: DataFrame, task: Walk, config: Config, checkpoint: str, batch: int, ends: dict[int, int]
+) -> list[tuple[Walked, Written]]:
+    """Walks a batch and writes it to the diff topic in one reading.
+
+    A partition in which a reset ends, or that holds what is not ours, is left unwritten: its walk says so.
+    """
+    columns = records.select("partition", "offset", "header", "control", "key", "value", _size())
+    mapper = functools.partial(_pass_on, task, config, checkpoint, batch, ends)
+    return [pickle.loads(row["blob"]) for row in columns.mapInArrow(mapper, _BLOB).collect()]
+
+
+def _pass_on(
+    task: Walk, config: Config, checkpoint: str, batch: int, ends: dict[int, int], batches: Batches
+) -> Batches:
+    from deelog_spark.writer import Halt
+
+    walker = Walker(task)
+    some = (one for one in batches if len(one))
+    first = next(some, None)
+    if first is None:
+        return
+
+    def rows() -> Iterator[Row]:
+        for one in itertools.chain([first], some):
+            flags = walker.take(one)
+            if walker.error is not None or walker.ended:
+                raise Halt
+            kept = one if flags.all() else one.filter(pa.array(flags))
+            columns = (kept[name].to_pylist() for name in ("partition", "offset", "header", "key", "value"))
+            for partition, offset, header, key, value in zip(*columns, strict=True):
+                yield Row(partition, offset, 0, CHANGE, "", header, key, value)
+
+    partition = first["partition"][0].as_py()
+    written = _writer(config).write(partition, rows(), checkpoint, batch, ends[partition])
+    yield _blob((walker.found, written))
+
+
 _writers: dict[str, Writer] = {}
 
 
@@ -238,8 +328,7 @@ def _writer(config: Config) -> Writer:
 
 def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool, batches: Batches) -> Batches:
     for partition, group in itertools.groupby(rows_of(batches), key=lambda row: row.partition):
-        written = _writer(config).write(partition, group, checkpoint, batch, ends[partition], first)
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(written)], pa.binary())], ["blob"])
+        yield _blob(_writer(config).write(partition, group, checkpoint, batch, ends[partition], first))
 
 
 def rows_of(batches: Batches) -> Iterator[Row]:

@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 
 from deelog_schemas.config import Config
-from deelog_schemas.errors import RecordError
 from deelog_spark import frames, regions
 from deelog_spark.checkpoint import START, Batch, Checkpoint, Totals
 from deelog_spark.errors import CheckpointError, DiffError, LossError
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
-from deelog_spark.planner import START_OVER, Planner, foreign
+from deelog_spark.planner import START_OVER, Planner
 from deelog_spark.rows import CHANGE, RESET, Renderer, Row
 from deelog_spark.session import JARS_VARIABLE, session
 from deelog_spark.writer import Writer, Written
@@ -48,6 +47,10 @@ _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _RENEW_SECONDS: Final = 3600.0
+
+
+_Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
+"""A batch that the Kafka sink has, what it got, and its rows for the other sinks."""
 
 
 class DiffJob:
@@ -255,33 +258,53 @@ class DiffJob:
             )
         records = frames.cut(raw)
         plan = self._checkpoint.plan(number)
-        if plan is None or (plan.checkpoint, plan.begin, plan.end) != (before.checkpoint, before.end, end):
-            plan = plans.batch(records, before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES)
+        if plan is not None and (plan.checkpoint, plan.begin, plan.end) != (before.checkpoint, before.end, end):
+            plan = None
+        few = sum(end[p] - before.end[p] for p in end) <= self.SMALL_RECORDS
+        done = None if few or plan is not None else self._passed_on(plans, records, before, number, end)
+        plan, found, rows = done or self._planned(plans, records, before, number, end, plan)
+        plans.refuse(written.error for written in found)
+        counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
+        for written in found:
+            _count(counted, written.ops)
+        if self._parquet is not None and any(any(ops.values()) for ops in counted.values()):
+            self._parquet.write(self._decoded(rows()), plan.checkpoint, number)
+        state = plan.done(before.totals, counted)
+        self._renew(state)
+        self._checkpoint.write_state(state)
+        return state
+
+    def _passed_on(
+        self, plans: Planner, records: DataFrame, before: Batch, number: int, end: dict[int, int]
+    ) -> _Done | None:
+        """A large batch in one reading; None where a reset ends in it.
+
+        Nothing has to be remembered of it before: without resets a batch is the same whenever it is walked. Partitions
+        that were written are found written when the whole batch is planned after all.
+        """
+        task = plans.walk(before, frozenset())
+        found = frames.pass_on(records, task, self.config, before.checkpoint, number, end)
+        plans.refuse(walked.error for walked, _ in found)
+        if any(walked.ended for walked, _ in found):
+            return None
+        plan = plans.gathered(before, number, end, [walked for walked, _ in found])
+        return plan, [written for _, written in found], lambda: frames.kept(records, task)
+
+    def _planned(
+        self, plans: Planner, records: DataFrame, before: Batch, number: int, end: dict[int, int], plan: Batch | None
+    ) -> _Done:
+        plan = plan or plans.batch(records, before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES)
         task = plans.walk(before, frozenset(plan.void))
-        rows: DataFrame
         if plan.small:
             table = frames.kept_table(records, task)
             if plan.rows:
                 table = frames.merged_table(table, regions.rows_of(self._checkpoint.rows_path(number)))
             found = self._write(frames.rows_of(table.to_batches()), plan)
-        else:
-            rows = frames.kept(records, task)
-            if plan.rows:
-                rows = frames.merged(rows, self._rows_frame(number), plans.partitions)
-            found = frames.write_kafka(rows, self.config, plan.checkpoint, number, plan.end)
-        counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
-        for written in found:
-            if written.error is not None:
-                raise RecordError(f"{written.error}; {foreign(self.topics.changes)}")
-            _count(counted, written.ops)
-        if self._parquet is not None and any(any(ops.values()) for ops in counted.values()):
-            if plan.small:
-                rows = raw.sparkSession.createDataFrame(table)
-            self._parquet.write(self._decoded(rows), plan.checkpoint, number)
-        state = plan.done(before.totals, counted)
-        self._renew(state)
-        self._checkpoint.write_state(state)
-        return state
+            return plan, found, lambda: self._session().createDataFrame(table)
+        rows = frames.kept(records, task)
+        if plan.rows:
+            rows = frames.merged(rows, self._rows_frame(number), plans.partitions)
+        return plan, frames.write_kafka(rows, self.config, plan.checkpoint, number, plan.end), lambda: rows
 
     def _write(self, rows: Iterator[Row], plan: Batch) -> list[Written]:
         """Writes a small batch's rows, ordered by partition, with the driver's own producers."""

@@ -6,6 +6,10 @@ while a task walks its partition in offset order, says everything. The same obje
 where its rows are filtered for a sink, so the two cannot disagree. `deelog_schemas.fold.SegmentReader` is its
 reference: same records in, same marks, repeats and resets out.
 
+`steps` takes a whole Arrow batch. Segments in which nothing but new changes happens, nearly all of them nearly always,
+are settled in numpy (0.3 µs per record); the others go through `step`, record by record (4 µs). Weighed: `step` in C or
+Rust (a wheel per platform), and all rules in numpy (a running maximum does not know of open resets).
+
 A task must be one whole Kafka partition in offset order; that is why `minPartitions` and `maxRecordsPerPartition`
 are refused.
 """
@@ -14,7 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, POSITION_BYTES, SIZE, VERSION, Kind
@@ -74,6 +82,27 @@ class Ended:
     end: int
 
 
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def _matrix(headers: pa.BinaryArray) -> npt.NDArray[np.uint8] | None:
+    """Headers as rows of bytes, without a copy; None where not all of them are as long as ours."""
+    if headers.null_count or not len(headers):
+        return None
+    _, ends, data = headers.buffers()
+    bounds = np.frombuffer(ends, np.int32)[headers.offset : headers.offset + len(headers) + 1]
+    if not (np.diff(bounds) == SIZE).all():
+        return None
+    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].reshape(-1, SIZE)
+
+
+def _number(raw: npt.NDArray[np.uint8], first: int, kind: str) -> npt.NDArray[Any]:
+    """A big-endian column of the matrix."""
+    width = np.dtype(kind).itemsize
+    return np.ascontiguousarray(raw[:, first : first + width]).view(kind)[:, 0].astype(kind[1:])
+
+
 def waiting() -> Open:
     """The state of a segment that can only go on from a new reset."""
     return Open("", "lost", -1, ZERO, ZERO)
@@ -95,6 +124,65 @@ class Marks:
         self.now: dict[int, Segment] = {}
         self.ended: list[Ended] = []
         self.records = self.kept = self.repeats = 0
+        self.row = 0
+        """Of the last batch, the row that `steps` refused."""
+
+    def steps(self, partition: int, offsets: Numbers, headers: pa.BinaryArray, controls: pa.Array) -> Flags:
+        """`step` of each row of a batch, in order; raises the `RecordError` of its row `row`."""
+        counts = np.zeros(len(offsets), np.bool_)
+        odd = self._plain(partition, headers, counts)
+        for row in range(len(counts)) if odd is None else np.flatnonzero(odd).tolist():
+            self.row = row
+            counts[row] = self.step(partition, int(offsets[row]), headers[row].as_py(), controls[row].as_py())
+        return counts
+
+    def _plain(self, partition: int, headers: pa.BinaryArray, counts: Flags) -> Flags | None:
+        """Settles the segments that only have new changes in this batch; which rows are left, None for all."""
+        raw = _matrix(headers)
+        if raw is None:
+            return None
+        kinds = raw[:, 1]
+        plain = (raw[:, 0] == VERSION) & (raw[:, 2] == 0) & (raw[:, 3] <= _PLAIN_FLAGS)
+        plain &= (kinds == _CHANGE) | (kinds == _TOMBSTONE)
+        segments = _number(raw, 4, ">u4")
+        order = np.argsort(segments, kind="stable")
+        sorted_ = segments[order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = sorted_[1:] != sorted_[:-1]
+        starts = np.flatnonzero(first)
+        run = np.cumsum(first) - 1
+        epochs, sequences = _number(raw, 8, ">u4")[order], _number(raw, 12, ">u8")[order]
+        before_epoch, before_sequence = np.empty_like(epochs), np.empty_like(sequences)
+        before_epoch[1:], before_sequence[1:] = epochs[:-1], sequences[:-1]
+        known = [self._known(number, partition) for number in sorted_[starts].tolist()]
+        marks = [position_tuple(segment.mark) if segment is not None else (0, 0) for segment in known]
+        before_epoch[starts] = [epoch for epoch, _ in marks]
+        before_sequence[starts] = [sequence for _, sequence in marks]
+        level = epochs == before_epoch
+        above = (epochs > before_epoch) | (level & (sequences > before_sequence))
+        # The tombstone behind a delete has the delete's position.
+        same = level & (sequences == before_sequence) & (kinds[order] == _TOMBSTONE)
+        odd = np.array([segment is None or segment.open is not None for segment in known])
+        odd[run[~(plain[order] & (above | same))]] = True
+        settled = ~odd[run]
+        counts[order[settled]] = above[settled]
+        ends = np.append(starts[1:], len(order)) - 1
+        for index in np.flatnonzero(~odd).tolist():
+            segment = known[index]
+            assert segment is not None
+            segment.mark = raw[order[ends[index]], POSITION_BYTES].tobytes()
+        self.records += int(settled.sum())
+        self.kept += int(above[settled].sum())
+        left = np.zeros(len(order), np.bool_)
+        left[order[~settled]] = True
+        return left
+
+    def _known(self, number: int, partition: int) -> Segment | None:
+        """A segment's state; None where it may not be here, which `step` will say."""
+        found = self.now.get(number)
+        if found is None and self._fits(number, partition):
+            found = self._first(number, partition)
+        return found
 
     def step(self, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> bool:
         """Whether the record at `offset` is a change to tell the world; raises `RecordError` (see `located`)."""
@@ -150,8 +238,12 @@ class Marks:
         segment.open = None
         self.ended.append(Ended(number, reset_id, opened.reason, opened.begin, offset))
 
+    def _fits(self, number: int, partition: int) -> bool:
+        count = self._count
+        return not count or (number < count and partition_of(number, self._partitions, count) == partition)
+
     def _first(self, number: int, partition: int) -> Segment:
-        if self._count and (number >= self._count or partition_of(number, self._partitions, self._count) != partition):
+        if not self._fits(number, partition):
             raise RecordError(
                 f"segment {number} does not belong on this partition with segment.count={self._count}: the record was "
                 "written with another segment.count or by something else"

@@ -189,16 +189,17 @@ class Planner:
     def _folded(
         self, number: int, new: regions.Region, wanted: Iterable[int], work: regions.Work
     ) -> tuple[Path, dict[int, Segment | None]]:
-        """Folds segments in Spark: the rows, written for `write_plan`, and what the work says of each segment.
+        """Folds segments: the rows, drafted for `write_plan`, and what the work says of each segment.
 
         Raises RecordError and `fold.Void`.
         """
         diff = self.topics.diff
         begins, ends = self._cluster.begins(diff, self.partitions), self._cluster.ends(diff, self.partitions)
         old = regions.Region(diff, {p: begins[p] for p in new.end}, {p: ends[p] for p in new.end})
-        rows = regions.folded(self._spark(), self.config, self._layout, old, new, wanted, work)
-        written = self._checkpoint.write_rows(number, rows)
-        return written, regions.said(written)
+        place = self._checkpoint.rows_draft(number)
+        layout = self._layout
+        regions.folded(self._spark, self._cluster, self.config, layout, (old, new), wanted, work, place)
+        return place, regions.said(place)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -217,9 +218,7 @@ class Planner:
         few = sum(end[p] - before.end[p] for p in end) <= small
         while True:  # each turn takes one more end out of count
             walked = frames.walk(records, self.walk(before, frozenset(void)), few)
-            for found in walked:
-                if found.error is not None:
-                    raise RecordError(f"{found.error}; {foreign(self.topics.changes)}")
+            self.refuse(found.error for found in walked)
             ended = [one for w in walked for one in w.ended]
             try:
                 written = self._resets(before, number, ended, frozenset(void)) if ended else None
@@ -230,6 +229,19 @@ class Planner:
                 void.add((problem.ended.segment, problem.ended.end))
                 log.warning("%s", problem.error)
                 self._ask([problem.ended.segment], "a reset did not match its count and digest")
+        rows = regions.count(written)
+        plan = replace(self.gathered(before, number, end, walked), rows=rows, void=sorted(void))
+        plan = replace(plan, small=few and rows <= small and sum(w.size for w in walked) <= bytes_)
+        return self._checkpoint.write_plan(plan, written)
+
+    def refuse(self, errors: Iterable[str | None]) -> None:
+        """Raises the first error of a task: RecordError, with the remedy."""
+        for error in errors:
+            if error is not None:
+                raise RecordError(f"{error}; {_foreign(self.topics.changes)}")
+
+    def gathered(self, before: Batch, number: int, end: dict[int, int], walked: Iterable[frames.Walked]) -> Batch:
+        """The plan of a batch as its walk tells it, without rows of resets."""
         segments, totals = dict(before.segments), Totals(batches=1)
         for found in walked:
             segments.update(found.segments)
@@ -238,13 +250,10 @@ class Planner:
             totals = totals.plus(Totals(records=found.records, repeats=found.repeats, resets=own))
         if totals.repeats:
             log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
-        rows = regions.count(written)
-        plan = Batch(before.checkpoint, number, before.end, end, segments, totals, rows, void=sorted(void))
-        plan = replace(plan, small=few and rows <= small and sum(w.size for w in walked) <= bytes_)
-        return self._checkpoint.write_plan(plan, written)
+        return Batch(before.checkpoint, number, before.end, end, segments, totals)
 
     def _resets(self, before: Batch, number: int, ended: list[Ended], void: frozenset[tuple[int, int]]) -> Path:
-        """The rows of the resets that end in a batch, written for `write_plan`."""
+        """The rows of the resets that end in a batch, drafted for `write_plan`."""
         begins = self._cluster.begins(self.topics.changes, self.partitions)
         by_segment: dict[int, list[Ended]] = {}
         low: dict[int, int] = {}
@@ -306,7 +315,7 @@ def _resets(
     return fold.resets(tables, renderer, partition, before, ended[number], void, begins[partition]), None
 
 
-def foreign(topic: str) -> str:
+def _foreign(topic: str) -> str:
     """The remedy for a record that is not ours."""
     return (
         f"stop what else writes to {topic}; then ask for a reset of every segment of that partition (signal "

@@ -100,6 +100,7 @@ def _check_as_of(
             raise LossError(
                 f"{topic}[{partition}] holds offsets [{begins[partition]}, {ends[partition]}], as_of asks for {offset}"
             )
+    for partition, offset in as_of.items():
         # Compaction takes a record when a later one of its key is older than the lag: the first one that does not
         # count tells whether any could be.
         behind = next(cluster.read(topic, partition, offset, ends[partition]), None)

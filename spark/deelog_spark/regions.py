@@ -5,9 +5,12 @@ from a known offset on. Spark reads both, filters by header in the JVM, and give
 diff topic's first, each in offset order; there `fold.py`, the reference itself, folds them. Memory is that of one
 segment's entries, old and new, whatever the topic holds.
 
-Weighed: the driver reading both topics with its own client (one core, all entries of a partition in its memory: 12 µs
-per record), an aggregation and a join by key in the JVM (the fold's rules would stand there a second time, in SQL, and
-count and digest with them), and this.
+Small regions the driver reads itself, and folds by the same functions: Spark takes a second to begin with, and many
+more where it is cold.
+
+Weighed: the driver alone (one core, all entries of a partition in its memory: 12 µs per record), an aggregation and a
+join by key in the JVM (the fold's rules would stand there a second time, in SQL, and count and digest with them), and
+this.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import JsonCodec
@@ -34,6 +38,7 @@ from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
 from deelog_spark import frames
 from deelog_spark.fold import Void
+from deelog_spark.kafka import Cluster
 from deelog_spark.rows import RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
 
 if TYPE_CHECKING:
@@ -43,6 +48,9 @@ STATE: Final = "state"
 """Cause of a row that is no row: what a task has to say beside its rows, pickled in `value`."""
 ERROR: Final = "error"
 """The same, of what stopped it."""
+SMALL_RECORDS: Final = 50_000
+"""Regions of no more offsets are read by the driver, and of no more than SMALL_BYTES of keys and values."""
+SMALL_BYTES: Final = 16 << 20
 _CHUNK: Final = 5_000
 _COLUMNS: Final = ("source", "partition", "offset", "header", "control", "key", "value")
 _OLD: Final = 0
@@ -149,32 +157,72 @@ def read(spark: SparkSession, config: Config, region: Region) -> DataFrame:
 
 
 def folded(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
+    cluster: Cluster,
     config: Config,
     layout: Layout,
-    old: Region,
-    new: Region,
+    regions: tuple[Region, Region],
     segments: Iterable[int],
     work: Work,
+    place: Path,
+) -> None:
+    """Writes to the directory `place` what `work` makes of each of `segments`: rows, and among them STATE and ERROR.
+
+    `regions` are those of the diff topic and of the change topic, of the same partitions.
+    """
+    wanted = frozenset(segments)
+    here = functools.partial(_fold, config, layout, wanted, work)
+    rows = _small(cluster, layout, regions, wanted)
+    if rows is not None:
+        place.mkdir()
+        with pq.ParquetWriter(place / "0.parquet", ROW_SCHEMA) as writer:
+            for batch in here(iter(rows)):
+                writer.write_batch(batch)
+        return
+    both = _both(spark(), config, layout, regions, wanted)
+    both.mapInArrow(functools.partial(_fold_batches, here), ROW_DDL).write.parquet(place.as_uri())
+
+
+def _small(
+    cluster: Cluster, layout: Layout, regions: tuple[Region, Region], wanted: frozenset[int]
+) -> list[tuple[Any, ...]] | None:
+    """The rows of small regions as tasks would get them; None where they are not small."""
+    if sum(region.end[p] - region.begin[p] for region in regions for p in region.end) > SMALL_RECORDS:
+        return None
+    mine = {number.to_bytes(4, "big") for number in wanted}
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    for source, region in enumerate(regions):
+        for partition, end in sorted(region.end.items()):
+            for message in cluster.read(region.topic, partition, region.begin[partition], end):
+                headers = dict(message.headers() or ())
+                header, control = headers.get(HEADER_NAME), headers.get(CONTROL_HEADER_NAME)
+                segment = None if header is None else header[4:8]
+                if segment in mine or header is None or len(header) != SIZE or len(wanted) == layout.segments:
+                    key, value = message.key(), message.value()
+                    rows.append((segment, source, partition, message.offset(), header, control, key, value))
+                    size += len(key or b"") + len(value or b"")
+                    if size > SMALL_BYTES:
+                        return None
+    return sorted(rows, key=lambda row: (row[0] or b"", row[1], row[3]))
+
+
+def _both(
+    spark: SparkSession, config: Config, layout: Layout, regions: tuple[Region, Region], wanted: frozenset[int]
 ) -> DataFrame:
-    """What `work` makes of each of `segments`, one row per `Row`, with rows of STATE and ERROR among them."""
+    """The same rows, by Spark: all of a segment in one task, in order."""
     from pyspark.sql import functions as F
 
-    wanted = sorted(segments)
     number = F.substring("header", 5, 4)
-    both = (
-        read(spark, config, old)
-        .withColumn("source", F.lit(_OLD))
-        .unionByName(read(spark, config, new).withColumn("source", F.lit(1)))
-    )
+    old, new = (read(spark, config, region).withColumn("source", F.lit(n)) for n, region in enumerate(regions))
+    both = old.unionByName(new)
     if len(wanted) < layout.segments:
-        mine = number.isin([F.lit(n.to_bytes(4, "big")) for n in wanted])
+        mine = number.isin([F.lit(n.to_bytes(4, "big")) for n in sorted(wanted)])
         # What is not ours goes to a task as well, which says so.
         both = both.where(mine | F.col("header").isNull() | (F.octet_length("header") != F.lit(SIZE)))
     tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
     grouped = both.withColumn("segment", number).repartition(tasks, "segment")
-    ordered = grouped.sortWithinPartitions("segment", "source", "offset").select("segment", *_COLUMNS)
-    return ordered.mapInArrow(functools.partial(_fold, config, layout, frozenset(wanted), work), ROW_DDL)
+    return grouped.sortWithinPartitions("segment", "source", "offset").select("segment", *_COLUMNS)
 
 
 def count(written: Path | None) -> int:
@@ -198,12 +246,17 @@ def said(written: Path) -> dict[int, Any]:
     return dict(pair for _, pair in told)
 
 
+def _fold_batches(
+    fold: Callable[[Iterator[tuple[Any, ...]]], Iterator[pa.RecordBatch]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return fold(row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+
+
 def _fold(
-    config: Config, layout: Layout, wanted: frozenset[int], work: Work, batches: Iterator[pa.RecordBatch]
+    config: Config, layout: Layout, wanted: frozenset[int], work: Work, rows: Iterator[tuple[Any, ...]]
 ) -> Iterator[pa.RecordBatch]:
     codec = frames.codec_of(config)
     renderer = Renderer(codec)
-    rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
     for raw, group in itertools.groupby(rows, key=operator.itemgetter(0)):
         number = int.from_bytes(raw or b"", "big")
         yield from _batches(_segment(number, Tables(group, layout, codec), layout, wanted, work, renderer))

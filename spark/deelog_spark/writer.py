@@ -58,6 +58,10 @@ def _send_offset(producer: Producer, offset: TopicPartition, group: object) -> N
         raise raised[0]
 
 
+class Halt(Exception):
+    """Raised by rows that are being written: there is more to a partition than they can tell. Nothing of it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What the group holds for one output partition."""
@@ -129,7 +133,7 @@ class Writer:
 
         `end` is the batch's input end. `first` is a start without state, which alone may find no mark or another
         checkpoint's. `renew` writes the mark although it is there. A row that is no record of
-        ours ends the transaction unwritten and comes back as `error`.
+        ours ends the transaction unwritten and comes back as `error`; so does `Halt`, without one.
         """
         mark = Mark(checkpoint, batch, end)
         floor = self._begin(partition, mark, first, renew)
@@ -144,8 +148,10 @@ class Writer:
             if floor is not None:
                 kafka.RETRYING(self._producers[partition].commit_transaction, _FLUSH_SECONDS)
         except RecordError as error:
-            self._abandon(partition)
+            self._abandon(partition, floor)
             result.error = str(error)
+        except Halt:
+            self._abandon(partition, floor)
         except BaseException:
             # What it left open is ended by whoever initialises next.
             self._producers.pop(partition, None)
@@ -183,8 +189,10 @@ class Writer:
                 return floor
         raise AssertionError("unreachable")
 
-    def _abandon(self, partition: int) -> None:
-        """Ends the partition's transaction unwritten."""
+    def _abandon(self, partition: int, floor: int | None) -> None:
+        """Ends the partition's transaction unwritten, if one was begun."""
+        if floor is None:
+            return
         producer = self._producers.pop(partition)
         producer.purge()
         kafka.RETRYING(producer.abort_transaction, _FLUSH_SECONDS)

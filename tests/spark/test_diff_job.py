@@ -12,7 +12,7 @@ from deelog_schemas import canonical
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
-from deelog_spark import DiffJob
+from deelog_spark import DiffJob, regions
 from deelog_spark.errors import BusyError, CheckpointError, TopicError
 from tests.spark import scenes
 from tests.spark.reference import expected, in_parquet, in_topic, read, unordered
@@ -58,6 +58,7 @@ def test_scripted(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
+    monkeypatch.setattr(regions, "SMALL_RECORDS", size)
     config = configured(kafka, prefix, tmp_path)
     cache = Cache(config)
     run(config, spark)  # the job is there before the first record
@@ -83,6 +84,7 @@ def test_random_batches_cut_anywhere(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 45)  # some batches go through the driver, some do not
+    monkeypatch.setattr(regions, "SMALL_RECORDS", 400)  # and some resets
     config = configured(kafka, prefix, tmp_path, diff_max_offsets_per_trigger=30 + 30 * seed)
     cache = Cache(config)
     run(config, spark)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from deelog_schemas import canonical
@@ -83,6 +85,53 @@ def test_as_the_reference(seed: int) -> None:
             if segment.open is not None and reader.open is not None:
                 assert segment.open.reset_id == reader.open.reset_id
                 assert position_tuple(segment.open.mark) == reader.open.mark
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_as_records(seed: int) -> None:
+    """`steps` tells of any batch what `step` tells of its records."""
+    chance = random.Random(seed)
+    vectorised = 0
+    for _ in range(RUNS):
+        rows = calm(chance) if chance.random() < 0.5 else [(raw, control) for raw, control, _ in history(chance)]
+        one, many = Marks({}), Marks({})
+        kept = [one.step(0, offset, *row) for offset, row in enumerate(rows)]
+        found: list[bool] = []
+        while len(found) < len(rows):
+            part = rows[len(found) : len(found) + chance.randint(1, 20)]
+            offsets = np.arange(len(found), len(found) + len(part))
+            headers, controls = (pa.array(column, pa.binary()) for column in zip(*part, strict=True))
+            many.row = -1
+            found += many.steps(0, offsets, headers, controls).tolist()
+            vectorised += many.row < 0
+        assert found == kept
+        assert (many.now, many.ended) == (one.now, one.ended)
+        assert (many.records, many.kept, many.repeats) == (one.records, one.kept, one.repeats)
+    assert vectorised > RUNS  # batches that never came to `step`
+
+
+def calm(chance: random.Random) -> list[tuple[bytes, bytes | None]]:
+    """What a topic holds nearly always: new changes, deletes with their tombstones, a later epoch now and then."""
+    found: list[tuple[bytes, bytes | None]] = []
+    epochs, sequences = [1] * 3, [0] * 3
+    for _ in range(chance.randint(1, 60)):
+        g = chance.randrange(3)
+        epochs[g] += chance.random() < 0.05
+        sequences[g] += chance.choice((1, 1, 1, 2**33))
+        found.append((pack(Kind.CHANGE, 0, g, epochs[g], sequences[g], 0), None))
+        if chance.random() < 0.2:
+            found.append((pack(Kind.TOMBSTONE, 0, g, epochs[g], sequences[g] + (chance.random() < 0.1), 0), None))
+    return found
+
+
+def test_a_refused_row_is_told() -> None:
+    good = pack(Kind.CHANGE, 0, 0, 1, 1, 0)
+    for bad in (None, b"", good[:-1], b"\x02" + good[1:], pack(Kind.CHANGE, 0, 9, 1, 1, 0)):
+        marks = Marks({}, partitions=1, count=4)
+        headers = pa.array([good, bad, good], pa.binary())
+        with pytest.raises(RecordError):
+            marks.steps(0, np.arange(3), headers, pa.nulls(3, pa.binary()))
+        assert marks.row == 1
 
 
 def test_void_end_waits_for_another_reset() -> None:

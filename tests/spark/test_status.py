@@ -35,7 +35,7 @@ def test_status_tells_lag_open_resets_and_totals(
     assert (nothing.exit_code, "holds no checkpoint of a diff job: start one" in nothing.output) == (5, True)
     run(config, spark)
     told = json.loads(asked(config, tmp_path, "--json").output)
-    assert (told["batch"], told["lag"], told["records"]) == (-1, {"0": 0, "1": 0}, 0)
+    assert (told["batch"], told["lag"], told["records"]) == (0, {"0": 0, "1": 0}, 0)
     scenes.scripted(cache)
     run(config, spark)
     told = json.loads(asked(config, tmp_path, "--json").output)
