@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test model mutants test-compose images simulate proof bench lint format types wheel-check lock clean
+.PHONY: help setup java demo test model mutants test-compose images simulate proof bench bench-spark lint format types wheel-check lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -36,7 +36,7 @@ demo: java setup ## show the product on this machine (ARGS="--faults all", see `
 # Tests mostly wait: for brokers, for Spark, for timeouts. Each worker has a Kafka of its own.
 WORKERS ?= 2
 test: java setup ## all tests, with a real Kafka and a real Spark (ARGS="-k name")
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 images: setup ## base images of docker-compose.yml where no image registry is reached (Docker, debootstrap, root)
 	@tools/images/build.sh $(ARGS)
@@ -69,6 +69,9 @@ bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \
 	for bench in benchmarks/bench_*.py; do echo "== $$bench"; \
 	  $(BIN)/python -m benchmarks.$$(basename $$bench .py) $(ARGS); done
+
+bench-spark: java setup ## the Spark job alone: CPU per record, resets (ARGS="--records 1000000 --json")
+	@DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}" $(BIN)/python -m benchmarks.bench_spark $(ARGS)
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .

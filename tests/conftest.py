@@ -17,14 +17,37 @@ settings.register_profile("deelog", deadline=None, suppress_health_check=[Health
 settings.load_profile("deelog")
 
 _MARKERS = {"kafka": "kafka", "own_kafka": "kafka", "spark": "spark"}
+_CROWDED = ("chaos/test_chaos.py", "demo/test_demo.py", "spark/test_diff_process.py")
+"""Each of these starts a dozen processes: two of them at once would be a test of the machine."""
 
 
+def _file(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs Kafka or Spark by the fixtures that it takes."""
+    """Mark what needs Kafka or Spark by the fixtures that it takes, and what one worker is to run (a file, or all that
+    is crowded) for `--dist loadgroup`."""
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKERS:
                 item.add_marker(_MARKERS[fixture])
+        name = _file(item)
+        item.add_marker(pytest.mark.xdist_group("crowded" if name in _CROWDED else name))
+
+
+class _LongestFirst:
+    """What takes longest begins first, whatever order the files were shuffled into."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: _file(item) not in _CROWDED)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """See `_LongestFirst`."""
+    config.pluginmanager.register(_LongestFirst())
 
 
 @pytest.fixture(scope="session")

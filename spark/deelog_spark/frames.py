@@ -279,7 +279,8 @@ def pass_on(
 ) -> list[tuple[Walked, Written]]:
     """Walks a batch and writes it to the diff topic in one reading.
 
-    A partition in which a reset ends, or that holds what is not ours, is left unwritten: its walk says so.
+    A partition in which a reset ends, or that holds what is not ours, is left unwritten: its walk says so, and is whole
+    but for what comes behind what is not ours.
     """
     columns = records.select("partition", "offset", "header", "control", "key", "value", _size())
     mapper = functools.partial(_pass_on, task, config, checkpoint, batch, ends)
@@ -300,12 +301,16 @@ def _pass_on(
     def rows() -> Iterator[Row]:
         for one in itertools.chain([first], some):
             flags = walker.take(one)
-            if walker.error is not None or walker.ended:
-                raise Halt
+            if walker.error is not None:
+                break
+            if walker.ended:
+                continue
             kept = one if flags.all() else one.filter(pa.array(flags))
             columns = (kept[name].to_pylist() for name in ("partition", "offset", "header", "key", "value"))
             for partition, offset, header, key, value in zip(*columns, strict=True):
                 yield Row(partition, offset, 0, CHANGE, "", header, key, value)
+        if walker.error is not None or walker.ended:
+            raise Halt
 
     partition = first["partition"][0].as_py()
     written = _writer(config).write(partition, rows(), checkpoint, batch, ends[partition])

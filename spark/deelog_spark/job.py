@@ -261,8 +261,10 @@ class DiffJob:
         if plan is not None and (plan.checkpoint, plan.begin, plan.end) != (before.checkpoint, before.end, end):
             plan = None
         few = sum(end[p] - before.end[p] for p in end) <= self.SMALL_RECORDS
-        done = None if few or plan is not None else self._passed_on(plans, records, before, number, end)
-        plan, found, rows = done or self._planned(plans, records, before, number, end, plan)
+        if few or plan is not None:
+            plan, found, rows = self._planned(plans, records, before, number, end, plan)
+        else:
+            plan, found, rows = self._passed_on(plans, records, before, number, end)
         plans.refuse(written.error for written in found)
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
         for written in found:
@@ -274,26 +276,32 @@ class DiffJob:
         self._checkpoint.write_state(state)
         return state
 
-    def _passed_on(
-        self, plans: Planner, records: DataFrame, before: Batch, number: int, end: dict[int, int]
-    ) -> _Done | None:
-        """A large batch in one reading; None where a reset ends in it.
+    def _passed_on(self, plans: Planner, records: DataFrame, before: Batch, number: int, end: dict[int, int]) -> _Done:
+        """A large batch, in one reading where no reset ends in it.
 
         Nothing has to be remembered of it before: without resets a batch is the same whenever it is walked. Partitions
         that were written are found written when the whole batch is planned after all.
         """
         task = plans.walk(before, frozenset())
         found = frames.pass_on(records, task, self.config, before.checkpoint, number, end)
-        plans.refuse(walked.error for walked, _ in found)
-        if any(walked.ended for walked, _ in found):
-            return None
-        plan = plans.gathered(before, number, end, [walked for walked, _ in found])
+        walked = [one for one, _ in found]
+        plans.refuse(one.error for one in walked)
+        if any(one.ended for one in walked):
+            return self._planned(plans, records, before, number, end, None, walked)
+        plan = plans.gathered(before, number, end, walked)
         return plan, [written for _, written in found], lambda: frames.kept(records, task)
 
     def _planned(
-        self, plans: Planner, records: DataFrame, before: Batch, number: int, end: dict[int, int], plan: Batch | None
+        self,
+        plans: Planner,
+        records: DataFrame,
+        before: Batch,
+        number: int,
+        end: dict[int, int],
+        plan: Batch | None,
+        walked: list[frames.Walked] | None = None,
     ) -> _Done:
-        plan = plan or plans.batch(records, before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES)
+        plan = plan or plans.batch(records, before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES, walked)
         task = plans.walk(before, frozenset(plan.void))
         if plan.small:
             table = frames.kept_table(records, task)

@@ -208,16 +208,24 @@ class Planner:
         return frames.Walk(self.topics.changes, self.partitions, self.segments, before.segments, void)
 
     def batch(
-        self, records: DataFrame, before: Batch, number: int, end: dict[int, int], small: int, bytes_: int
+        self,
+        records: DataFrame,
+        before: Batch,
+        number: int,
+        end: dict[int, int],
+        small: int,
+        bytes_: int,
+        walked: list[frames.Walked] | None = None,
     ) -> Batch:
-        """The plan of a batch: walk it, and read the resets that end in it.
+        """The plan of a batch: walk it, unless it was `walked` already, and read the resets that end in it.
 
         A batch of at most `small` offsets is walked on the driver, and carried by it if it has at most `bytes_`.
         """
         void: set[tuple[int, int]] = set()
         few = sum(end[p] - before.end[p] for p in end) <= small
         while True:  # each turn takes one more end out of count
-            walked = frames.walk(records, self.walk(before, frozenset(void)), few)
+            if walked is None or void:
+                walked = frames.walk(records, self.walk(before, frozenset(void)), few)
             self.refuse(found.error for found in walked)
             ended = [one for w in walked for one in w.ended]
             try:
