@@ -419,7 +419,7 @@ RESETS: Final = (
         "end-without-begin",
         "truncation-noticed",
         "the end of a reset that lost its begin passes for a reset",
-        (Edit(SCAN, "self.torn = _ALL if self.rows is None", "self.torn = 0 if self.rows is None"),),
+        (Edit(SCAN, "self.torn = self.from_begin * _ALL if self", "self.torn = 0 if self"),),
         detector="scenario begin_cut_away",
         because=RARE,
     ),

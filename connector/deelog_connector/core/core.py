@@ -606,10 +606,13 @@ class ConnectorCore:
             above = seg.read_from_sequence = position.read_from_sequence
             if position.sequence > above:
                 seg.scan.expected = position.sequence
-        seg.scan.others = (max(above, seg.coalesced_to), seg.scan_next)
-        seg.scan.unwatched = position.leader_epoch != leader_epoch
+        if position.member != self.member or not seg.recheck:
+            # By a promotion a member forgets its own runs: then what it wrote is missed as another's would be.
+            seg.scan.others = (max(above, seg.coalesced_to), seg.scan_next)
+            seg.scan.unwatched = position.leader_epoch != leader_epoch
         seg.scan.runs = [*seg.watched, *seg.unwatched]
         seg.scan_next = min([seg.scan_next, *(run.offset for run in seg.scan.runs)])
+        seg.scan.from_begin = seg.scan_next <= position.base_offset
 
     def _marker_read(self, seg: Segment) -> None:
         if seg.phase is Phase.LOOK:

@@ -60,6 +60,8 @@ class SegmentScan:
     rows: int | None = None
     """Of the reset whose begin was read last, at the offset `begin`."""
     begin: int = -1
+    from_begin: bool = False
+    """Whether reading starts where the last reset begins, or before: else its end may well come without a begin."""
     torn: int = 0
     """Rows that the last reset lacks; `changed` are the keys written behind its end, for whose sake compaction may
     have taken rows away."""
@@ -104,7 +106,7 @@ class SegmentScan:
             self.open_reset, self.end_beyond = False, not known
             # No reader sees a reset without its begin. Compaction takes begins away as well, long after: then this is
             # one reset too many.
-            self.torn = _ALL if self.rows is None else record.control["count"] - self.rows
+            self.torn = self.from_begin * _ALL if self.rows is None else record.control["count"] - self.rows
             self.changed.clear()
             if not self.torn:
                 self.whole[record.sequence] = self.begin
