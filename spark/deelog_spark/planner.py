@@ -170,21 +170,14 @@ class Planner:
                 "segment (signal reset-segment)"
             )
         work = functools.partial(_start, known, begins, ends)
-        written: Path | None = None
-        segments: dict[int, Segment | None] = {}
-        if any(ends[p] > lowest[p] for p in ends) or self._told_anything():
-            region = regions.Region(self.topics.changes, lowest, ends)
-            written, segments = self._folded(START, region, on, work)
+        region = regions.Region(self.topics.changes, lowest, ends)
+        written, segments = self._folded(START, region, on, work)
         for number in on.keys() - segments.keys():  # nothing stands of it in either topic
             _, segments[number] = work(regions.NOTHING, self._renderer, number, on[number])
         found = {n: state for n, state in segments.items() if state is not None}
         plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, found, Totals(), rows=regions.count(written))
         self._ask(lost, "records are gone from the change topic")
         return self._checkpoint.write_plan(plan, written)
-
-    def _told_anything(self) -> bool:
-        diff = self.topics.diff
-        return self._cluster.begins(diff, self.partitions) != self._cluster.ends(diff, self.partitions)
 
     def _folded(
         self, number: int, new: regions.Region, wanted: Iterable[int], work: regions.Work

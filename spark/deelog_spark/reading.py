@@ -11,13 +11,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from deelog_schemas.config import Config
 from deelog_schemas.header import Kind
 from deelog_spark.errors import DiffError, LossError, TopicError
 from deelog_spark.frames import cut, decoded, kafka_options
 from deelog_spark.kafka import Cluster
+from deelog_spark.regions import Region, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +33,7 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     """
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
-    return decoded(_differences(raw, config, tombstones=False), config).drop("partition", "offset")
+    return decoded(_differences(cut(raw), config, tombstones=False), config).drop("partition", "offset")
 
 
 def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None = None) -> DataFrame:
@@ -64,14 +63,9 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     finally:
         cluster.close()
 
-    def told(offsets: Mapping[int, int]) -> str:
-        return orjson.dumps({topic: {str(p): offset for p, offset in offsets.items()}}).decode()
-
-    source = spark.read.format("kafka").options(**kafka_options(config))
-    source = source.option("assign", orjson.dumps({topic: list(range(partitions))}).decode())
-    raw = source.option("startingOffsets", told(begins)).option("endingOffsets", told(ends)).load()
+    records = read(spark, config, Region(topic, begins, ends))
     columns = ("header", "value", "cause", "offset")
-    last = _differences(raw, config, tombstones=True).groupBy("partition", "key")
+    last = _differences(records, config, tombstones=True).groupBy("partition", "key")
     rows = last.agg(F.max_by(F.struct(*columns), "offset").alias("last")).select("partition", "key", "last.*")
     entries = decoded(rows.where(F.col("value").isNotNull()), config).where("op <> 'd'")
     return entries.select(
@@ -112,11 +106,10 @@ def _check_as_of(
             )
 
 
-def _differences(raw: DataFrame, config: Config, tombstones: bool) -> DataFrame:
-    """Records of the diff topic as `frames.cut` gives them, and `cause`; what is not ours stops the query."""
+def _differences(records: DataFrame, config: Config, tombstones: bool) -> DataFrame:
+    """Records of the diff topic, as `frames.cut` gives them, with `cause`; what is not ours stops the query."""
     from pyspark.sql import functions as F
 
-    records = cut(raw)
     kind = F.hex(F.substring("header", 1, 2))
     foreign = F.raise_error(
         F.concat(
