@@ -234,7 +234,7 @@ class Judge:
         were among them that tell of entries."""
         now = self.world.engine.now
         gone = [decode(*r) for r in records or ()]
-        lost = {r.header.segment for r in gone if self._is_missed(r.header)}
+        lost = {r.header.segment for r in gone if self._note_loss(r.header)}
         if records is None:
             lost = set(range(self.world.segments))
         log = self.world.kafka.logs[CHANGES, partition]
@@ -265,12 +265,12 @@ class Judge:
     def lose_part(self, records: list[InRecord]) -> None:
         """A transaction is committed that had lost these before: a loss like any other, but of what nobody has read."""
         for header in (decode(*r).header for r in records):
-            if self._is_missed(header):
+            if self._note_loss(header):
                 self.counts["committed in part"] += 1
                 self.seen[header.segment].damaged, self.seen[header.segment].lost_at = True, self.world.engine.now
 
-    def _is_missed(self, header: Header) -> bool:
-        """Whether a record that is gone tells of entries; notes it."""
+    def _note_loss(self, header: Header) -> bool:
+        """Notes a record that is gone, where it tells of entries; whether it does."""
         if header.kind not in _TELLING:
             return False
         position = header.position if header.kind is Kind.CHANGE else (0, 0)
