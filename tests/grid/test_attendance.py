@@ -22,8 +22,17 @@ class Desk:
         self.registry.members = {m[0]: member for m, member in members.items()}
         self.registry.controller = A
         self.view = View(7, A, members, (Row(State.ONLINE, 3, B, (B, C), (B, C)),))
-        self.book = Attendance(A, self.registry, self.view, self.now, timeout=TIMEOUT, lapse=LAPSE)
+        self.book = self.term(self.view)
         self._beats = 0
+
+    def term(self, view: View) -> Attendance:
+        """Of A as controller, from `view` on, confirmed now."""
+        return Attendance(A, self.registry, view, self.now, asked=self.now, timeout=TIMEOUT, lapse=LAPSE)
+
+    def without_c(self) -> None:
+        """C is dead, and the view without it is there."""
+        members = {m: member for m, member in self.view.members.items() if m != C}
+        self.book = self.term(View(8, A, members, (Row(State.ONLINE, 8, A, (A,), (A,)),)))
 
     def beat(self, member: str, *requests: Request, topology_id: int = 7) -> tuple[bool, bool]:
         """A heartbeat: whether it is news, and whether it is answered, with its own number and the view's id."""
@@ -68,10 +77,42 @@ def test_a_refused_connection_counts_as_silence() -> None:
 
 def test_after_a_pause_nobody_is_answered_until_the_seat_is_confirmed() -> None:
     desk = Desk()
-    desk.book.doubted = True
+    desk.now += 0.5
+    desk.book.doubt(desk.now)
+    assert desk.book.to_confirm(desk.now)
     assert desk.answers(A, B, C) == [False, False, False]
-    desk.book.doubted = False
+    desk.book.confirm(asked=desk.now - 0.1)  # what was asked before the pause tells nothing of what was behind it
+    assert desk.answers(A, B, C) == [False, False, False]
+    desk.book.confirm(asked=desk.now)
+    assert not desk.book.to_confirm(desk.now)
     assert desk.answers(A, B, C) == [True, True, True]
+
+
+def test_with_a_node_gone_it_answers_only_as_long_as_kafka_confirms_the_seat() -> None:
+    """Cut off from Kafka with all the others, it would not hear of the one that comes back and finds no owner alive."""
+    desk = Desk()
+    desk.without_c()
+    assert desk.answers(A, B) == [True, True]
+    assert not desk.book.to_confirm(desk.now)
+    desk.now += 0.6
+    assert desk.book.to_confirm(desk.now)
+    assert desk.answers(A, B) == [True, True]
+    desk.now += 0.5
+    assert desk.answers(B, A) == [False, False]
+    desk.book.confirm(asked=desk.now - 0.2)
+    assert desk.answers(A, B) == [True, True]
+    desk.now += 0.9
+    assert desk.answers(B, A) == [False, False]
+
+
+def test_with_every_node_in_the_view_writes_go_on_while_kafka_is_away() -> None:
+    desk = Desk()
+    desk.without_c()
+    del desk.registry.members["c"]
+    desk.now += 100
+    desk.answers(A, B)
+    assert desk.answers(A, B) == [True, True]
+    assert not desk.book.to_confirm(desk.now)
 
 
 def test_who_is_not_controller_answers_nobody() -> None:

@@ -75,6 +75,18 @@ def test_a_dead_primary_gives_way_to_an_in_sync_owner() -> None:
     assert A not in after.members
 
 
+def test_a_new_controller_waits_for_the_one_in_sync_for_longest() -> None:
+    """A newcomer that took the state has no operations to resume with: it would reset."""
+    rows = view(online(A, B, C), members=(A, B, C))
+    early = decided(rows, situation(C, dead=frozenset({A}), settled=False)).rows[0]
+    assert (early.state, early.primary) == (State.OFFLINE, None)
+    waiting = decided(rows, situation(C, dead=frozenset({A}), settled=False))
+    after = decided(waiting, situation(B, C, settled=False)).rows[0]
+    assert (after.primary, after.must_reset) == (B, None)
+    late = decided(waiting, situation(C, settled=True)).rows[0]
+    assert (late.primary, late.must_reset) == (C, None)
+
+
 def test_owners_that_are_not_in_sync_are_not_elected_while_an_in_sync_one_may_live() -> None:
     rows = view(online(A, owners=(A, B)))
     gone = View(7, B, {name: member(name) for name in (A, B)}, rows.rows)

@@ -21,6 +21,7 @@ REPLICATOR: Final = "interceptors/deelog_interceptors/grid/replicator.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/backup.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/controller.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/store.py"
+ATTENDANCE: Final = "interceptors/deelog_interceptors/grid/attendance.py"
 OFFICE: Final = "interceptors/deelog_interceptors/grid/office.py"
 SIM_NODE: Final = "interceptors/deelog_interceptors/simulation/node.py"
 
@@ -416,6 +417,28 @@ RESETS: Final = (
         because=RARE,
     ),
     Mutant(
+        "found-is-forgotten",
+        "truncation-noticed",
+        "an owner that looked again at what it had written does not miss it when it is cut off behind that",
+        (Edit(CORE, "scan.inherited() or scan.to_find_again(offset)", "scan.inherited()"),),
+        detector="scenario cut_after_it_was_found",
+        because=RARE,
+    ),
+    Mutant(
+        "answers-with-a-node-gone",
+        "",
+        "without Kafka and with a node gone, a controller goes on answering",
+        (
+            Edit(
+                ATTENDANCE,
+                "        if self._misses_a_node and now - self._confirmed > self._timeout:\n            return False\n",
+                "",
+            ),
+        ),
+        detector="scenario cut_off_with_nobody_to_ask",
+        because=RARE,
+    ),
+    Mutant(
         "end-without-begin",
         "truncation-noticed",
         "the end of a reset that lost its begin passes for a reset",
@@ -593,7 +616,7 @@ BACKUPS: Final = (
         "unclean-election",
         "",
         "an owner that is not in sync is elected as if it were",
-        (Edit(CONTROLLER, "for m in row.in_sync if m in self.live]", "for m in row.owners if m in self.live]"),),
+        (Edit(CONTROLLER, "for m in row.in_sync if m in self.live or", "for m in row.owners if m in self.live or"),),
     ),
     Mutant(
         "history-not-extended",

@@ -669,7 +669,8 @@ class ConnectorCore:
             return
         assert scan.written is not None
         seg.go(Phase.WRITING)
-        seg.watched, seg.unwatched = [], scan.inherited()
+        offset = min([seg.read_from, *(run.offset for run in scan.runs)])
+        seg.watched, seg.unwatched = [], scan.inherited() or scan.to_find_again(offset)
         seg.written = seg.sent = seg.in_flight = scan.written
         seg.candidate = seg.seen = None
         self.counts.pruned += seg.log.prune(scan.written)

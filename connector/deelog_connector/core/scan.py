@@ -136,6 +136,12 @@ class SegmentScan:
         above = max(above, self.reset_at)
         return [Run(above + 1, upto, upto - above, offset, self.told < 0)] if upto > above else []
 
+    def to_find_again(self, offset: int) -> list[Run]:
+        """What was found, from `offset` on: a look at the log's end has not vouched for all of it yet."""
+        found = [sequence for sequence in self.found if sequence > self.reset_at]
+        again = [Run(min(found), max(found), len(found), offset)] if found else []
+        return [*(run for run in self.runs if not run.number), *again]
+
     @property
     def lacks(self) -> bool:
         """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""

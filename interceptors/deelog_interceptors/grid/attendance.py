@@ -15,16 +15,27 @@ from deelog_interceptors.grid.view import Member, View, incarnation_of, node_id_
 
 
 class Attendance:
-    """One term of `member` as controller, from `view` on. `timeout`, `lapse` (see `lease`) and times are in seconds."""
+    """One term of `member` as controller, from `view` on. `timeout`, `lapse` (see `lease`) and times are in seconds.
+
+    `asked` is when Kafka was asked for the record that confirmed the seat.
+    """
 
     def __init__(
-        self, member: str, registry: Registry, view: View, now: float, *, timeout: float, lapse: float
+        self,
+        member: str,
+        registry: Registry,
+        view: View,
+        now: float,
+        *,
+        asked: float,
+        timeout: float,
+        lapse: float,
     ) -> None:
         self.view = view
         """The last view; it outlasts a seat that was lost to Kafka's silence."""
-        self.doubted = False
-        """After a pause of this process: somebody else may have the seat."""
+        self._doubted: float | None = None
         self._member, self._registry, self._timeout, self._lapse = member, registry, timeout, lapse
+        self._confirmed = asked
         self._since = self._ticked = now
         self._heard = dict.fromkeys(view.members, now)
         self._silent_since: dict[str, float] = {}
@@ -45,16 +56,25 @@ class Attendance:
         self._refused.discard(member)
         self._beats[member] = beat
         # The lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
-        if self.doubted or member in self._condemned or not self._hears_all(now):
+        if self._doubted is not None or member in self._condemned or not self._hears_all(now):
             return news, None
         return news, Heard(beat.number, self.view.topology_id)
 
     def _hears_all(self, now: float) -> bool:
         """While Kafka is away the seat cannot be confirmed; but the next controller would be heard no more."""
-        return self._registry.controller == self._member and all(
+        if self._registry.controller != self._member:
+            return False
+        if self._misses_a_node and now - self._confirmed > self._timeout:
+            return False
+        return all(
             m == self._member or now - self._silent_since.get(m, self._since) <= self._timeout
             for m in self.view.members
         )
+
+    @property
+    def _misses_a_node(self) -> bool:
+        """Whether a node that is known is not of the view: it may come back, and be controller unheard."""
+        return not self._registry.members.keys() <= {node_id_of(member) for member in self.view.members}
 
     def refuse(self, member: str) -> bool:
         """Nobody listens at the member's address, or somebody else; whether that is news."""
@@ -66,6 +86,22 @@ class Attendance:
     def last_heard(self, member: str) -> float:
         """When the member was heard last, or since when it could have been."""
         return self._heard.get(member, self._since)
+
+    # -- the seat -----------------------------------------------------------------------------------------------------
+
+    def doubt(self, now: float) -> None:
+        """After a pause of this process somebody else may have the seat: nobody is answered until it is confirmed."""
+        self._doubted = now
+
+    def to_confirm(self, now: float) -> bool:
+        """Whether Kafka must be asked whether the seat is still this member's."""
+        return self._doubted is not None or (self._misses_a_node and now - self._confirmed > self._timeout / 2)
+
+    def confirm(self, asked: float) -> None:
+        """It was, when Kafka was `asked` or later."""
+        self._confirmed = asked
+        if self._doubted is not None and asked >= self._doubted:
+            self._doubted = None
 
     # -- who is dead --------------------------------------------------------------------------------------------------
 

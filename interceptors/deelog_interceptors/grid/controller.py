@@ -171,9 +171,10 @@ class _Decision:
     def _offline(self, number: int, row: Row) -> Row:
         """The offline election: an in-sync owner; else, when they all lapsed or unclean is allowed, anybody."""
         # Who has been in sync for longest comes first: a newcomer that took a state has no operations to resume with.
-        candidates = [m for m in row.in_sync if m in self.live]
-        for member in sorted(candidates, key=lambda m: m not in self.staying):
-            return self._elected(number, row, member)
+        candidates = [m for m in row.in_sync if m in self.live or (m in self.members and not self.now.settled)]
+        for member in sorted(candidates, key=lambda m: self.members[m].leaving):
+            # A controller that has just taken office has not heard everybody yet.
+            return self._elected(number, row, member) if member in self.live else row
         # The lease: who was in sync may be cut off from here, and not from its clients.
         maybe_alive = any(m in self.members or m not in self.now.lapsed for m in row.in_sync)
         if not self.now.settled or (maybe_alive and not self.now.unclean):

@@ -8,10 +8,10 @@ owners has run out. Weighed: reading every view before writing on after a pause 
 pause), asking Kafka what the last view is (no write while Kafka is away), and this one, which asks nothing of Kafka.
 
 A lease outlives a change of controller, so that nobody waits for one. Kafka may be away for everybody, and writes go
-on: the controller answers as long as it hears every member of its view, for the next controller would be one of them
-and turn to itself. With Kafka away and a member gone it cannot know, and nobody acknowledges (`cache.acks` below `all`
-asks for no lease). What that does not cover: a next controller that joined only while the last one was cut off from
-Kafka with all the others.
+on: the controller answers as long as it hears every node that is registered, for the next controller would be one of
+them and turn to itself. With Kafka away and a node gone it cannot know, and nobody acknowledges (`cache.acks` below
+`all` asks for no lease): then only Kafka can confirm the seat, and is asked to, again and again. What that does not
+cover: a next controller that was never registered before the last one was cut off from Kafka with all the others.
 
 Source of the idea: Gray and Cheriton, Leases, 1989.
 """

@@ -96,7 +96,7 @@ class Office:
     def doubt(self) -> None:
         """This process was stopped for a while: nobody is answered until the seat is confirmed."""
         if self._book is not None:
-            self._book.doubted = True
+            self._book.doubt(time.monotonic())
             self._event.set()
 
     def changed(self) -> None:
@@ -126,8 +126,8 @@ class Office:
         """Assigned, init, read the views to one's own record, decide."""
         try:
             await asyncio.to_thread(self._seat.take)
-            await self._confirm()
-            book = self._begin()
+            asked = await self._confirm()
+            book = self._begin(asked)
             log.info("%s is controller from view %d on", self._member, book.view.topology_id)
             while True:
                 await self._tick(book)
@@ -137,16 +137,18 @@ class Office:
             self._book, self._holding = None, False
             self._seat.rejoin()
 
-    async def _confirm(self) -> None:
-        """Commits a record of its own, which nobody but the last controller can, and reads the topic up to it."""
-        nonce = uuid.uuid4().hex
+    async def _confirm(self) -> float:
+        """Commits a record of its own, which nobody but the last controller can, and reads the topic up to it; when
+        it asked for that."""
+        asked, nonce = time.monotonic(), uuid.uuid4().hex
         read = self._registry.expect(nonce)
         record = orjson.dumps({"member": self._member, "nonce": nonce})
         await asyncio.to_thread(self._seat.commit, [("controller", record)])
         # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
         await read.wait()
+        return asked
 
-    def _begin(self) -> Attendance:
+    def _begin(self, asked: float) -> Attendance:
         self.terms += 1
         self._holding = True
         self._book = Attendance(
@@ -154,6 +156,7 @@ class Office:
             self._registry,
             self._registry.view,
             time.monotonic(),
+            asked=asked,
             timeout=self._timeout,
             lapse=self._lapse,
         )
@@ -167,9 +170,8 @@ class Office:
             pass
         await asyncio.sleep(_PAUSE_SECONDS)
         self._event.clear()
-        if book.doubted:
-            await self._confirm()
-            book.doubted = False
+        if book.to_confirm(time.monotonic()):
+            book.confirm(await self._confirm())
         book.forgive_own_pause(time.monotonic())
         await self._decide(book, await self._fence(book, book.condemn(time.monotonic())))
         book.acquit()

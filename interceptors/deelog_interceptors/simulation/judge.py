@@ -73,7 +73,8 @@ class Seen:
     positions: set[tuple[int, int]] = field(default_factory=set)
     """Of committed changes and ends."""
     damaged: bool = False
-    """Records of it were lost on purpose: nothing holds until the next reset ends."""
+    """Records of it were lost on purpose: nothing holds until the next reset ends, behind the offset `mended_from`."""
+    mended_from: int = -1
     resets: list[tuple[float, str]] = field(default_factory=list)
     owners_lost: list[float] = field(default_factory=list)
     lost_at: float = -1.0
@@ -207,7 +208,7 @@ class Judge:
         if header.kind in (Kind.CHANGE, Kind.RESET_END):
             seen.positions.add(header.position)
         if len(seen.reader.resets) > resets:
-            seen.damaged = False
+            seen.damaged = seen.damaged and raw.offset < seen.mended_from
             seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
             self.counts[f"reset {seen.reader.resets[-1]}"] += 1
 
@@ -250,6 +251,7 @@ class Judge:
                     lost=seen.lost,
                 )
                 self.seen[number].lost_at = now if number in lost else seen.lost_at
+                self.seen[number].mended_from = log.end if number in lost else seen.mended_from
                 if records is None:
                     seen.lost.append((now, (0, 0)))
                 self.seen[number].damaged = True
@@ -264,10 +266,14 @@ class Judge:
 
     def lose_part(self, records: list[InRecord]) -> None:
         """A transaction is committed that had lost these before: a loss like any other, but of what nobody has read."""
-        for header in (decode(*r).header for r in records):
+        for raw in records:
+            header = decode(*raw).header
             if self._note_loss(header):
+                seen = self.seen[header.segment]
                 self.counts["committed in part"] += 1
-                self.seen[header.segment].damaged, self.seen[header.segment].lost_at = True, self.world.engine.now
+                seen.damaged, seen.lost_at = True, self.world.engine.now
+                # A reset that was read only now, for what hid it, may have ended long before.
+                seen.mended_from = self.world.kafka.logs[CHANGES, raw.partition].end
 
     def _note_loss(self, header: Header) -> bool:
         """Notes a record that is gone, where it tells of entries; whether it does."""

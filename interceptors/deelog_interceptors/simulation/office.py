@@ -25,8 +25,11 @@ class Group:
         self.changes = 0
 
     def poll(self, member: str, now: float) -> bool:
-        """A member is there; whether the seat is its."""
+        """A member is there; whether the seat is its. Who was away for too long has lost what it had."""
+        away = now - self.heard.get(member, now) > self.timeout
         self.heard[member] = now
+        if away:
+            return False
         live = [m for m, at in self.heard.items() if now - at <= self.timeout]
         if self.holder not in live:
             self.holder = min(live)
@@ -44,6 +47,8 @@ class Office:
         self._term = 0
         self._nonce: Any = None
         self._stood = 0
+        self._asking = False
+        self._asked = 0.0
         self._book: Attendance | None = None
         self._poked = False
         self._busy = False
@@ -63,9 +68,9 @@ class Office:
 
     def doubt(self) -> None:
         """See `grid.office.Office.doubt`."""
-        if self._book is not None and not self._book.doubted:
-            self._book.doubted = True
-            self.node.request(self._stand)
+        if self._book is not None:
+            self._book.doubt(self.node.engine.now)
+            self._ask()
 
     def refused(self, member: str) -> None:
         """Nobody listens there."""
@@ -85,19 +90,28 @@ class Office:
         if mine and not self._seat:
             self._seat = self.node.kafka.init("controller", self.node.member)
             self._term += 1
-            self.node.request(self._stand)
+            self._asking = False
+            self._ask()
         elif not mine and self._seat:
             self._lose()
         elif self._nonce is not None and self._nonce.is_set():
             self._nonce = None
-            if self._book is not None and self._book.doubted:
-                self._book.doubted = False
+            self._asking = False
+            if self._book is not None:
+                self._book.confirm(self._asked)
             else:
                 self._take_office()
         self.node.after(0.03, self.node.request, self._poll)
 
+    def _ask(self) -> None:
+        """Has the seat confirmed, unless that is under way."""
+        if not self._asking:
+            self._asking = True
+            self.node.request(self._stand)
+
     def _stand(self) -> None:
         self._stood += 1
+        self._asked = self.node.engine.now
         mark = f"{self.node.member} stands {self._stood}"
         self._nonce = self.node.registry.expect(mark)
         value = orjson.dumps({"member": self.node.member, "nonce": mark})
@@ -108,7 +122,13 @@ class Office:
         # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
         registry, w = self.node.registry, self._world
         self._book = Attendance(
-            self.node.member, registry, registry.view, self.node.engine.now, timeout=w.failure_timeout, lapse=w.lapse
+            self.node.member,
+            registry,
+            registry.view,
+            self.node.engine.now,
+            asked=self._asked,
+            timeout=w.failure_timeout,
+            lapse=w.lapse,
         )
         self._busy = self._poked = False
         self._tick_regularly(self._term)
@@ -125,7 +145,10 @@ class Office:
     def _tick(self, term: int) -> None:
         self._poked = False
         book = self._book
-        if term != self._term or book is None or self._busy or book.doubted:
+        if term != self._term or book is None or self._busy:
+            return
+        if book.to_confirm(self.node.engine.now):
+            self._ask()
             return
         book.forgive_own_pause(self.node.engine.now)
         dead = book.condemn(self.node.engine.now)
