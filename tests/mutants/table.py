@@ -611,6 +611,8 @@ BACKUPS: Final = (
                 "            if session is None:\n                continue\n            reached",
             ),
         ),
+        detector="scenario admission_and_a_broken_stream",
+        because=RARE,
     ),
     Mutant(
         "unclean-election",
