@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 JARS_VARIABLE: Final = "DEELOG_SPARK_JARS"
 """Paths of the Kafka source's jars, separated by commas; without it spark-submit's --packages or --jars count."""
 
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, which has started the JVM."""
+
 SETTINGS: Final = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
@@ -38,10 +41,10 @@ _SAID_BY_US: Final = (
 def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:
     """The active session, or a new one: `master` or, without one, spark-submit's or `local[2]`.
 
-    Values that spark-submit or `SPARK_CONF_DIR` set win over `SETTINGS`.
+    Values that spark-submit sets, by options or from its files, win over `SETTINGS`.
     """
     try:
-        from pyspark import SparkConf
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise DiffError("PySpark is missing: install deelog[spark]") from error
@@ -49,6 +52,9 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
     if active is not None:
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if _SUBMITTED in os.environ:
+        # Only a JVM that is known already shows what spark-submit was told: without it `SETTINGS` would replace that.
+        SparkContext._ensure_initialized()
     conf = SparkConf()
     for key, value in SETTINGS.items():
         conf.setIfMissing(key, value)

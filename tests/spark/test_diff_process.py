@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +27,36 @@ WAIT = 120.0
 
 
 class Job:
-    """One process of `deelog diff`."""
+    """One process of `deelog diff`, begun by `command`."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        *options: str,
+        command: Sequence[str] = (sys.executable, "-m", "deelog_spark.job"),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.progress = Path(config["diff.checkpoint.location"]) / "progress.json"
         file = folder / "diff.json"
         file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
-        self.errors = folder / "stderr.txt"
-        with self.errors.open("w") as errors:
+        self.errors, self.output = folder / "stderr.txt", folder / "stdout.txt"
+        with self.errors.open("w") as errors, self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "deelog_spark.job", "--config", str(file)],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
+                [*command, "--config", str(file), *options], stdout=output, stderr=errors, text=True, env=env
             )
 
     def running(self) -> str:
         """Waits for the one line."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.errors.read_text()
+        until(lambda: "running\n" in self.output.read_text() or self.process.poll() is not None)
+        line = self.output.read_text()
+        assert "running\n" in line, self.said
         return line
+
+    @property
+    def said(self) -> str:
+        """All that it has printed."""
+        return self.errors.read_text() + self.output.read_text()
 
     def caught_up(self, cache: Cache) -> bool:
         """Whether the job says that it has read everything."""
@@ -70,10 +79,7 @@ class Job:
 
     def close(self) -> int:
         """Waits for the end; the exit code."""
-        code = self.process.wait(WAIT)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return code
+        return self.process.wait(WAIT)
 
 
 def until(condition: Callable[[], bool], seconds: float = WAIT) -> None:
@@ -100,7 +106,7 @@ def test_killed_at_any_instant(kafka: Broker, prefix: str, tmp_path: Path, spark
     children: list[psutil.Process] = []
     job = Job(config, tmp_path)
     try:
-        assert "running" in job.running()
+        assert job.running().count("\n") == 1
         for _ in range(KILLS):
             for _ in range(15):
                 player.turn()
