@@ -1,4 +1,4 @@
-"""Builds what `spark-submit --py-files` takes: the diff job's Python as one zip, the same bytes from the same sources."""
+"""Builds what `spark-submit --py-files` takes: the diff job as one zip, the same bytes from the same sources."""
 
 from __future__ import annotations
 

@@ -17,6 +17,9 @@ JARS_VARIABLE: Final = "DEELOG_SPARK_JARS"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM."""
 
+_REMOTE: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+"""With either of them set, PySpark makes sessions of Spark Connect alone."""
+
 SETTINGS: Final = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
@@ -36,6 +39,17 @@ _SAID_BY_US: Final = (
     f"{_STREAMING}.ResolveWriteToStream",
     f"{_STREAMING}.ProcessingTimeExecutor",  # the log line of each batch gives its seconds and the lag
 )
+
+
+def refuse_connect(spark: SparkSession | None) -> None:
+    """DiffError where `spark`, or without one the session that would be made, is one of Spark Connect."""
+    remote = any(name in os.environ for name in _REMOTE)
+    if remote if spark is None else type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise DiffError(
+            "the diff job does not run through Spark Connect: a batch needs the producers and the checkpoint of the "
+            "process that plans it, Connect would run it on the server; start the job by spark-submit or deelog diff "
+            f"without {' and '.join(_REMOTE)} in the environment (changes() and latest() work through Connect)"
+        )
 
 
 def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:

@@ -98,3 +98,31 @@ def standalone(folder: Path, workers: int) -> Iterator[Standalone]:
         yield cluster
     finally:
         cluster.close()
+
+
+@contextmanager
+def connect_server(folder: Path, jars: str) -> Iterator[str]:
+    """A Spark Connect server with these jars, for as long as the block lasts; its address."""
+    port = free_port()
+    main = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    conf = {
+        "spark.connect.grpc.binding.address": HOST,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", jars, *options]
+    env = {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": HOST}
+    server = Child("connect", [*command, "--class", main, "spark-internal"], folder / "connect.log", env)
+
+    def started() -> bool:
+        server.must_run()
+        return "Spark Connect server started" in server.log.read_text()
+
+    server.start()
+    try:
+        until(started, _SECONDS, "the Connect server")
+        yield f"sc://{HOST}:{port}"
+    finally:
+        server.kill()
