@@ -18,11 +18,8 @@ from tests.spark.reference import expected, in_parquet, in_topic, unordered
 from tests.spark.test_diff_process import Job, until
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
-from tests.support.spark import DRIVER_NEEDS, EXECUTORS_NEED, python_with, pythons, standalone, submit
+from tests.support.spark import DRIVER_NEEDS, EXECUTORS_NEED, QUICK, python_with, pythons, standalone, submit
 from tools.pyfiles import ROOT, build
-
-QUICK = "-XX:TieredStopAtLevel=1"
-"""For a JVM that lives a minute: compile once, well enough."""
 
 pytestmark = pytest.mark.spark
 

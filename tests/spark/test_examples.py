@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import sqlite3
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from deelog_connector.kafka import jars
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
 from tests.grid.cluster import Grid
@@ -22,6 +24,7 @@ from tests.spark.test_diff_job import configured, run
 from tests.spark.test_reading import diff_ends
 from tests.support.changes import Cache
 from tests.support.kafka import Broker
+from tests.support.spark import QUICK
 from tools.pyfiles import ROOT
 
 if TYPE_CHECKING:
@@ -115,6 +118,60 @@ def kept(
     newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     example(name, tmp_path / "table", tmp_path / "keep")
     assert entries(read(tmp_path / "table")) == cache.entries()
+
+
+DELTA = """
+import json, runpy, sys
+from pyspark.sql import SparkSession
+
+example, file, table, checkpoint, *settings = sys.argv[1:]
+builder = SparkSession.builder.master("local[2]")
+for setting in settings:
+    builder.config(*setting.split("=", 1))
+spark = builder.getOrCreate()
+sys.argv = [example, file, table, checkpoint]
+runpy.run_path(example, run_name="__main__")
+rows = spark.read.format("delta").load(table).collect()
+print(json.dumps([[row.key, row.value, row.expires_at] for row in rows]))
+"""
+
+
+@pytest.mark.slow
+def test_keep_delta(config: Config, tmp_path: Path, spark: SparkSession, spark_jars: str) -> None:
+    """In a process of its own: Delta is part of a session from its start."""
+    cache = Cache(config)
+    scenes.scripted(cache)
+    cache.put(cache.key(7, 0), b"goes")
+    scenes.close(cache)
+    delta = ",".join(map(str, jars.fetch("spark-delta")))
+    settings = (
+        f"spark.jars={spark_jars},{delta}",
+        "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.shuffle.partitions=2",
+        "spark.databricks.delta.snapshotPartitions=2",
+        "spark.ui.enabled=false",
+        f"spark.driver.extraJavaOptions={QUICK}",
+    )
+    file = tmp_path / "diff.json"
+    file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+    command = [sys.executable, "-c", DELTA, str(EXAMPLES / "keep_delta.py")]
+    for number in range(2):
+        run(config, spark)
+        arguments = [str(file), str(tmp_path / "table"), str(tmp_path / "keep"), *settings]
+        done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        rows = json.loads(done.stdout.splitlines()[-1])
+        assert len({key for key, *_ in rows}) == len(rows), "a key twice"
+        held = {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
+        assert held == cache.entries()
+        if number == 0:
+            cache.put(cache.key(7, 0), None)
+            cache.put(cache.key(0, 0), b"first")
+            cache.put(cache.key(0, 0), b"then")
+            cache.put(cache.key(7, 1), b"comes", expires_at=1_800_000_000_000)
+            cache.put(cache.key(1, 0), b"lost", lost=True)
+            cache.reset(1)
 
 
 def test_invalidate(

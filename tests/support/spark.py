@@ -17,8 +17,10 @@ from deelog_interceptors.demo.processes import Child, until
 
 HOME = Path(pyspark.__file__).parent
 EXECUTORS_NEED = ("confluent-kafka", "numpy", "orjson", "pyarrow", "tenacity")
-"""The packages that docs/diff-job.md names, and nothing that they do not need themselves."""
+"""The packages that docs/diff-job.md names."""
 DRIVER_NEEDS = (*EXECUTORS_NEED, "click", "javaproperties", "pandas", "python-dateutil", "pytz", "tzdata")
+QUICK = "-XX:TieredStopAtLevel=1"
+"""For a JVM that lives a minute: compile once, well enough."""
 _SECONDS = 60.0
 
 
