@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from tests.spark.test_diff_process import Job, until
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 from tests.support.spark import DRIVER_NEEDS, EXECUTORS_NEED, QUICK, python_with, pythons, standalone, submit
+from tools import pyfiles
 from tools.pyfiles import ROOT, build
 
 pytestmark = pytest.mark.spark
@@ -57,10 +60,21 @@ def away(tmp_path: Path) -> dict[str, str]:
     return pythons(driver, python_with(tmp_path / "executor", EXECUTORS_NEED))
 
 
-def test_the_same_sources_give_the_same_zip(tmp_path: Path) -> None:
-    one, other = build(tmp_path / "one"), build(tmp_path / "other")
-    assert one.read_bytes() == other.read_bytes()
-    assert one.name == other.name
+def test_the_same_sources_give_the_same_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever and wherever they were written, and whatever lies beside them."""
+    one = build(tmp_path / "one")
+    other = tmp_path / "elsewhere"
+    for package in pyfiles.PACKAGES:
+        shutil.copytree(ROOT / package, other / package, copy_function=shutil.copyfile)
+        (other / package / "__pycache__").mkdir(exist_ok=True)
+        (other / package / "__pycache__" / "old.pyc").touch()
+        for number, path in enumerate((other / package).rglob("*.py")):
+            path.chmod(0o600)
+            os.utime(path, (1e9 + number, 1e9 + number))
+    shutil.copyfile(ROOT / "pyproject.toml", other / "pyproject.toml")
+    monkeypatch.setattr(pyfiles, "ROOT", other)
+    again = build(tmp_path / "two")
+    assert (again.name, again.read_bytes()) == (one.name, one.read_bytes())
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from deelog_interceptors.demo.processes import deelog_command
 from deelog_schemas.config import Config
 from tests.spark import scenes
 from tests.spark.reference import expected, in_parquet, in_topic, unordered
@@ -142,3 +143,23 @@ def test_killed_at_any_instant(kafka: Broker, prefix: str, tmp_path: Path, spark
     finally:
         job.process.kill()
         job.close()
+
+
+def test_available_now_ends_by_itself(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
+    """With 0 at the topic's end, with 4 on a record that is not ours."""
+    config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"))
+    cache = Cache(config)
+    for wanted in (0, 4):
+        cache.put(cache.key(0, wanted), b"v")
+        if wanted:
+            with cache.batch():
+                cache.raw(config.topics.changes, 0, b"k", b"v", [])
+        job = Job(config, tmp_path, "--available-now", command=deelog_command("diff"))
+        try:
+            assert job.close() == wanted, job.said
+        finally:
+            job.process.kill()
+        said = [line for line in job.errors.read_text().splitlines() if line.startswith("deelog diff: ")]
+        assert [f"{config.topics.changes}[0]@" in line for line in said] == [True] * (wanted == 4)
+        assert "Traceback" not in job.said
+        assert (job.told()["resets_rows"]["c"], job.told()["changes"]["c"]) == (1, 0)
