@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -101,8 +100,8 @@ def goes_on(job: Job, cache: Cache) -> None:
 
 def driver(job: Job) -> psutil.Process:
     """The Python that spark-submit has started: it takes the signals, the JVM would just die of them."""
-    python = Path(sys.executable).resolve()
-    return next(c for c in psutil.Process(job.process.pid).children() if Path(c.exe()) == python)
+    children = psutil.Process(job.process.pid).children()
+    return next(c for c in children if c.status() != psutil.STATUS_ZOMBIE and "--config" in c.cmdline())
 
 
 def test_from_the_zip_alone(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str, away: dict[str, str]) -> None:
