@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test model mutants test-compose images simulate proof bench bench-spark lint format types wheel-check lock clean
+.PHONY: help setup java demo test model mutants test-compose images simulate proof bench bench-spark lint format types wheel-check pyfiles lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -94,6 +94,9 @@ wheel-check: setup ## the built wheel, alone in a clean environment outside this
 	from deelog_connector.kafka.jars import SETS, pinned; assert all(map(pinned, SETS))'; \
 	clean/bin/deelog --help; \
 	echo "wheel: $$(basename deelog-*.whl) imports and shows its help"
+
+pyfiles: python ## the Spark job as one zip for spark-submit --py-files, in dist
+	@"$(PYTHON)" tools/pyfiles.py $(ARGS)
 
 lock: $(BIN)/uv ## resolve anew what pyproject.toml asks for (ARGS=--upgrade for newer versions)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

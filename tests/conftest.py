@@ -17,7 +17,7 @@ settings.register_profile("deelog", deadline=None, suppress_health_check=[Health
 settings.load_profile("deelog")
 
 _MARKERS = {"kafka": "kafka", "own_kafka": "kafka", "spark": "spark"}
-_CROWDED = ("chaos/test_chaos.py", "demo/test_demo.py", "spark/test_diff_process.py")
+_CROWDED = ("chaos/test_chaos.py", "demo/test_demo.py", "spark/test_cluster.py", "spark/test_diff_process.py")
 """Each of these starts a dozen processes: two of them at once would be a test of the machine."""
 
 

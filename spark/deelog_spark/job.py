@@ -33,7 +33,7 @@ from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
 from deelog_spark.planner import START_OVER, Planner
 from deelog_spark.rows import CHANGE, RESET, Renderer, Row
-from deelog_spark.session import JARS_VARIABLE, session
+from deelog_spark.session import JARS_VARIABLE, refuse_connect, session
 from deelog_spark.writer import Writer, Written
 
 if TYPE_CHECKING:
@@ -96,8 +96,9 @@ class DiffJob:
         """Starts the stream, after the fold of a start without state. `available_now` ends it at today's end.
 
         Waits up to 60 s for the topics. Raises `DeelogError`s: TopicError, CheckpointError, LossError, BusyError,
-        RecordError. Nothing is left running then but what `stop()` ends.
+        RecordError; DiffError through Spark Connect. Nothing is left running then but what `stop()` ends.
         """
+        refuse_connect(self._given)
         self._checkpoint.lock()
         self._cluster = Cluster(self.config)
         self._planner = plans = Planner(

@@ -26,14 +26,15 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     """The diff topic as a streaming DataFrame, one row per difference, in order per key.
 
     Columns: cache, segment (int), op (c, u, d), key, before and after (struct key, value, expires_at: milliseconds
-    or null), epoch, sequence (position of the cause), cause (change, reset), ts (timestamp). Keys and values are
-    strings, or binary with format `bytes`. `before` has the value on rows of a reset and with `before.image=full`,
-    else the key alone; it is null on c. `options` are the Kafka source's own, such as startingOffsets (default
-    earliest). A record that is not ours stops the query. Stateless: nothing runs in Python.
+    or null), epoch, sequence (position of the cause), cause (change, reset), ts (timestamp), partition and offset of
+    the record: a key stays on one partition, where offsets order what happened to it. Keys and values are strings, or
+    binary with format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else the key
+    alone; it is null on c. `options` are the Kafka source's own, such as startingOffsets (default earliest). A record
+    that is not ours stops the query. Stateless: nothing runs in Python.
     """
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
-    return decoded(_differences(cut(raw), config, tombstones=False), config).drop("partition", "offset")
+    return decoded(_differences(cut(raw), config, tombstones=False), config)
 
 
 def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None = None) -> DataFrame:

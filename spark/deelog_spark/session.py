@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 JARS_VARIABLE: Final = "DEELOG_SPARK_JARS"
 """Paths of the Kafka source's jars, separated by commas; without it spark-submit's --packages or --jars count."""
 
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, which has started the JVM."""
+
+_REMOTE: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+"""With either of them set, PySpark makes sessions of Spark Connect alone."""
+
 SETTINGS: Final = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
@@ -35,13 +41,24 @@ _SAID_BY_US: Final = (
 )
 
 
+def refuse_connect(spark: SparkSession | None) -> None:
+    """DiffError where `spark`, or without one the session that would be made, is one of Spark Connect."""
+    remote = any(name in os.environ for name in _REMOTE)
+    if remote if spark is None else type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise DiffError(
+            "the diff job does not run through Spark Connect: a batch needs the producers and the checkpoint of the "
+            "process that plans it, Connect would run it on the server; start the job by spark-submit or deelog diff "
+            f"without {' and '.join(_REMOTE)} in the environment (changes() and latest() work through Connect)"
+        )
+
+
 def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:
     """The active session, or a new one: `master` or, without one, spark-submit's or `local[2]`.
 
-    Values that spark-submit or `SPARK_CONF_DIR` set win over `SETTINGS`.
+    Values that spark-submit sets, by options or from its files, win over `SETTINGS`.
     """
     try:
-        from pyspark import SparkConf
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise DiffError("PySpark is missing: install deelog[spark]") from error
@@ -49,6 +66,9 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
     if active is not None:
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if _SUBMITTED in os.environ:
+        # Only a JVM that is known already shows what spark-submit was told: without it `SETTINGS` would replace that.
+        SparkContext._ensure_initialized()
     conf = SparkConf()
     for key, value in SETTINGS.items():
         conf.setIfMissing(key, value)

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from deelog_interceptors.demo.processes import deelog_command
 from deelog_schemas.config import Config
 from tests.spark import scenes
 from tests.spark.reference import expected, in_parquet, in_topic, unordered
@@ -27,27 +28,36 @@ WAIT = 120.0
 
 
 class Job:
-    """One process of `deelog diff`."""
+    """One process of `deelog diff`, begun by `command`."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        *options: str,
+        command: Sequence[str] = (sys.executable, "-m", "deelog_spark.job"),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.progress = Path(config["diff.checkpoint.location"]) / "progress.json"
         file = folder / "diff.json"
         file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
-        self.errors = folder / "stderr.txt"
-        with self.errors.open("w") as errors:
+        self.errors, self.output = folder / "stderr.txt", folder / "stdout.txt"
+        with self.errors.open("w") as errors, self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "deelog_spark.job", "--config", str(file)],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
+                [*command, "--config", str(file), *options], stdout=output, stderr=errors, text=True, env=env
             )
 
     def running(self) -> str:
         """Waits for the one line."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.errors.read_text()
+        until(lambda: "running\n" in self.output.read_text() or self.process.poll() is not None)
+        line = self.output.read_text()
+        assert "running\n" in line, self.said
         return line
+
+    @property
+    def said(self) -> str:
+        """All that it has printed."""
+        return self.errors.read_text() + self.output.read_text()
 
     def caught_up(self, cache: Cache) -> bool:
         """Whether the job says that it has read everything."""
@@ -70,10 +80,7 @@ class Job:
 
     def close(self) -> int:
         """Waits for the end; the exit code."""
-        code = self.process.wait(WAIT)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return code
+        return self.process.wait(WAIT)
 
 
 def until(condition: Callable[[], bool], seconds: float = WAIT) -> None:
@@ -100,7 +107,7 @@ def test_killed_at_any_instant(kafka: Broker, prefix: str, tmp_path: Path, spark
     children: list[psutil.Process] = []
     job = Job(config, tmp_path)
     try:
-        assert "running" in job.running()
+        assert job.running().count("\n") == 1
         for _ in range(KILLS):
             for _ in range(15):
                 player.turn()
@@ -136,3 +143,23 @@ def test_killed_at_any_instant(kafka: Broker, prefix: str, tmp_path: Path, spark
     finally:
         job.process.kill()
         job.close()
+
+
+def test_available_now_ends_by_itself(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
+    """With 0 at the topic's end, with 4 on a record that is not ours."""
+    config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"))
+    cache = Cache(config)
+    for wanted in (0, 4):
+        cache.put(cache.key(0, wanted), b"v")
+        if wanted:
+            with cache.batch():
+                cache.raw(config.topics.changes, 0, b"k", b"v", [])
+        job = Job(config, tmp_path, "--available-now", command=deelog_command("diff"))
+        try:
+            assert job.close() == wanted, job.said
+        finally:
+            job.process.kill()
+        said = [line for line in job.errors.read_text().splitlines() if line.startswith("deelog diff: ")]
+        assert [f"{config.topics.changes}[0]@" in line for line in said] == [True] * (wanted == 4)
+        assert "Traceback" not in job.said
+        assert (job.told()["resets_rows"]["c"], job.told()["changes"]["c"]) == (1, 0)

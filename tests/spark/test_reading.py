@@ -52,7 +52,7 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
         query.stop()
     rows = [r.asDict(recursive=True) for r in spark.table(prefix).orderBy("segment", "sequence").collect()]
     assert list(rows[0]) == [
-        "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts"
+        "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts", "partition", "offset"
     ]  # fmt: skip
     key = cache.key(0, 0).decode()
     value = {"key": key, "value": bytearray(b"\xff\x00"), "expires_at": 1_800_000_000_000}
@@ -64,6 +64,8 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
     ]
     assert rows[0]["after"] == value
     assert rows[0]["ts"] is not None
+    assert rows[0]["partition"] == rows[1]["partition"] == rows[2]["partition"]
+    assert rows[0]["offset"] < rows[1]["offset"] < rows[2]["offset"]
     assert (rows[0]["epoch"], rows[0]["sequence"], rows[0]["cache"], rows[0]["segment"]) == (1, 1, "c", 0)
 
 

@@ -1,0 +1,21 @@
+"""Print what a cache held when its diff topic ended at given offsets: a line of JSON per key.
+
+    spark-submit --packages … as_of.py diff.properties '{"0": 1200, "1": 1187}'
+
+The offsets are those of all the diff topic's partitions, say as a consumer group of yours has committed them. Offsets
+from before the compaction lag are refused.
+"""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from deelog_schemas.config import load
+from deelog_spark import latest
+
+file, offsets = sys.argv[1:]
+spark = SparkSession.builder.appName("as of").getOrCreate()
+held = latest(spark, load(file, "diff"), as_of={int(partition): n for partition, n in json.loads(offsets).items()})
+for row in held.orderBy("key").toLocalIterator():
+    print(json.dumps({"key": row.key, "value": row.value, "expires_at": row.expires_at}))
