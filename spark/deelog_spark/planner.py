@@ -20,7 +20,7 @@ import orjson
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.keys import partition_of, segments_of
-from deelog_spark import fold, frames, regions
+from deelog_spark import calm, fold, frames, regions
 from deelog_spark.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, Totals
 from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicError
 from deelog_spark.kafka import Cluster, Known
@@ -173,7 +173,7 @@ class Planner:
         region = regions.Region(self.topics.changes, lowest, ends)
         written, segments = self._folded(START, region, on, work)
         for number in on.keys() - segments.keys():  # nothing stands of it in either topic
-            _, segments[number] = work(regions.NOTHING, self._renderer, number, on[number])
+            _, segments[number] = work(regions.nothing(self.config), self._renderer, number, on[number])
         found = {n: state for n, state in segments.items() if state is not None}
         plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, found, Totals(), rows=regions.count(written))
         self._ask(lost, "records are gone from the change topic")
@@ -294,12 +294,18 @@ def _start(
     known: Known,
     begins: Mapping[int, int],
     ends: Mapping[int, int],
-    tables: fold.Tables,
+    tables: regions.Tables,
     renderer: Renderer,
     number: int,
     partition: int,
 ) -> tuple[list[Row], Segment | None]:
-    found = fold.start(tables, renderer, partition, known, [number], begins[partition], ends[partition])
+    begin, end = begins[partition], ends[partition]
+    if known.base.get(number, begin) >= begin:
+        told, new = (tables.side(side, partition) for side in (False, True))
+        plain = calm.start(told, new, tables.codec, renderer, partition, known, number, end)
+        if plain is not None:
+            return plain
+    found = fold.start(tables, renderer, partition, known, [number], begin, end)
     return found.rows, found.segments.get(number)
 
 
@@ -308,12 +314,17 @@ def _resets(
     ended: Mapping[int, list[Ended]],
     void: frozenset[tuple[int, int]],
     begins: Mapping[int, int],
-    tables: fold.Tables,
+    tables: regions.Tables,
     renderer: Renderer,
     number: int,
     partition: int,
 ) -> tuple[list[Row], None]:
-    return fold.resets(tables, renderer, partition, before, ended[number], void, begins[partition]), None
+    known, begin = before.get(number, Segment()), begins[partition]
+    told, new = (tables.side(side, partition) for side in (False, True))
+    plain = calm.resets(told, new, tables.codec, renderer, partition, known, tables.control, ended[number], begin)
+    if plain is not None:
+        return plain, None
+    return fold.resets(tables, renderer, partition, before, ended[number], void, begin), None
 
 
 def _foreign(topic: str) -> str:

@@ -2,8 +2,8 @@
 
 A reset's difference and a start need two things of a segment: what the diff topic tells, and the change topic's records
 from a known offset on. Spark reads both, filters by header in the JVM, and gives each segment's rows to one task, the
-diff topic's first, each in offset order; there `fold.py`, the reference itself, folds them. Memory is that of one
-segment's entries, old and new, whatever the topic holds.
+diff topic's first, each in offset order; there `calm.py` folds them by columns or, where that has doubts, `fold.py`, the
+reference itself, by records. Memory is that of one segment's records, old and new, whatever the topic holds.
 
 Small regions the driver reads itself, and folds by the same functions: Spark takes a second to begin with, and many
 more where it is cold.
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -36,7 +37,7 @@ from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, SIZE, Kind
 from deelog_schemas.keys import partition_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
-from deelog_spark import frames
+from deelog_spark import calm, frames
 from deelog_spark.fold import Void
 from deelog_spark.kafka import Cluster
 from deelog_spark.rows import RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
@@ -52,8 +53,18 @@ SMALL_RECORDS: Final = 50_000
 """Regions of no more offsets are read by the driver, and of no more than SMALL_BYTES of keys and values."""
 SMALL_BYTES: Final = 16 << 20
 _CHUNK: Final = 5_000
-_COLUMNS: Final = ("source", "partition", "offset", "header", "control", "key", "value")
+_SCHEMA: Final = pa.schema(
+    [
+        ("segment", pa.binary()),
+        ("source", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        *((name, pa.binary()) for name in ("header", "control", "key", "value")),
+    ]
+)
+"""What tasks get: `segment` as it stands in the header, `source` 0 for the diff topic."""
 _OLD: Final = 0
+_READ_BY: Final = ("partition", "offset", "header", "control", "key", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +91,30 @@ class Layout:
 
 
 class Tables:
-    """Both topics as one segment's task has them: `fold.start` and `fold.resets` read them.
+    """Both topics as one segment's task has them: `fold` reads them by records, `calm` by columns.
 
-    `rows` are its rows in order, those of the diff topic first. Call `told` once, then `records` once.
+    `table` has the columns of `_SCHEMA`, the diff topic's rows first, each topic's in offset order.
     """
 
-    def __init__(self, rows: Iterator[tuple[Any, ...]], layout: Layout, codec: JsonCodec | None) -> None:
-        self._rows, self._layout, self._codec = rows, layout, codec
-        self._next: tuple[Any, ...] | None = next(rows, None)
+    def __init__(self, table: pa.Table, layout: Layout, codec: JsonCodec) -> None:
+        old = pc.sum(pc.equal(table["source"], _OLD)).as_py() or 0
+        self._parts = table.slice(0, old), table.slice(old)
+        self._layout, self.codec = layout, codec
+
+    def side(self, new: bool, partition: int) -> calm.Side | None:
+        """The diff topic's columns, or the change topic's; None where records alone can tell what is wrong."""
+        part = self._parts[new]
+        return calm.side(part) if pc.all(pc.equal(part["partition"], partition)).as_py() is not False else None
+
+    def control(self, offset: int) -> dict[str, Any]:
+        """Of the change topic's control record at `offset`."""
+        part = self._parts[1]
+        return next(self._taken(part.filter(pc.equal(part["offset"], offset)), self._layout.changes)).control
 
     def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
         """The segment's entries that the diff topic tells of, by segment."""
         last: dict[bytes, Record] = {}
-        for record in self._taken(_OLD, self._layout.diff):
+        for record in self._taken(self._parts[0], self._layout.diff):
             last[record.key] = record
         found: dict[int, dict[bytes, Entry]] = {}
         for record in last.values():
@@ -103,41 +125,42 @@ class Tables:
 
     def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
         """The segment's records of the change topic; RecordError where one is not ours."""
-        return self._taken(1, self._layout.changes)
+        return self._taken(self._parts[1], self._layout.changes)
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
         """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
-        assert self._codec is not None, "nothing to decode"
         try:
-            key = self._codec.decode_key(record.key)
+            key = self.codec.decode_key(record.key)
             if record.header.kind is Kind.TOMBSTONE:
                 return key, None
             if record.value is None:
                 raise RecordError("a change without a value")
-            return key, self._codec.decode_value(record.value).after
+            return key, self.codec.decode_value(record.value).after
         except RecordError as error:
             raise error.at(record.topic, record.partition, record.offset) from error
 
-    def _taken(self, source: int, topic: str) -> Iterator[Record]:
-        while self._next is not None and self._next[1] == source:
-            _, _, partition, offset, header, control, key, value = self._next
-            headers = [
-                (name, raw) for name, raw in ((HEADER_NAME, header), (CONTROL_HEADER_NAME, control)) if raw is not None
-            ]
-            record = decode(topic, partition, offset, key, value, headers)
-            segment = record.header.segment
-            if not self._layout.fits(segment, partition):
-                problem = RecordError(
-                    f"segment {segment} does not belong on this partition with segment.count={self._layout.segments}: "
-                    "the record was written with another segment.count or by something else"
-                )
-                raise problem.at(topic, partition, offset)
-            yield record
-            self._next = next(self._rows, None)
+    def _taken(self, part: pa.Table, topic: str) -> Iterator[Record]:
+        for batch in part.to_batches(_CHUNK):
+            for partition, offset, header, control, key, value in zip(
+                *(batch[name].to_pylist() for name in _READ_BY), strict=True
+            ):
+                named = ((HEADER_NAME, header), (CONTROL_HEADER_NAME, control))
+                record = decode(topic, partition, offset, key, value, [h for h in named if h[1] is not None])
+                segment = record.header.segment
+                if not self._layout.fits(segment, partition):
+                    problem = RecordError(
+                        f"segment {segment} does not belong on this partition with "
+                        f"segment.count={self._layout.segments}: the record was written with another segment.count or "
+                        "by something else"
+                    )
+                    raise problem.at(topic, partition, offset)
+                yield record
 
 
-NOTHING: Final = Tables(iter(()), Layout("", "", 1, 1), None)
-"""Of a segment of which nothing stands in either topic."""
+def nothing(config: Config) -> Tables:
+    """Of a segment of which nothing stands in either topic."""
+    return Tables(_SCHEMA.empty_table(), Layout("", "", 1, 1), frames.codec_of(config))
+
 
 Work = Callable[[Tables, Renderer, int, int], tuple[list[Row], Any]]
 """`(tables, renderer, segment, partition)` to rows and what else there is to say; shipped to tasks."""
@@ -172,20 +195,19 @@ def folded(
     """
     wanted = frozenset(segments)
     here = functools.partial(_fold, config, layout, wanted, work)
-    rows = _small(cluster, layout, regions, wanted)
-    if rows is not None:
+    small = _small(cluster, layout, regions, wanted)
+    if small is not None:
         place.mkdir()
         with pq.ParquetWriter(place / "0.parquet", ROW_SCHEMA) as writer:
-            for batch in here(iter(rows)):
+            for batch in here(iter([small])):
                 writer.write_batch(batch)
         return
-    both = _both(spark(), config, layout, regions, wanted)
-    both.mapInArrow(functools.partial(_fold_batches, here), ROW_DDL).write.parquet(place.as_uri())
+    _both(spark(), config, layout, regions, wanted).mapInArrow(here, ROW_DDL).write.parquet(place.as_uri())
 
 
 def _small(
     cluster: Cluster, layout: Layout, regions: tuple[Region, Region], wanted: frozenset[int]
-) -> list[tuple[Any, ...]] | None:
+) -> pa.RecordBatch | None:
     """The rows of small regions as tasks would get them; None where they are not small."""
     if sum(region.end[p] - region.begin[p] for region in regions for p in region.end) > SMALL_RECORDS:
         return None
@@ -204,7 +226,8 @@ def _small(
                     size += len(key or b"") + len(value or b"")
                     if size > SMALL_BYTES:
                         return None
-    return sorted(rows, key=lambda row: (row[0] or b"", row[1], row[3]))
+    rows.sort(key=lambda row: (row[0] or b"", row[1], row[3]))
+    return pa.RecordBatch.from_pylist([dict(zip(_SCHEMA.names, row, strict=True)) for row in rows], _SCHEMA)
 
 
 def _both(
@@ -222,7 +245,7 @@ def _both(
         both = both.where(mine | F.col("header").isNull() | (F.octet_length("header") != F.lit(SIZE)))
     tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
     grouped = both.withColumn("segment", number).repartition(tasks, "segment")
-    return grouped.sortWithinPartitions("segment", "source", "offset").select("segment", *_COLUMNS)
+    return grouped.sortWithinPartitions("segment", "source", "offset").select(*_SCHEMA.names)
 
 
 def count(written: Path | None) -> int:
@@ -246,20 +269,25 @@ def said(written: Path) -> dict[int, Any]:
     return dict(pair for _, pair in told)
 
 
-def _fold_batches(
-    fold: Callable[[Iterator[tuple[Any, ...]]], Iterator[pa.RecordBatch]], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return fold(row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
-
-
 def _fold(
-    config: Config, layout: Layout, wanted: frozenset[int], work: Work, rows: Iterator[tuple[Any, ...]]
+    config: Config, layout: Layout, wanted: frozenset[int], work: Work, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     codec = frames.codec_of(config)
     renderer = Renderer(codec)
-    for raw, group in itertools.groupby(rows, key=operator.itemgetter(0)):
+    for raw, group in itertools.groupby(_runs(batches), key=operator.itemgetter(0)):
+        tables = Tables(pa.Table.from_batches([part for _, part in group]), layout, codec)
         number = int.from_bytes(raw or b"", "big")
-        yield from _batches(_segment(number, Tables(group, layout, codec), layout, wanted, work, renderer))
+        yield from _batches(_segment(number, tables, layout, wanted, work, renderer))
+
+
+def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes | None, pa.RecordBatch]]:
+    """Parts of one segment each, with its number as it stands in the header."""
+    for batch in batches:
+        runs = pc.run_end_encode(batch["segment"])
+        first = 0
+        for end, raw in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+            yield raw, batch.slice(first, end - first)
+            first = end
 
 
 def _segment(

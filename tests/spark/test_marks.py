@@ -118,10 +118,52 @@ def calm(chance: random.Random) -> list[tuple[bytes, bytes | None]]:
         g = chance.randrange(3)
         epochs[g] += chance.random() < 0.05
         sequences[g] += chance.choice((1, 1, 1, 2**33))
+        if chance.random() < 0.1:
+            told = {"epoch": epochs[g], "member": "n@1", "reason": "x", "count": 0, "digest": "0", "id": "a"}
+            found.append((pack(Kind.RESET_BEGIN, 0, g, epochs[g], sequences[g], 0), canonical.dumps(told)))
+            rows = [(pack(Kind.READ, 0, g, epochs[g], sequences[g], 0), None)]
+            found += rows * chance.randint(0, 9)
+            sequences[g] += 1
+            found.append((pack(Kind.CHANGE, 0, g, epochs[g], sequences[g], 0), None))
+            found += [(pack(Kind.READ, 0, g, epochs[g], sequences[g], 0), None)] * chance.randint(0, 3)
+            if chance.random() < 0.8:
+                found.append((pack(Kind.RESET_END, 0, g, epochs[g], sequences[g], 0), canonical.dumps(told)))
+            sequences[g] += 1
         found.append((pack(Kind.CHANGE, 0, g, epochs[g], sequences[g], 0), None))
         if chance.random() < 0.2:
             found.append((pack(Kind.TOMBSTONE, 0, g, epochs[g], sequences[g] + (chance.random() < 0.1), 0), None))
     return found
+
+
+def test_rows_of_a_reset_are_settled_at_once() -> None:
+    """Only control records, and what comes again, are looked at one by one."""
+    stepped: list[int] = []
+
+    class Counted(Marks):
+        def step(self, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> bool:
+            stepped.append(offset)
+            return super().step(partition, offset, raw, control)
+
+    told = {"epoch": 1, "member": "n@1", "reason": "x", "count": 0, "digest": "0", "id": "a"}
+    rows: list[tuple[bytes, bytes | None]] = []
+    for g in (0, 1):
+        rows.append((pack(Kind.RESET_BEGIN, 0, g, 1, 5, 0), canonical.dumps(told)))
+        rows += [(pack(Kind.READ, 0, g, 1, 5, 0), None)] * 50
+        rows += [(pack(kind, 0, g, 1, 6, 0), None) for kind in (Kind.CHANGE, Kind.TOMBSTONE)]
+        rows += [(pack(Kind.READ, 0, g, 1, 6, 0), None)] * 50
+        rows.append((pack(Kind.RESET_END, 0, g, 1, 6, 0), canonical.dumps(told)))
+    marks = Counted({})
+    headers, controls = (pa.array(column, pa.binary()) for column in zip(*rows, strict=True))
+    assert not marks.steps(0, np.arange(len(rows)), headers, controls).any()
+    assert stepped == [0, 103, 104, 207]
+    assert [(e.segment, e.begin, e.end) for e in marks.ended] == [(0, 0, 103), (1, 104, 207)]
+    assert (marks.records, marks.repeats) == (len(rows), 0)
+    again = [rows[0], *rows[1:51], (pack(Kind.CHANGE, 0, 0, 1, 5, 0), None), *rows[51:53]]
+    marks, stepped[:] = Counted({}), []
+    headers, controls = (pa.array(column, pa.binary()) for column in zip(*again, strict=True))
+    marks.steps(0, np.arange(len(again)), headers, controls)
+    assert marks.repeats == 1
+    assert len(stepped) == len(again)
 
 
 def test_a_refused_row_is_told() -> None:
