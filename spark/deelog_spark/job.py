@@ -32,6 +32,7 @@ from deelog_spark.errors import CheckpointError, DiffError, LossError
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
 from deelog_spark.planner import START_OVER, Planner
+from deelog_spark.reading import latest
 from deelog_spark.rows import CHANGE, RESET, Renderer, Row
 from deelog_spark.session import JARS_VARIABLE, session
 from deelog_spark.writer import Writer, Written
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    from deelog_spark.jdbc import JdbcSink
 
 log = logging.getLogger("deelog.diff")
 
@@ -76,6 +79,7 @@ class DiffJob:
         self._checkpoint = Checkpoint(config["diff.checkpoint.location"])
         path = config["diff.parquet.path"]
         self._parquet = ParquetSink(path) if "parquet" in config["diff.sinks"] else None
+        self._jdbc = self._jdbc_sink() if "jdbc" in config["diff.sinks"] else None
         self._cluster: Cluster | None = None
         self._planner: Planner | None = None
         self._query: StreamingQuery | None = None
@@ -96,7 +100,7 @@ class DiffJob:
         """Starts the stream, after the fold of a start without state. `available_now` ends it at today's end.
 
         Waits up to 60 s for the topics. Raises `DeelogError`s: TopicError, CheckpointError, LossError, BusyError,
-        RecordError. Nothing is left running then but what `stop()` ends.
+        RecordError, SinkError. Nothing is left running then but what `stop()` ends.
         """
         self._checkpoint.lock()
         self._cluster = Cluster(self.config)
@@ -109,10 +113,15 @@ class DiffJob:
             lambda: self._stopping,
             self._session,
         )
-        for partition in range(plans.partitions):
-            self._writer.fence(partition)
+        if self._jdbc is not None:
+            self._jdbc.open()
+        self._fence(plans)
         found = plans.resume()
-        self._started = found if isinstance(found, Batch) else self._begin(plans, found)
+        if isinstance(found, Batch):
+            self._started = found
+            self._fill_table(self._checkpoint.latest() or found)
+        else:
+            self._started = self._begin(plans, found)
         spark = self._session()
         source = spark.readStream.format("kafka").options(**frames.kafka_options(self.config))
         source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
@@ -217,10 +226,29 @@ class DiffJob:
             _count(counted, written.ops)
         if self._parquet is not None and plan.rows:
             self._parquet.write(self._decoded(self._rows_frame(START)), plan.checkpoint, START)
+        self._fence(plans)  # a commit that was answered may not be seen yet
+        self._fill_table(plan)
         state = plan.done(before, counted)
         self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
         return state
+
+    def _fence(self, plans: Planner) -> None:
+        """Behind it all that this job or an earlier one has committed to the diff topic is there to be read, and no
+        earlier one commits more."""
+        for partition in range(plans.partitions):
+            self._writer.fence(partition)
+
+    def _jdbc_sink(self) -> JdbcSink:
+        from deelog_spark.jdbc import JdbcSink  # late: it needs PySpark, whose absence `session` explains
+
+        return JdbcSink(self.config, self._session, lambda: self._stopping)
+
+    def _fill_table(self, state: Batch) -> None:
+        """Brings the table level with the diff topic where it is not as the state says. The diff topic may be a batch
+        ahead of the state: that batch then finds in the table what it brings."""
+        if self._jdbc is not None and not self._jdbc.holds(state.checkpoint, state.number):
+            self._jdbc.fill(latest(self._session(), self.config), state.checkpoint, state.number)
 
     def _rows_frame(self, number: int) -> DataFrame:
         rows = self._session().read.parquet(self._checkpoint.rows_path(number).as_uri())
@@ -269,8 +297,11 @@ class DiffJob:
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
         for written in found:
             _count(counted, written.ops)
-        if self._parquet is not None and any(any(ops.values()) for ops in counted.values()):
+        some = any(any(ops.values()) for ops in counted.values())
+        if self._parquet is not None and some:
             self._parquet.write(self._decoded(rows()), plan.checkpoint, number)
+        if self._jdbc is not None:
+            self._jdbc.write(self._decoded(rows()) if some else None, plan.checkpoint, number)
         state = plan.done(before.totals, counted)
         self._renew(state)
         self._checkpoint.write_state(state)
@@ -308,7 +339,7 @@ class DiffJob:
             if plan.rows:
                 table = frames.merged_table(table, regions.rows_of(self._checkpoint.rows_path(number)))
             found = self._write(frames.rows_of(table.to_batches()), plan)
-            return plan, found, lambda: self._session().createDataFrame(table)
+            return plan, found, lambda: self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
         rows = frames.kept(records, task)
         if plan.rows:
             rows = frames.merged(rows, self._rows_frame(number), plans.partitions)
