@@ -100,8 +100,16 @@ class DiffJob:
         """Starts the stream, after the fold of a start without state. `available_now` ends it at today's end.
 
         Waits up to 60 s for the topics. Raises `DeelogError`s: TopicError, CheckpointError, LossError, BusyError,
-        RecordError, SinkError. Nothing is left running then but what `stop()` ends.
+        RecordError, SinkError; DiffError where Spark fails. Nothing is left running then but what `stop()` ends.
         """
+        try:
+            return self._start(available_now)
+        except Exception as error:
+            if not _is_of_spark(error):
+                raise
+            raise _of_spark(error) from error
+
+    def _start(self, available_now: bool) -> Self:
         self._checkpoint.lock()
         self._cluster = Cluster(self.config)
         self._planner = plans = Planner(
@@ -189,6 +197,8 @@ class DiffJob:
     def _explained(self, error: Exception) -> BaseException:
         if isinstance(self._failure, KafkaException):
             return unreachable(self._failure)
+        if self._failure is not None and _is_of_spark(self._failure):
+            return _of_spark(self._failure)
         if self._failure is not None:
             return self._failure
         latest = self._checkpoint.latest() or self._started
@@ -197,8 +207,7 @@ class DiffJob:
                 self._planner.check_loss(latest)
             except LossError as lost:
                 return lost
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return DiffError(f"the stream ended: {first}; look at the log of Spark, and start the job again")
+        return _of_spark(error)
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -386,6 +395,24 @@ class DiffJob:
             log.warning("the lag is unknown: %s", error)
             return None
         return sum(max(0, ends[p] - offset) for p, offset in state.end.items())
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    """Whether a task, a worker or the JVM raised it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, (Py4JError, PySparkException))
+
+
+def _of_spark(error: BaseException) -> DiffError:
+    """What Spark says, in one line: the first one, or of a Python task the last one of its traceback."""
+    from pyspark.errors import PythonException
+
+    said = str(getattr(error, "java_exception", error))
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or [type(error).__name__]
+    line = lines[-1] if isinstance(error, PythonException) else lines[0]
+    return DiffError(f"Spark: {line}; look at its log, and start the job again: it goes on where it was")
 
 
 def _loaded(source: DataStreamReader) -> DataFrame:

@@ -13,7 +13,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
 from deelog_spark import DiffJob, regions
-from deelog_spark.errors import BusyError, CheckpointError, TopicError
+from deelog_spark.errors import BusyError, CheckpointError, DiffError, TopicError
 from tests.spark import scenes
 from tests.spark.reference import expected, held, in_parquet, in_topic, read, unordered
 from tests.spark.tables import Sqlite, in_table
@@ -179,6 +179,44 @@ def die(patch: pytest.MonkeyPatch, name: str, behind: bool) -> None:
         raise Killed
 
     patch.setattr(owner, method, dying)
+
+
+def fails(*_: Any) -> None:
+    """What py4j raises of a task that failed."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    jvm.java.util.ArrayList().get(7)
+
+
+def fails_otherwise(*_: Any) -> None:
+    """One that PySpark has a type of its own for."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    jvm.java.lang.Integer.parseInt("7 or so")
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [("writer.Writer.write", fails, "Index 7"), ("planner.Planner.start", fails_otherwise, "7 or so")],
+    ids=["in a batch", "in a start"],
+)
+def test_spark_that_fails_stops_the_job_with_one_line(
+    config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str, how: Any, said: str
+) -> None:
+    cache = Cache(config)
+    if how is fails:
+        run(config, spark)
+    cache.put(cache.key(0, 0), b"v")
+    with monkeypatch.context() as patch:
+        module, cls, method = name.split(".")
+        owner = getattr(__import__(f"deelog_spark.{module}", fromlist=[cls]), cls)
+        patch.setattr(owner, method, how)
+        with pytest.raises(DiffError, match=rf"^Spark: [^\n]*{said}[^\n]*start the job again[^\n]*$"):
+            run(config, spark)
+    run(config, spark)
+    assert {t.key for ts in in_topic(config, 2).values() for t in ts} == set(cache.entries())
 
 
 def test_start_over_emits_differences_only(config: Config, spark: SparkSession, tmp_path: Path) -> None:
