@@ -280,6 +280,25 @@ def test_a_row_of_a_higher_position_stays(sink: JdbcSink, spark: SparkSession, d
     assert told == {"a": "new", "b": "new", "c": "new", "d": "new", "e": "same"}
 
 
+def test_an_end_before_the_commit_undoes_the_mark(
+    sink: JdbcSink, spark: SparkSession, database: Database, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sink._apply
+
+    def dying(*args: Any) -> None:
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sink, "_apply", dying)
+    with pytest.raises(KeyboardInterrupt):
+        sink.write(rows(spark, ("a", "1", (1, 1))), "cp", 1)
+    monkeypatch.undo()
+    question = f"select key from deelog_entries where topic_prefix = '{prefix}'"
+    assert database.rows(question) == []
+    sink.write(rows(spark, ("a", "1", (1, 1))), "cp", 1)
+    assert database.rows(question) == [{"key": "a"}]
+
+
 def test_what_other_attempts_have_staged_counts_for_nothing(
     sink: JdbcSink, spark: SparkSession, database: Database, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
