@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test model mutants test-compose images simulate proof bench bench-spark lint format types wheel-check pyfiles lock clean
+.PHONY: help setup java demo test model mutants kills test-compose images simulate proof bench bench-spark lint format types wheel-check pyfiles lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -64,6 +64,10 @@ proof: setup ## 3,000 seeds with 100,000 faults and more, then every mutant
 
 chaos: java setup ## break real nodes, Kafka and Spark while clients write (DURATION=300 SEED=7, ARGS="--nodes 5")
 	@$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED) $(ARGS)
+
+KILLS ?= 30
+kills: java setup ## kill -9 the Spark job at random instants, restart Kafka, compare every sink (KILLS=30 SEED=1)
+	@$(BIN)/python -m tests.spark.kills --kills $(KILLS) --seed $(SEED) $(ARGS)
 
 bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \

@@ -77,7 +77,7 @@ def test_every_jar_is_pinned_once() -> None:
 
 
 def test_an_unknown_set_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"'nonsense' is unknown: use one of kafka, spark-kafka"):
+    with pytest.raises(ValueError, match=r"'nonsense' is unknown: use one of kafka, spark-kafka, spark-delta, jdbc"):
         jars.pinned("nonsense")
 
 

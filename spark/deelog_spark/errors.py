@@ -6,7 +6,8 @@ DeelogError
     ├── CheckpointError    the checkpoint is not of this topic, layout or configuration, or lost its counterpart
     ├── TopicError         a topic is missing, or is not laid out as the job needs it
     ├── LossError          records that the job needs are gone from the change topic
-    └── BusyError          somebody else uses this checkpoint or writes this diff topic
+    ├── BusyError          somebody else uses this checkpoint, or writes this diff topic or table
+    └── SinkError          a sink is not set up as the job needs it, or refuses what it is given
 """
 
 from __future__ import annotations
@@ -40,3 +41,9 @@ class BusyError(DiffError):
     """Stop the other job."""
 
     exit_code = 8
+
+
+class SinkError(DiffError):
+    """Repair the sink or its configuration, or take it out of `diff.sinks`."""
+
+    exit_code = 9

@@ -32,6 +32,7 @@ from deelog_spark.errors import CheckpointError, DiffError, LossError
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
 from deelog_spark.planner import START_OVER, Planner
+from deelog_spark.reading import latest
 from deelog_spark.rows import CHANGE, RESET, Renderer, Row
 from deelog_spark.session import JARS_VARIABLE, refuse_connect, session
 from deelog_spark.writer import Writer, Written
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    from deelog_spark.jdbc import JdbcSink
 
 log = logging.getLogger("deelog.diff")
 
@@ -76,6 +79,7 @@ class DiffJob:
         self._checkpoint = Checkpoint(config["diff.checkpoint.location"])
         path = config["diff.parquet.path"]
         self._parquet = ParquetSink(path) if "parquet" in config["diff.sinks"] else None
+        self._jdbc = self._jdbc_sink() if "jdbc" in config["diff.sinks"] else None
         self._cluster: Cluster | None = None
         self._planner: Planner | None = None
         self._query: StreamingQuery | None = None
@@ -96,9 +100,18 @@ class DiffJob:
         """Starts the stream, after the fold of a start without state. `available_now` ends it at today's end.
 
         Waits up to 60 s for the topics. Raises `DeelogError`s: TopicError, CheckpointError, LossError, BusyError,
-        RecordError; DiffError through Spark Connect. Nothing is left running then but what `stop()` ends.
+        RecordError, SinkError; DiffError where Spark fails, and through Spark Connect. Nothing is left running then but
+        what `stop()` ends.
         """
         refuse_connect(self._given)
+        try:
+            return self._start(available_now)
+        except Exception as error:
+            if not _is_of_spark(error):
+                raise
+            raise _of_spark(error) from error
+
+    def _start(self, available_now: bool) -> Self:
         self._checkpoint.lock()
         self._cluster = Cluster(self.config)
         self._planner = plans = Planner(
@@ -110,10 +123,15 @@ class DiffJob:
             lambda: self._stopping,
             self._session,
         )
-        for partition in range(plans.partitions):
-            self._writer.fence(partition)
+        if self._jdbc is not None:
+            self._jdbc.open()
+        self._fence(plans)
         found = plans.resume()
-        self._started = found if isinstance(found, Batch) else self._begin(plans, found)
+        if isinstance(found, Batch):
+            self._started = found
+            self._fill_table(self._checkpoint.latest() or found)
+        else:
+            self._started = self._begin(plans, found)
         spark = self._session()
         source = spark.readStream.format("kafka").options(**frames.kafka_options(self.config))
         source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
@@ -181,6 +199,8 @@ class DiffJob:
     def _explained(self, error: Exception) -> BaseException:
         if isinstance(self._failure, KafkaException):
             return unreachable(self._failure)
+        if self._failure is not None and _is_of_spark(self._failure):
+            return _of_spark(self._failure)
         if self._failure is not None:
             return self._failure
         latest = self._checkpoint.latest() or self._started
@@ -189,8 +209,7 @@ class DiffJob:
                 self._planner.check_loss(latest)
             except LossError as lost:
                 return lost
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return DiffError(f"the stream ended: {first}; look at the log of Spark, and start the job again")
+        return _of_spark(error)
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -218,10 +237,29 @@ class DiffJob:
             _count(counted, written.ops)
         if self._parquet is not None and plan.rows:
             self._parquet.write(self._decoded(self._rows_frame(START)), plan.checkpoint, START)
+        self._fence(plans)  # a commit that was answered may not be seen yet
+        self._fill_table(plan)
         state = plan.done(before, counted)
         self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
         return state
+
+    def _fence(self, plans: Planner) -> None:
+        """Behind it all that this job or an earlier one has committed to the diff topic is there to be read, and no
+        earlier one commits more."""
+        for partition in range(plans.partitions):
+            self._writer.fence(partition)
+
+    def _jdbc_sink(self) -> JdbcSink:
+        from deelog_spark.jdbc import JdbcSink  # late: it needs PySpark, whose absence `session` explains
+
+        return JdbcSink(self.config, self._session, lambda: self._stopping)
+
+    def _fill_table(self, state: Batch) -> None:
+        """Brings the table level with the diff topic where it is not as the state says. The diff topic may be a batch
+        ahead of the state: that batch then finds in the table what it brings."""
+        if self._jdbc is not None and not self._jdbc.holds(state.checkpoint, state.number):
+            self._jdbc.fill(latest(self._session(), self.config), state.checkpoint, state.number)
 
     def _rows_frame(self, number: int) -> DataFrame:
         rows = self._session().read.parquet(self._checkpoint.rows_path(number).as_uri())
@@ -270,8 +308,11 @@ class DiffJob:
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
         for written in found:
             _count(counted, written.ops)
-        if self._parquet is not None and any(any(ops.values()) for ops in counted.values()):
+        some = any(any(ops.values()) for ops in counted.values())
+        if self._parquet is not None and some:
             self._parquet.write(self._decoded(rows()), plan.checkpoint, number)
+        if self._jdbc is not None:
+            self._jdbc.write(self._decoded(rows()) if some else None, plan.checkpoint, number)
         state = plan.done(before.totals, counted)
         self._renew(state)
         self._checkpoint.write_state(state)
@@ -309,7 +350,7 @@ class DiffJob:
             if plan.rows:
                 table = frames.merged_table(table, regions.rows_of(self._checkpoint.rows_path(number)))
             found = self._write(frames.rows_of(table.to_batches()), plan)
-            return plan, found, lambda: self._session().createDataFrame(table)
+            return plan, found, lambda: self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
         rows = frames.kept(records, task)
         if plan.rows:
             rows = frames.merged(rows, self._rows_frame(number), plans.partitions)
@@ -356,6 +397,24 @@ class DiffJob:
             log.warning("the lag is unknown: %s", error)
             return None
         return sum(max(0, ends[p] - offset) for p, offset in state.end.items())
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    """Whether a task, a worker or the JVM raised it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, (Py4JError, PySparkException))
+
+
+def _of_spark(error: BaseException) -> DiffError:
+    """What Spark says, in one line: the first one, or of a Python task the last one of its traceback."""
+    from pyspark.errors import PythonException
+
+    said = str(getattr(error, "java_exception", error))
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or [type(error).__name__]
+    line = lines[-1] if isinstance(error, PythonException) else lines[0]
+    return DiffError(f"Spark: {line}; look at its log, and start the job again: it goes on where it was")
 
 
 def _loaded(source: DataStreamReader) -> DataFrame:

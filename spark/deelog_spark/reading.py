@@ -37,6 +37,21 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     return decoded(_differences(cut(raw), config, tombstones=False), config)
 
 
+def collapse(rows: DataFrame) -> DataFrame:
+    """The last difference of each key, for a MERGE in a `foreachBatch` of your own: a batch DataFrame.
+
+    Takes rows of `changes()`, be they of several caches, and gives the same columns. One row per cache and key: the one
+    of the highest offset, as it is. So `op` tells whether the key is there after the batch (c, u) or not (d), not what
+    the batch did to it: take c and u alike, and let a d pass that finds nothing. `before` is what was there before that
+    row, not before the batch. (epoch, sequence) never falls from batch to batch, and may stay: a guard against older
+    rows must let equal ones through. The same batch gives the same rows. Rows have no order. JVM only, one shuffle.
+    """
+    from pyspark.sql import functions as F
+
+    last = F.max_by(F.struct(*rows.columns), "offset").alias("last")
+    return rows.groupBy("cache", "segment", "key").agg(last).select("last.*")
+
+
 def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None = None) -> DataFrame:
     """What the cache holds, as the diff topic tells: a batch DataFrame with one row per live key.
 

@@ -2,8 +2,8 @@
 
 A reset's difference and a start need two things of a segment: what the diff topic tells, and the change topic's records
 from a known offset on. Spark reads both, filters by header in the JVM, and gives each segment's rows to one task, the
-diff topic's first, each in offset order; there `calm.py` folds them by columns or, where that has doubts, `fold.py`, the
-reference itself, by records. Memory is that of one segment's records, old and new, whatever the topic holds.
+diff topic's first, each in offset order; there `calm.py` folds them by columns or, where that has doubts, `fold.py`,
+the reference itself, by records. Memory is that of one segment's records, old and new, whatever the topic holds.
 
 Small regions the driver reads itself, and folds by the same functions: Spark takes a second to begin with, and many
 more where it is cold.

@@ -1,4 +1,4 @@
-"""One SparkSession for all tests of the job; its Kafka source comes from the pinned jars."""
+"""One SparkSession for all tests of the job; its Kafka source and the JDBC drivers come from the pinned jars."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark_jars() -> Iterator[str]:
     """The jars' paths, in the environment as the job takes them."""
-    paths = ",".join(map(str, jars.fetch("spark-kafka")))
+    paths = ",".join(map(str, (*jars.fetch("spark-kafka"), *jars.fetch("jdbc"))))
     before = os.environ.get(JARS_VARIABLE)
     os.environ[JARS_VARIABLE] = paths
     yield paths

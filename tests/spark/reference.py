@@ -128,6 +128,25 @@ def in_parquet(path: Path) -> dict[int, list[Told]]:
     return dict(told)
 
 
+class Stored(NamedTuple):
+    """A row of a table that holds what the cache holds."""
+
+    segment: int
+    value: bytes
+    expires_at: int | None
+    position: tuple[int, int]
+
+
+def held(told: dict[int, list[Told]]) -> dict[bytes, Stored]:
+    """What the differences add up to, by key."""
+    found: dict[bytes, Stored] = {}
+    for row in (row for rows in told.values() for row in rows):
+        found.pop(row.key, None)
+        if row.after is not None:
+            found[row.key] = Stored(row.segment, row.after.value, row.after.expires_at, row.position)
+    return found
+
+
 def unordered(told: dict[int, list[Told]]) -> dict[int, list[Told]]:
     """For sinks whose rows of one reset have no order of their own."""
     return {number: sorted(rows, key=lambda t: (t.position, t.cause, t.key, t.op)) for number, rows in told.items()}

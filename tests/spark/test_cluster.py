@@ -15,8 +15,8 @@ import pytest
 
 from deelog_schemas.config import Config
 from tests.spark import scenes
+from tests.spark.processes import Job, until
 from tests.spark.reference import expected, in_parquet, in_topic, unordered
-from tests.spark.test_diff_process import Job, until
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 from tests.support.spark import DRIVER_NEEDS, EXECUTORS_NEED, QUICK, python_with, pythons, standalone, submit
@@ -85,7 +85,8 @@ def running(config: Config, folder: Path, *options: str, command: list[str], env
         yield job
     finally:
         if job.process.poll() is None:
-            children = job.kill()
+            children = job.children()
+            job.process.kill()
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -95,7 +96,7 @@ def running(config: Config, folder: Path, *options: str, command: list[str], env
 def goes_on(job: Job, cache: Cache) -> None:
     """Waits until the job has read everything."""
     until(lambda: job.caught_up(cache) or job.process.poll() is not None)
-    assert job.caught_up(cache), job.said
+    assert job.caught_up(cache), job.printed
 
 
 def driver(job: Job) -> psutil.Process:
@@ -116,11 +117,11 @@ def test_from_the_zip_alone(kafka: Broker, prefix: str, tmp_path: Path, spark_ja
         scenes.scripted(cache)
         goes_on(first, cache)
         driver(first).send_signal(signal.SIGTERM)
-        assert first.close() == 0, first.said
+        assert first.close() == 0, first.printed
     scenes.close(cache)
     scenes.two_resets(cache, 4)
     with running(config, tmp_path, "--available-now", command=start(master="local[1]"), env=away) as second:
-        assert second.close() == 0, second.said
+        assert second.close() == 0, second.printed
     check(cache, config)
 
 
@@ -159,4 +160,4 @@ def test_a_cluster_that_loses_a_worker(
         goes_on(first, cache)
         check(cache, config)
         driver(first).send_signal(signal.SIGTERM)
-        assert first.close() == 0, first.said
+        assert first.close() == 0, first.printed

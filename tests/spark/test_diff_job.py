@@ -13,9 +13,10 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
 from deelog_spark import DiffJob, regions
-from deelog_spark.errors import BusyError, CheckpointError, TopicError
+from deelog_spark.errors import BusyError, CheckpointError, DiffError, TopicError
 from tests.spark import scenes
-from tests.spark.reference import expected, in_parquet, in_topic, read, unordered
+from tests.spark.reference import expected, held, in_parquet, in_topic, read, unordered
+from tests.spark.tables import Sqlite, in_table
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def config(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
-    """Both sinks."""
+    """All sinks."""
     return configured(kafka, prefix, tmp_path)
 
 
 def configured(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Config:
-    paths = {"diff_sinks": "kafka,parquet", "diff_parquet_path": str(tmp_path / "pq")}
-    return config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"), **{**paths, **more})
+    sinks = {"diff_sinks": "kafka,parquet,jdbc", "diff_parquet_path": str(tmp_path / "pq")}
+    sinks |= Sqlite(tmp_path / "table.db").fields
+    return config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"), **{**sinks, **more})
 
 
 def run(config: Config, spark: SparkSession) -> dict[str, Any]:
@@ -47,10 +49,16 @@ def run(config: Config, spark: SparkSession) -> dict[str, Any]:
 
 
 def check(cache: Cache, config: Config) -> None:
-    """Both sinks hold exactly what the reference tells."""
+    """All sinks hold exactly what the reference tells."""
     wanted = expected(config, cache.partitions)
     assert in_topic(config, cache.partitions) == wanted
     assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(wanted)
+    assert table(config) == held(wanted)
+
+
+def table(config: Config) -> Any:
+    """What the table holds."""
+    return in_table(Sqlite(Path(config["diff.jdbc.url"].removeprefix("jdbc:sqlite:"))), config)
 
 
 @pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
@@ -110,6 +118,10 @@ POINTS = [
     ("writer.Writer.write", True),
     ("parquet.ParquetSink.write", False),
     ("parquet.ParquetSink.write", True),
+    ("jdbc.JdbcSink._stage", False),
+    ("jdbc.JdbcSink._stage", True),
+    ("jdbc.JdbcSink._land", False),
+    ("jdbc.JdbcSink._land", True),
     ("checkpoint.Checkpoint.write_state", False),
     ("checkpoint.Checkpoint.write_state", True),
 ]
@@ -137,7 +149,7 @@ def test_end_at_every_point(config: Config, spark: SparkSession, monkeypatch: py
     assert told["resets_rows"] == {"c": len(POINTS), "u": 0, "d": 0}
 
 
-@pytest.mark.parametrize("point", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("point", range(9))
 def test_end_of_a_start(config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, point: int) -> None:
     cache = Cache(config)
     for segment in range(8):
@@ -150,6 +162,7 @@ def test_end_of_a_start(config: Config, spark: SparkSession, monkeypatch: pytest
     told = run(config, spark)
     rows = in_topic(config, 2)
     assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(rows)
+    assert table(config) == held(rows)
     assert {number: len(r) for number, r in rows.items()} == {0: 2 if point else 1, **dict.fromkeys(range(1, 8), 1)}
     assert told["resets_rows"]["c"] == 8
 
@@ -166,6 +179,44 @@ def die(patch: pytest.MonkeyPatch, name: str, behind: bool) -> None:
         raise Killed
 
     patch.setattr(owner, method, dying)
+
+
+def fails(*_: Any) -> None:
+    """What py4j raises of a task that failed."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    jvm.java.util.ArrayList().get(7)
+
+
+def fails_otherwise(*_: Any) -> None:
+    """One that PySpark has a type of its own for."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    jvm.java.lang.Integer.parseInt("7 or so")
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [("writer.Writer.write", fails, "Index 7"), ("planner.Planner.start", fails_otherwise, "7 or so")],
+    ids=["in a batch", "in a start"],
+)
+def test_spark_that_fails_stops_the_job_with_one_line(
+    config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str, how: Any, said: str
+) -> None:
+    cache = Cache(config)
+    if how is fails:
+        run(config, spark)
+    cache.put(cache.key(0, 0), b"v")
+    with monkeypatch.context() as patch:
+        module, cls, method = name.split(".")
+        owner = getattr(__import__(f"deelog_spark.{module}", fromlist=[cls]), cls)
+        patch.setattr(owner, method, how)
+        with pytest.raises(DiffError, match=rf"^Spark: [^\n]*{said}[^\n]*start the job again[^\n]*$"):
+            run(config, spark)
+    run(config, spark)
+    assert {t.key for ts in in_topic(config, 2).values() for t in ts} == set(cache.entries())
 
 
 def test_start_over_emits_differences_only(config: Config, spark: SparkSession, tmp_path: Path) -> None:
@@ -185,6 +236,7 @@ def test_start_over_emits_differences_only(config: Config, spark: SparkSession, 
     again = configured_again(config, tmp_path)
     run(again, spark)
     after = in_topic(config, 2)
+    assert table(again) == held(after)
     fresh = [t for number, rows in after.items() for t in rows[len(before[number]) :]]
     assert sorted((t.op, t.key, t.after and t.after.value, t.cause) for t in fresh) == [
         ("c", cache.key(2, 5), b"newer", "reset"),
@@ -197,13 +249,15 @@ def test_start_over_emits_differences_only(config: Config, spark: SparkSession, 
     run(again, spark)
     found = {t.key: t.after for ts in in_topic(config, 2).values() for t in ts}
     assert {k: e for k, e in found.items() if e is not None} == cache.entries()
+    assert table(again) == held(in_topic(config, 2))
 
 
 def configured_again(config: Config, tmp_path: Path) -> Config:
     """The same job with an empty checkpoint."""
     servers, prefix = ",".join(config["bootstrap.servers"]), config["topic.prefix"]
-    paths = {"diff_sinks": "kafka,parquet", "diff_parquet_path": str(tmp_path / "pq2")}
-    return config_of(servers, prefix, str(tmp_path / "cp2"), **paths)
+    sinks = {"diff_sinks": "kafka,parquet,jdbc", "diff_parquet_path": str(tmp_path / "pq2")}
+    sinks["diff_jdbc_url"] = config["diff.jdbc.url"]
+    return config_of(servers, prefix, str(tmp_path / "cp2"), **sinks)
 
 
 def foreign(cache: Cache, what: str) -> None:

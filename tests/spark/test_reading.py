@@ -10,9 +10,10 @@ import pytest
 
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
-from deelog_spark import changes, latest
+from deelog_spark import changes, collapse, latest
 from deelog_spark.errors import DiffError, LossError, TopicError
 from tests.spark import scenes
+from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import configured, run
 from tests.support.changes import Cache, settled_ends
 from tests.support.kafka import Broker
@@ -67,6 +68,39 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
     assert rows[0]["partition"] == rows[1]["partition"] == rows[2]["partition"]
     assert rows[0]["offset"] < rows[1]["offset"] < rows[2]["offset"]
     assert (rows[0]["epoch"], rows[0]["sequence"], rows[0]["cache"], rows[0]["segment"]) == (1, 1, "c", 0)
+
+
+def test_collapse_gives_the_last_row_of_each_key(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Also where a reset deletes at the very position of what it deletes: positions alone do not tell the order."""
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    run(config, spark)
+    scenes.scripted(cache)
+    run(config, spark)
+    last = {t.key: t for rows in in_topic(config, cache.partitions).values() for t in rows}
+    batches: list[DataFrame] = []
+    found: list[Any] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        batches.append(batch)
+        found.extend(collapse(batch).collect())
+
+    query = changes(spark, config).writeStream.foreachBatch(take).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert len(batches) == 1
+    assert collapse(batches[0]).columns == batches[0].columns
+    assert len(found) == len(last)
+    for row in found:
+        told = last[row["key"].encode()]
+        assert (row["op"], row["segment"], row["cause"]) == (told.op, told.segment, told.cause)
+        assert (row["epoch"], row["sequence"]) == told.position
+        assert (row["after"] and row["after"]["value"].encode()) == (told.after and told.after.value)
+    assert last[cache.key(5, 1)].op == "d"
 
 
 def test_latest_is_what_the_cache_holds(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:

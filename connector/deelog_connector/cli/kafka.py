@@ -95,11 +95,12 @@ def status(data_dir: Path | None) -> None:
 
 
 @kafka.command(epilog='Example:  spark-submit --jars "$(deelog kafka jars)" job.py')
-@click.argument("name", type=click.Choice(["spark-kafka", "spark-delta", "kafka"]), default="spark-kafka")
+@click.argument("name", type=click.Choice(["spark-kafka", "spark-delta", "jdbc", "kafka"]), default="spark-kafka")
 def jars(name: str) -> None:
     """Fetch a set of jars and print their paths, separated by commas.
 
-    spark-kafka (the default) is Spark's source and sink for Kafka, spark-delta its Delta tables; kafka is the broker.
+    spark-kafka (the default) is Spark's source and sink for Kafka, spark-delta its Delta tables; jdbc are the drivers
+    of PostgreSQL and SQLite for the diff job's jdbc sink; kafka is the broker.
     """
     from deelog_connector.kafka.jars import fetch
 

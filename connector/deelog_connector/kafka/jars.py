@@ -27,7 +27,7 @@ from deelog_connector.kafka.prerequisites import DownloadError, SetupError
 
 __all__ = ["SETS", "Jar", "cache_dir", "fetch", "pinned"]
 
-SETS = ("kafka", "spark-kafka", "spark-delta")
+SETS = ("kafka", "spark-kafka", "spark-delta", "jdbc")
 _PARALLEL = 4
 _RETRIES = 3
 _TIMEOUT_SECONDS = 30

@@ -64,8 +64,9 @@ def _segments(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Fi
 
 
 def _sinks(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    if "parquet" in known.get("diff.sinks", ()) and "diff.parquet.path" not in given:
-        yield FieldError("diff.parquet.path", "is required, since diff.sinks names parquet")
+    for sink, name in (("parquet", "diff.parquet.path"), ("jdbc", "diff.jdbc.url")):
+        if sink in known.get("diff.sinks", ()) and name not in given:
+            yield FieldError(name, f"is required, since diff.sinks names {sink}")
 
 
 def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:

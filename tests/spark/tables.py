@@ -1,0 +1,80 @@
+"""The tables of the jdbc sink, as another program sees them: SQLite by Python's own module, PostgreSQL by psql."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from deelog_schemas.config import Config
+from tests.spark.reference import Stored
+from tests.support.postgres import PASSWORD, USER, Postgres
+
+
+class Database(Protocol):
+    """A database with the sink's tables."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Of the configuration, `_` for `.`."""
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """What a question gives; bytes as PostgreSQL shows them."""
+
+    def run(self, sql: str) -> None:
+        """Statements in one transaction."""
+
+
+class Sqlite:
+    """A file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fields = {"diff_jdbc_url": f"jdbc:sqlite:{path}"}
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        with closing(sqlite3.connect(self.path)) as db:
+            db.row_factory = sqlite3.Row
+            return [
+                {k: f"\\x{v.hex()}" if isinstance(v, bytes) else v for k, v in dict(r).items()} for r in db.execute(sql)
+            ]
+
+    def run(self, sql: str) -> None:
+        with closing(sqlite3.connect(self.path)) as db:
+            db.executescript(sql)
+
+
+class OnPostgres:
+    """A server's database."""
+
+    def __init__(self, server: Postgres) -> None:
+        self._server = server
+        self.fields = {"diff_jdbc_url": server.url, "diff_jdbc_user": USER, "diff_jdbc_password": PASSWORD}
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        return self._server.rows(sql)
+
+    def run(self, sql: str) -> None:
+        self._server.run(sql)
+
+
+def in_table(database: Database, config: Config) -> dict[bytes, Stored]:
+    """What the table holds of a cache, by key; the staging table is empty."""
+    mine = f"where topic_prefix = '{config['topic.prefix']}' and cache = '{config['cache.name']}'"
+    table = config["diff.jdbc.table"]
+    assert database.rows(f"select op, key from {table}_staging {mine}") == []
+    rows = database.rows(f"select * from {table} {mine}")
+    key_of, value_of = (
+        _unhex if config[f"cache.{what}.format"] == "bytes" else str.encode for what in ("key", "value")
+    )
+    found = {
+        key_of(r["key"]): Stored(r["segment"], value_of(r["value"]), r["expires_at"], (r["epoch"], r["sequence"]))
+        for r in rows
+    }
+    assert len(found) == len(rows)
+    return found
+
+
+def _unhex(shown: str) -> bytes:
+    return bytes.fromhex(shown.removeprefix("\\x"))

@@ -1,0 +1,78 @@
+"""`deelog diff` that notes what its driver does, in a mapped file, which tells it also after `kill -9`.
+
+DEELOG_WATCHED names the file, DEELOG_SMALL the records up to which the driver carries a batch itself. SIGUSR1 makes it
+print the stacks of its threads.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import importlib
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from deelog_spark import regions
+from deelog_spark.cli import diff
+from deelog_spark.job import DiffJob
+
+STEPS: Final = {
+    "planner.Planner.start": "start",
+    "planner.Planner.batch": "plan",
+    "planner.Planner._resets": "reset",
+    "writer.Writer.write": "kafka",
+    "frames.write_kafka": "kafka",
+    "frames.pass_on": "kafka",
+    "parquet.ParquetSink.write": "parquet",
+    "jdbc.JdbcSink._stage": "jdbc: staging",
+    "jdbc.JdbcSink._land": "jdbc: transaction",
+    "checkpoint.Checkpoint.write_state": "state",
+}
+"""What is noted, by the function that does it. A step within another one is noted as itself."""
+ELSEWHERE: Final = "elsewhere"
+_SIZE: Final = 32
+
+
+def created(path: Path) -> None:
+    """The file, as it is before the job has begun."""
+    path.write_bytes(ELSEWHERE.ljust(_SIZE).encode())
+
+
+def step(path: Path) -> str:
+    """What the job does, or did when it was killed."""
+    return path.read_bytes().decode().strip()
+
+
+def _watch(noted: mmap.mmap) -> None:
+    for path, name in STEPS.items():
+        module, *parts = path.split(".")
+        owner: Any = importlib.import_module(f"deelog_spark.{module}")
+        for part in parts[:-1]:
+            owner = getattr(owner, part)
+        setattr(owner, parts[-1], _noting(getattr(owner, parts[-1]), name, noted))
+
+
+def _noting(real: Callable[..., Any], name: str, noted: mmap.mmap) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        before = noted[:]
+        noted[:] = name.ljust(_SIZE).encode()
+        try:
+            return real(*args, **kwargs)
+        finally:
+            noted[:] = before
+
+    return noting
+
+
+if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)
+    with Path(os.environ["DEELOG_WATCHED"]).open("r+b") as file:
+        _watch(mmap.mmap(file.fileno(), _SIZE))
+    DiffJob.SMALL_RECORDS = int(os.environ["DEELOG_SMALL"])
+    regions.SMALL_RECORDS = 10 * DiffJob.SMALL_RECORDS  # type: ignore[misc]
+    diff()

@@ -1,0 +1,130 @@
+"""A real PostgreSQL of a test's own, which can be stopped, killed and started again on the same port and data.
+
+The programs are those on PATH or below /usr/lib/postgresql; where there are none, and we are root, Debian's package is
+installed. PostgreSQL refuses to run as root: it then runs as `nobody`, who owns the data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deelog_connector.kafka.probe import HOST, free_port
+
+USER, PASSWORD, DATABASE = "deelog", "sec ret'ö", "postgres"
+_SECONDS = 60.0
+_ORDERLY = signal.SIGINT  # "fast": ends sessions, unlike SIGTERM, which waits for them
+_INSTALL = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"])
+
+
+def _program(name: str) -> str | None:
+    beside = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return shutil.which(name) or (str(beside[-1]) if beside else None)
+
+
+def program(name: str) -> str:
+    """The path of one of PostgreSQL's programs, its package installed if need be."""
+    found = _program(name)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        for command in _INSTALL:
+            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            subprocess.run(command, check=True, capture_output=True, env=environment)
+        found = _program(name)
+    if found is None:
+        pytest.fail(f"{name} of PostgreSQL is missing: install it (Debian, Ubuntu: apt install postgresql)")
+    return found
+
+
+class Postgres:
+    """One server. `start()` it, and `stop()` it at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, free_port()
+        self._user = "nobody" if os.geteuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+        password = folder / "password"
+        password.write_text(PASSWORD)
+        if self._user is not None:
+            shutil.chown(folder, self._user)
+            shutil.chown(password, self._user)
+        settings = ["--username", USER, "--pwfile", str(password), "--auth", "scram-sha-256", "--encoding", "UTF8"]
+        command = [program("initdb"), "--pgdata", str(self._data), "--locale", "C.UTF-8", "--no-sync", *settings]
+        subprocess.run(command, check=True, capture_output=True, user=self._user, cwd=folder)
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def url(self) -> str:
+        return f"jdbc:postgresql://{HOST}:{self._port}/{DATABASE}"
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        options = ["-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories=", "-c", "fsync=off"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [program("postgres"), "-D", str(self._data), "-p", str(self._port), *options],
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                cwd=self._folder,
+            )
+        deadline = time.monotonic() + _SECONDS
+        while self._psql("select 1").returncode != 0:
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < deadline, "PostgreSQL does not answer"
+            time.sleep(0.05)
+
+    def stop(self, how: signal.Signals = _ORDERLY) -> None:
+        """Ends it; no error where it does not run. With SIGQUIT at once, as after a crash."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(_SECONDS)
+            self._process = None
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """What a question gives."""
+        found = self._psql(f"select coalesce(json_agg(t), '[]') from ({sql}) t")
+        assert found.returncode == 0, found.stderr
+        rows: list[dict[str, Any]] = json.loads(found.stdout)
+        return rows
+
+    def run(self, sql: str) -> None:
+        """Statements in one transaction."""
+        done = self._psql(sql)
+        assert done.returncode == 0, done.stderr
+
+    def _psql(self, sql: str) -> subprocess.CompletedProcess[str]:
+        address = ["-h", HOST, "-p", str(self._port), "-U", USER, DATABASE]
+        return subprocess.run(
+            [program("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *address, "-1", "-f", "-"],
+            input=sql,
+            env={**os.environ, "PGPASSWORD": PASSWORD, "PGCLIENTENCODING": "UTF8"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A server for as long as the block lasts. Its data lie where `nobody` may go, unlike a test's own folder."""
+    with tempfile.TemporaryDirectory(prefix="deelog-postgres-") as folder:
+        server = Postgres(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
