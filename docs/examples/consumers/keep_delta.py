@@ -12,23 +12,16 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from deelog_schemas.config import load
-from deelog_spark import changes
+from deelog_spark import changes, collapse
 
 file, table, checkpoint = sys.argv[1], Path(sys.argv[2]).absolute(), Path(sys.argv[3]).absolute()
 name = f"delta.`{table}`"
 
 
-def last_per_key(batch: DataFrame) -> DataFrame:
-    """One row per key: its last difference. All differences of a key stand on one partition, in order."""
-    last = F.max_by(F.struct("op", "after.value", "after.expires_at"), "offset").alias("last")
-    return batch.groupBy("key").agg(last).select("key", "last.*")
-
-
 def merge(batch: DataFrame, number: int) -> None:
-    last_per_key(batch).createOrReplaceTempView("last")
+    collapse(batch).select("op", "key", "after.value", "after.expires_at").createOrReplaceTempView("last")
     batch.sparkSession.sql(f"""
         MERGE INTO {name} AS held USING last ON held.key = last.key
         WHEN MATCHED AND last.op = 'd' THEN DELETE

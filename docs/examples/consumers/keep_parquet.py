@@ -11,19 +11,12 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from deelog_schemas.config import load
-from deelog_spark import changes
+from deelog_spark import changes, collapse
 
 file, table, checkpoint = sys.argv[1], Path(sys.argv[2]).absolute(), Path(sys.argv[3]).absolute()
 current = table / "current"
-
-
-def last_per_key(batch: DataFrame) -> DataFrame:
-    """One row per key: its last difference. All differences of a key stand on one partition, in order."""
-    last = F.max_by(F.struct("op", "after.value", "after.expires_at"), "offset").alias("last")
-    return batch.groupBy("key").agg(last).select("key", "last.*")
 
 
 def merge(batch: DataFrame, number: int) -> None:
@@ -32,7 +25,7 @@ def merge(batch: DataFrame, number: int) -> None:
     if before == place:
         return  # the batch was done, and is tried again
     batch = batch.persist()  # else both uses below would read Kafka
-    last = last_per_key(batch)
+    last = collapse(batch).select("op", "key", "after.value", "after.expires_at")
     rows = last.where("op <> 'd'").drop("op")
     if current.exists():
         rows = rows.unionByName(batch.sparkSession.read.parquet(before.as_uri()).join(last, "key", "left_anti"))
