@@ -2,8 +2,8 @@
 
 Nothing odd: every record counts, one reset ended or none, and no record says otherwise. Then the last record of each
 key is its entry, which needs no look at any record before it, and two entries are the same where the bytes of their
-`after` are, which needs no decoding (5 µs per live key, old and new, where `fold.py` takes 45). Whatever else is met is
-left to `fold.py`, which alone tells what is wrong: None says so.
+`after` are, which needs no decoding. Whatever else is met is left to `fold.py`, which alone tells what is wrong: None
+says so.
 
 Weighed: all rules of the fold by columns (a second telling of each, and the odd ones are rare), an aggregation and a
 join in the JVM (the same, in SQL), and this.
