@@ -32,7 +32,9 @@ from deelog_spark.rows import Renderer, Row
 _CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
 _BEGIN, _END = int(Kind.RESET_BEGIN), int(Kind.RESET_END)
 _ENTRIES: Final = (_CHANGE, _TOMBSTONE, _READ)
-_KINDS: Final = (*_ENTRIES, *map(int, CONTROL_KINDS))
+_NOT_TOLD: Final = (_READ, *map(int, CONTROL_KINDS))
+"""What the diff topic never holds."""
+_KINDS: Final = (_CHANGE, _TOMBSTONE, *_NOT_TOLD)
 
 Afters = dict[bytes, bytes]
 """By Kafka's key, the JSON of the entry."""
@@ -102,7 +104,7 @@ def start(
         mark = new.raw[0, POSITION_BYTES].tobytes()
         new = new.part(1, len(new.offsets))
     # The end of the reset at the base says no more than its position; without a base, rows belong to nothing.
-    if told.has(*_KINDS[2:]) or new.has(_BEGIN) or (base is None and new.has(_READ)):
+    if told.has(*_NOT_TOLD) or new.has(_BEGIN) or (base is None and new.has(_READ)):
         return None
     telling = new.of(*_ENTRIES, _END)
     if not _counts(telling.raw, mark):
@@ -113,11 +115,7 @@ def start(
     mark = telling.raw[-1, POSITION_BYTES].tobytes() if len(telling.raw) else mark
     position = position_tuple(mark)
     changes = _difference(old, entries, codec, position)
-    now_us = time.time_ns() // 1000
-    rows = [
-        renderer.difference(change, partition, max(end - 1, 0), at, number, fold.START_REASON, now_us)
-        for at, change in enumerate(changes)
-    ]
+    rows = _rendered(changes, renderer, partition, max(end - 1, 0), number, fold.START_REASON)
     return rows, None if position == START else Segment(mark)
 
 
@@ -136,11 +134,11 @@ def resets(
     if told is None or new is None or len(ended) != 1:
         return None
     (one,) = ended
-    first = new.at(fold.reads_from(before, begin))
-    end = new.at(one.end)
-    if not np.isin((one.begin, one.end)[before.open is not None :], new.offsets).all():
-        return None
     opened = before.open
+    needed = (one.begin, one.end) if opened is None else (one.end,)
+    if not np.isin(needed, new.offsets).all():
+        return None
+    first, end = new.at(fold.reads_from(before, begin)), new.at(one.end)
     if opened is None:
         at = new.at(one.begin)
         kept, inside, inner = new.part(first, at), new.part(at + 1, end), new.raw[at, POSITION_BYTES].tobytes()
@@ -148,7 +146,7 @@ def resets(
         kept, inside, inner = new.part(0, 0), new.part(first, end), opened.position
     else:
         return None
-    if told.has(*_KINDS[2:]) or kept.has(_READ, _BEGIN, _END) or inside.has(_BEGIN, _END):
+    if told.has(*_NOT_TOLD) or kept.has(_READ, _BEGIN, _END) or inside.has(_BEGIN, _END):
         return None
     kept, inside = kept.of(*_ENTRIES), inside.of(*_ENTRIES)
     if not _counts(kept.raw, before.mark) or not _counts(inside.raw, inner):
@@ -161,10 +159,16 @@ def resets(
     if (len(native), digest_of((e.key, e.value) for e in native)) != (said["count"], said["digest"]):
         return None
     changes = _difference(old, entries, codec, position_tuple(new.raw[end, POSITION_BYTES].tobytes()))
+    return _rendered(changes, renderer, partition, one.end, one.segment, one.reason)
+
+
+def _rendered(
+    changes: list[Change], renderer: Renderer, partition: int, offset: int, number: int, reason: str
+) -> list[Row]:
     now_us = time.time_ns() // 1000
     return [
-        renderer.difference(change, partition, one.end, at, one.segment, one.reason, now_us)
-        for at, change in enumerate(changes)
+        renderer.difference(change, partition, offset, ordinal, number, reason, now_us)
+        for ordinal, change in enumerate(changes)
     ]
 
 

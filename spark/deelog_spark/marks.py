@@ -119,10 +119,17 @@ def rises(kinds: npt.NDArray[np.uint8], raw: npt.NDArray[np.uint8], mark: bytes)
     epochs, sequences = number_of(raw, 8, ">u4"), number_of(raw, 12, ">u8")
     epoch, sequence = position_tuple(mark)
     before_epoch, before_sequence = np.append(epoch, epochs[:-1]), np.append(np.uint64(sequence), sequences[:-1])
-    level = epochs == before_epoch
-    above = (epochs > before_epoch) | (level & (sequences > before_sequence))
-    same = level & (sequences == before_sequence) & (kinds != _CHANGE)
-    return bool(((above | same) & (kinds >= _CHANGE) & (kinds <= _READ)).all())
+    above, level = _compared(epochs, sequences, before_epoch, before_sequence)
+    return bool(((above | (level & (kinds != _CHANGE))) & (kinds >= _CHANGE) & (kinds <= _READ)).all())
+
+
+def _compared(
+    epochs: npt.NDArray[Any], sequences: npt.NDArray[Any], before_epochs: Any, before_sequences: Any
+) -> tuple[Flags, Flags]:
+    """Which positions are above those before them, and which are the same."""
+    level = epochs == before_epochs
+    above = (epochs > before_epochs) | (level & (sequences > before_sequences))
+    return above, level & (sequences == before_sequences)
 
 
 def _by_segment(raw: npt.NDArray[np.uint8], chosen: Flags) -> Iterator[Numbers]:
@@ -168,9 +175,9 @@ class Marks:
         """`step` of each row of a batch, in order; raises the `RecordError` of its row `row`."""
         counts = np.zeros(len(offsets), np.bool_)
         raw = matrix(headers)
-        odd = None if raw is None else self._plain(partition, raw, counts)
-        if raw is None or odd is None or not ours(raw).all():
-            for row in range(len(counts)) if odd is None else np.flatnonzero(odd).tolist():
+        odd = np.ones(len(offsets), np.bool_) if raw is None else self._plain(partition, raw, counts)
+        if raw is None or not ours(raw).all():
+            for row in np.flatnonzero(odd).tolist():
                 self._step(partition, row, offsets, headers, controls, counts)
             return counts
         for rows in _by_segment(raw, odd):
@@ -215,10 +222,9 @@ class Marks:
         marks = [position_tuple(segment.mark) if segment is not None else (0, 0) for segment in known]
         before_epoch[starts] = [epoch for epoch, _ in marks]
         before_sequence[starts] = [sequence for _, sequence in marks]
-        level = epochs == before_epoch
-        above = (epochs > before_epoch) | (level & (sequences > before_sequence))
+        above, level = _compared(epochs, sequences, before_epoch, before_sequence)
         # The tombstone behind a delete has the delete's position.
-        same = level & (sequences == before_sequence) & (kinds[order] == _TOMBSTONE)
+        same = level & (kinds[order] == _TOMBSTONE)
         odd = np.array([segment is None or segment.open is not None for segment in known])
         odd[run[~(plain[order] & (above | same))]] = True
         settled = ~odd[run]

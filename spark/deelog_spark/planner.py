@@ -301,7 +301,7 @@ def _start(
 ) -> tuple[list[Row], Segment | None]:
     begin, end = begins[partition], ends[partition]
     if known.base.get(number, begin) >= begin:
-        told, new = (tables.side(side, partition) for side in (False, True))
+        told, new = tables.sides(partition)
         plain = calm.start(told, new, tables.codec, renderer, partition, known, number, end)
         if plain is not None:
             return plain
@@ -320,7 +320,7 @@ def _resets(
     partition: int,
 ) -> tuple[list[Row], None]:
     known, begin = before.get(number, Segment()), begins[partition]
-    told, new = (tables.side(side, partition) for side in (False, True))
+    told, new = tables.sides(partition)
     plain = calm.resets(told, new, tables.codec, renderer, partition, known, tables.control, ended[number], begin)
     if plain is not None:
         return plain, None

@@ -101,9 +101,12 @@ class Tables:
         self._parts = table.slice(0, old), table.slice(old)
         self._layout, self.codec = layout, codec
 
-    def side(self, new: bool, partition: int) -> calm.Side | None:
-        """The diff topic's columns, or the change topic's; None where records alone can tell what is wrong."""
-        part = self._parts[new]
+    def sides(self, partition: int) -> tuple[calm.Side | None, calm.Side | None]:
+        """The diff topic's columns, and the change topic's; None where records alone can tell what is wrong."""
+        old, new = self._parts
+        return self._side(old, partition), self._side(new, partition)
+
+    def _side(self, part: pa.Table, partition: int) -> calm.Side | None:
         return calm.side(part) if pc.all(pc.equal(part["partition"], partition)).as_py() is not False else None
 
     def control(self, offset: int) -> dict[str, Any]:

@@ -113,10 +113,6 @@ def tables(told: list[Any], new: list[Any]) -> regions.Tables:
     return regions.Tables(pa.Table.from_pylist(rows, schema), LAYOUT, CODEC)
 
 
-def sides(found: regions.Tables) -> tuple[calm.Side | None, calm.Side | None]:
-    return found.side(False, 0), found.side(True, 0)
-
-
 def timeless(rows: list[Row]) -> list[Row]:
     """Rows of which it is forgotten when they were found."""
     return [row._replace(value=None if row.value is None else _envelope(row.value)) for row in rows]
@@ -160,7 +156,7 @@ def test_resets(odd: float, open_before: bool) -> None:
             continue
         found = tables(told, history.rows)
         controls, ended = found.control, marks.ended
-        by_columns = calm.resets(*sides(found), CODEC, RENDERER, 0, state[SEGMENT], controls, ended, begin)
+        by_columns = calm.resets(*found.sides(0), CODEC, RENDERER, 0, state[SEGMENT], controls, ended, begin)
         try:
             by_records = fold.resets(found, RENDERER, 0, state, ended, frozenset(), begin)
         except fold.Void:
@@ -194,7 +190,7 @@ def test_starts(odd: float) -> None:
         keep = [row for row in history.rows if chance.random() > odd]  # compaction
         known = Known(base, named)
         found = tables(told, keep)
-        by_columns = calm.start(*sides(found), CODEC, RENDERER, 0, known, SEGMENT, history.end)
+        by_columns = calm.start(*found.sides(0), CODEC, RENDERER, 0, known, SEGMENT, history.end)
         try:
             by_records = fold.start(found, RENDERER, 0, known, [SEGMENT], 0, history.end)
         except RecordError:
