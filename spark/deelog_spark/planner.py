@@ -190,8 +190,8 @@ class Planner:
         begins, ends = self._cluster.begins(diff, self.partitions), self._cluster.ends(diff, self.partitions)
         old = regions.Region(diff, {p: begins[p] for p in new.end}, {p: ends[p] for p in new.end})
         place = self._checkpoint.rows_draft(number)
-        layout = self._layout
-        regions.folded(self._spark, self._cluster, self.config, layout, (old, new), wanted, work, place)
+        task = regions.Task(self.config, self._layout, (old, new), frozenset(wanted), work)
+        regions.folded(self._spark, self._cluster.reader, task, place)
         return place, regions.said(place)
 
     # -- batches ---------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def _start(
 ) -> tuple[list[Row], Segment | None]:
     begin, end = begins[partition], ends[partition]
     if known.base.get(number, begin) >= begin:
-        told, new = tables.sides(partition)
+        told, new = tables.sides()
         plain = calm.start(told, new, tables.codec, renderer, partition, known, number, end)
         if plain is not None:
             return plain
@@ -320,7 +320,7 @@ def _resets(
     partition: int,
 ) -> tuple[list[Row], None]:
     known, begin = before.get(number, Segment()), begins[partition]
-    told, new = tables.sides(partition)
+    told, new = tables.sides()
     plain = calm.resets(told, new, tables.codec, renderer, partition, known, tables.control, ended[number], begin)
     if plain is not None:
         return plain, None

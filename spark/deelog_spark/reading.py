@@ -11,12 +11,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from deelog_schemas.config import Config
 from deelog_schemas.header import Kind
 from deelog_spark.errors import DiffError, LossError, TopicError
 from deelog_spark.frames import cut, decoded, kafka_options
 from deelog_spark.kafka import Cluster
-from deelog_spark.regions import Region, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +80,7 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     finally:
         cluster.close()
 
-    records = read(spark, config, Region(topic, begins, ends))
+    records = _bounded(spark, config, topic, begins, ends)
     columns = ("header", "value", "cause", "offset")
     last = _differences(records, config, tombstones=True).groupBy("partition", "key")
     rows = last.agg(F.max_by(F.struct(*columns), "offset").alias("last")).select("partition", "key", "last.*")
@@ -97,6 +98,19 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
         "partition",
         "offset",
     )
+
+
+def _bounded(
+    spark: SparkSession, config: Config, topic: str, begin: Mapping[int, int], end: Mapping[int, int]
+) -> DataFrame:
+    """Offsets `[begin, end)` of partitions of a topic, as `cut` gives them."""
+
+    def told(offsets: Mapping[int, int]) -> str:
+        return orjson.dumps({topic: {str(p): offset for p, offset in sorted(offsets.items())}}).decode()
+
+    source = spark.read.format("kafka").options(**kafka_options(config))
+    source = source.option("assign", orjson.dumps({topic: sorted(end)}).decode())
+    return cut(source.option("startingOffsets", told(begin)).option("endingOffsets", told(end)).load())
 
 
 def _check_as_of(

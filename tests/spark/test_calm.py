@@ -107,10 +107,12 @@ class History:
 
 
 def tables(told: list[Any], new: list[Any]) -> regions.Tables:
-    names = ("source", "partition", "offset", "header", "control", "key", "value")
-    rows = [dict(zip(names, (n, 0, *row), strict=True)) for n, part in enumerate((told, new)) for row in part]
-    schema = pa.schema([(n, pa.int64() if n in names[:3] else pa.binary()) for n in names])
-    return regions.Tables(pa.Table.from_pylist(rows, schema), LAYOUT, CODEC)
+    names = ("offset", "header", "control", "key", "value")
+    schema = pa.schema([(n, pa.int64() if n == "offset" else pa.binary()) for n in names])
+    old, brought = (
+        pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in part], schema) for part in (told, new)
+    )
+    return regions.Tables(old, brought, 0, LAYOUT, CODEC)
 
 
 def timeless(rows: list[Row]) -> list[Row]:
@@ -156,7 +158,7 @@ def test_resets(odd: float, open_before: bool) -> None:
             continue
         found = tables(told, history.rows)
         controls, ended = found.control, marks.ended
-        by_columns = calm.resets(*found.sides(0), CODEC, RENDERER, 0, state[SEGMENT], controls, ended, begin)
+        by_columns = calm.resets(*found.sides(), CODEC, RENDERER, 0, state[SEGMENT], controls, ended, begin)
         try:
             by_records = fold.resets(found, RENDERER, 0, state, ended, frozenset(), begin)
         except fold.Void:
@@ -190,7 +192,7 @@ def test_starts(odd: float) -> None:
         keep = [row for row in history.rows if chance.random() > odd]  # compaction
         known = Known(base, named)
         found = tables(told, keep)
-        by_columns = calm.start(*found.sides(0), CODEC, RENDERER, 0, known, SEGMENT, history.end)
+        by_columns = calm.start(*found.sides(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
         try:
             by_records = fold.start(found, RENDERER, 0, known, [SEGMENT], 0, history.end)
         except RecordError:
