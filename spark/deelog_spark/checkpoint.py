@@ -96,6 +96,8 @@ class Batch:
 
     small: bool = False
     """Whether the driver carries the rows itself."""
+    kept: bool = True
+    """Whether there are captured changes that count."""
 
     def done(self, before: Totals, found: Mapping[str, Mapping[str, int]]) -> Batch:
         """The state after this planned batch. `found` counts its rows by cause and op."""
@@ -315,6 +317,7 @@ def _json(batch: Batch) -> dict[str, Any]:
         "written_ms": batch.written_ms,
         "void": batch.void,
         "small": batch.small,
+        "kept": batch.kept,
     }
 
 

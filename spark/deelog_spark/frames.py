@@ -1,54 +1,62 @@
-"""The job's DataFrames: a batch cut by header, filtered by mark, fed to the sinks.
+"""A batch in tasks and frames: read and walked, its changes passed on, its rows fed to the sinks.
 
-Values stay in the JVM until the Kafka sink takes them: the plan and the filter get the 24-byte header and the control
-header alone (6.4 µs per record against 8.4 with key and value through Python). Both are the same walk (`marks.py`),
-so a batch costs one more reading of Kafka (3.3 µs per record) and nothing has to be kept in between.
+Spark's source plans a batch: which offsets of which partition, once, whatever is killed. What stands there a task reads
+itself, a partition at a time, walks it (`marks.py`), and hands what counts to the writer; a small batch the driver. So
+every reader of the job is one (`kafka.Reader`), and Spark starts no Python worker for a hundred records.
+
+Weighed: Spark's source reading too (per record 7 µs of CPU in the JVM, then as much again to pass key and value to
+Python by Arrow, where librdkafka takes 4.5 in place; and 0.2 s per batch, however small), with the walk alone in Python
+and values that stay in the JVM (the Kafka sink takes them through Python anyway), and this.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME
-from deelog_spark.errors import DiffError
-from deelog_spark.marks import Ended, Marks, Segment, located
-from deelog_spark.rows import CHANGE, ROW_ORDER, ROW_SCHEMA, Renderer, Row
+from deelog_schemas.header import HEADER_NAME
+from deelog_spark.kafka import Reader, headers_of
+from deelog_spark.marks import Ended, Flags, Marks, Segment, located
+from deelog_spark.rows import CHANGE, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from confluent_kafka import Message
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from deelog_spark.writer import Writer, Written
 
 Batches = Iterator[pa.RecordBatch]
 _BLOB: Final = "blob binary"
-_ROW_COLUMNS: Final = list(Row._fields)
+_CHUNK: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a task needs to walk its partition: shipped to every task of a batch."""
+    """What it takes to read and walk a batch: shipped to every task. `begin` and `end` are offsets by partition."""
 
-    topic: str
+    config: Config
     partitions: int
     count: int
     segments: Mapping[int, Segment]
     void: frozenset[tuple[int, int]]
+    begin: Mapping[int, int]
+    end: Mapping[int, int]
 
-    def marks(self) -> Marks:
-        """A fresh walk."""
-        return Marks(self.segments, self.void, self.partitions, self.count)
+    def some(self) -> list[int]:
+        """The partitions of which there is something to read."""
+        return sorted(p for p, end in self.end.items() if end > self.begin[p])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class Walked:
     segments: dict[int, Segment]
     ended: list[Ended]
     records: int
+    kept: int
+    """Of them, captured changes that count."""
     repeats: int
     size: int
     """Bytes of keys and values."""
@@ -81,87 +91,43 @@ def codec_of(config: Config) -> JsonCodec:
     )
 
 
-# -- cutting and walking -----------------------------------------------------------------------------------------------
+# -- reading and walking -----------------------------------------------------------------------------------------------
 
 
 def cut(raw: DataFrame) -> DataFrame:
-    """Kafka's columns to partition, offset, header, control, key, value; a header that is not there is null."""
+    """Kafka's columns to partition, offset, header, key, value; a header that is not there is null."""
     from pyspark.sql import functions as F
 
-    def header(name: str) -> Column:
-        # The last of that name, as every reader takes it.
-        return F.try_element_at(F.filter("headers", lambda h: h["key"] == F.lit(name)), F.lit(-1))["value"]
-
-    return raw.select(
-        "partition",
-        "offset",
-        header(HEADER_NAME).alias("header"),
-        header(CONTROL_HEADER_NAME).alias("control"),
-        "key",
-        "value",
-    )
-
-
-def walk(records: DataFrame, task: Walk, small: bool) -> list[Walked]:
-    """Walks every partition of a batch by headers alone; a `small` batch on the driver, without Python workers."""
-    headers = records.select("partition", "offset", "header", "control", _size())
-    mapper = functools.partial(_walk, task)
-    if small:
-        parts = by_partition(headers.toArrow())
-        found = [blob for _, part in parts for batch in mapper(iter([part])) for blob in batch["blob"]]
-        return sorted((pickle.loads(blob.as_py()) for blob in found), key=lambda w: w.partition)
-    rows = headers.mapInArrow(mapper, _BLOB).collect()
-    return sorted((pickle.loads(row["blob"]) for row in rows), key=lambda w: w.partition)
-
-
-def _size() -> Column:
-    from pyspark.sql import functions as F
-
-    return (F.octet_length("key") + F.coalesce(F.octet_length("value"), F.lit(0))).alias("size")
-
-
-def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A small table as one batch per partition, in its order."""
-    for partition in pc.unique(table["partition"]):
-        (batch,) = table.filter(pc.equal(table["partition"], partition)).combine_chunks().to_batches()
-        yield partition.as_py(), batch
-
-
-def _walk(task: Walk, batches: Batches) -> Batches:
-    walker = Walker(task)
-    for batch in batches:
-        if walker.error is None and len(batch):
-            walker.take(batch)
-    if walker.place[0] >= 0:
-        yield _blob(walker.found)
+    # The last of that name, as every reader takes it.
+    ours = F.try_element_at(F.filter("headers", lambda h: h["key"] == F.lit(HEADER_NAME)), F.lit(-1))["value"]
+    return raw.select("partition", "offset", ours.alias("header"), "key", "value")
 
 
 class Walker:
-    """Walks one partition, an Arrow batch at a time, with the columns that `walk` selects."""
+    """Reads and walks one partition of a batch, once: `rows`, or `walk` where they are not wanted."""
 
-    def __init__(self, task: Walk) -> None:
-        self._task, self._marks = task, task.marks()
-        self.place = (-1, -1)
-        self.error: str | None = None
+    def __init__(self, task: Walk, partition: int, reader: Reader) -> None:
+        self._task, self._partition, self._reader = task, partition, reader
+        self._marks = Marks(task.segments, task.void, task.partitions, task.count)
         self._size = 0
+        self.error: str | None = None
+        """Set where a record is not ours: nothing behind it is walked."""
 
-    def take(self, batch: pa.RecordBatch) -> Any:
-        """Which of the batch's rows count; where one is not ours, `error` says so and the answer is worth nothing."""
-        self.place = _in_order(self.place, batch)
-        without = np.flatnonzero(batch["size"].is_null())
-        good = batch.slice(0, without[0]) if len(without) else batch
-        self._size += pc.sum(good["size"]).as_py() or 0
-        row = len(good)
-        try:
-            flags = self._marks.steps(self.place[0], *_walked(good))
-            if row == len(batch):
-                return flags
-            problem = RecordError("the record has no key")
-        except RecordError as refused:
-            problem, row = refused, self._marks.row
-        where = [batch[name][row].as_py() for name in ("offset", "header", "control")]
-        self.error = str(located(problem, self._task.topic, self.place[0], *where))
-        return None
+    def rows(self) -> Iterator[Row]:
+        """The captured changes that count, in order."""
+        partition = self._partition
+        for messages, headers, flags in self._chunks():
+            for row in np.flatnonzero(flags).tolist():
+                message: Any = messages[row]
+                yield Row(
+                    partition, message.offset(), 0, CHANGE, "", headers[row] or b"", message.key(), message.value()
+                )
+
+    def walk(self) -> Walked:
+        """Walks all of it."""
+        for _ in self._chunks():
+            pass
+        return self.found
 
     @property
     def ended(self) -> bool:
@@ -172,84 +138,94 @@ class Walker:
     def found(self) -> Walked:
         """What there was up to here."""
         marks = self._marks
-        return Walked(self.place[0], marks.now, marks.ended, marks.records, marks.repeats, self._size, self.error)
+        return Walked(
+            self._partition,
+            marks.now,
+            marks.ended,
+            marks.records,
+            marks.kept,
+            marks.repeats,
+            self._size,
+            self.error,
+        )
+
+    def _chunks(self) -> Iterator[tuple[list[Message], list[bytes | None], Flags]]:
+        task, partition = self._task, self._partition
+        topic = task.config.topics.changes
+        for messages in self._reader.chunks(topic, partition, task.begin[partition], task.end[partition]):
+            told = list(map(headers_of, messages))
+            keys: list[Any] = [message.key() for message in messages]
+            keyless = keys.index(None) if None in keys else len(keys)
+            good: Any = messages[:keyless]
+            self._size += sum(map(len, keys[:keyless])) + sum(map(len, good))  # a message is as long as its value
+            headers, controls = [header for header, _ in told], [control for _, control in told]
+            row = keyless
+            try:
+                flags = self._marks.steps(
+                    partition,
+                    np.fromiter((message.offset() for message in good), np.int64, keyless),
+                    pa.array(headers[:keyless], pa.binary()),
+                    pa.array(controls[:keyless], pa.binary()),
+                )
+                if keyless == len(messages):
+                    yield messages, headers, flags
+                    continue
+                problem = RecordError("the record has no key")
+            except RecordError as refused:
+                problem, row = refused, self._marks.row
+            offset: Any = messages[row].offset()
+            self.error = str(located(problem, topic, partition, offset, *told[row]))
+            return
+
+
+def walk(spark: Callable[[], SparkSession], task: Walk, reader: Reader | None) -> list[Walked]:
+    """Walks every partition of a batch: with a `reader` here, else in tasks."""
+    if reader is not None:
+        return [Walker(task, partition, reader).walk() for partition in task.some()]
+    rows = tasks(spark(), task.some(), functools.partial(_walk, task), _BLOB).collect()
+    return sorted((pickle.loads(row["blob"]) for row in rows), key=lambda w: w.partition)
+
+
+def _walk(task: Walk, partitions: Iterator[int]) -> Batches:
+    with reader(task.config) as mine:
+        for partition in partitions:
+            yield _blob(Walker(task, partition, mine).walk())
+
+
+def tasks(
+    spark: SparkSession, partitions: list[int], work: Callable[[Iterator[int]], Batches], schema: str
+) -> DataFrame:
+    """What `work` makes of each partition, a task for each."""
+
+    def run(batches: Batches) -> Batches:
+        # Thousands of messages at a time, none of them in a cycle: looking for some takes as long as the walk.
+        gc.disable()
+        try:
+            yield from work(partitions[number] for batch in batches for number in batch["id"].to_pylist())
+        finally:
+            gc.enable()
+
+    return spark.range(0, len(partitions), 1, max(1, len(partitions))).mapInArrow(run, schema)
 
 
 def _blob(found: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["blob"])
 
 
-def _walked(batch: pa.RecordBatch) -> tuple[Any, pa.BinaryArray, pa.Array]:
-    """What `Marks.steps` takes of a batch."""
-    return batch["offset"].to_numpy(), batch["header"].cast(pa.binary()), batch["control"]
+def kept(spark: SparkSession, task: Walk) -> DataFrame:
+    """The captured changes that count, as columns of `Row`: in order, a task per partition."""
+    return tasks(spark, task.some(), functools.partial(_kept, task), ROW_DDL)
 
 
-def _in_order(place: tuple[int, int], batch: pa.RecordBatch) -> tuple[int, int]:
-    """The batch's last place; DiffError unless it continues `place`, one partition in offset order."""
-    partitions, offsets = batch["partition"].to_numpy(), batch["offset"].to_numpy()
-    before = np.concatenate(([place[1]], offsets[:-1]))
-    first = place[0] if place[0] >= 0 else partitions[0]
-    wrong = np.flatnonzero((partitions != first) | (offsets <= before))
-    if len(wrong):
-        at = wrong[0]
-        raise DiffError(
-            f"a task got {partitions[at]}@{offsets[at]} behind {first}@{before[at]}: one task must read one whole "
-            "partition in order; remove minPartitions and maxRecordsPerPartition"
-        )
-    return int(first), int(offsets[-1])
+def _kept(task: Walk, partitions: Iterator[int]) -> Batches:
+    with reader(task.config) as mine:
+        for partition in partitions:
+            yield from batches_of(Walker(task, partition, mine).rows())
 
 
-def kept(records: DataFrame, task: Walk) -> DataFrame:
-    """The captured changes that count, as columns of `Row`."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import BooleanType
-
-    def flags(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        marks = task.marks()
-        for partition, offset, header, control in batches:
-            if len(partition):
-                rows = (offset.to_numpy(), header.cast(pa.binary()), control)
-                yield pa.array(marks.steps(partition[0].as_py(), *rows))
-            else:
-                yield pa.array([], pa.bool_())
-
-    flags.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    arrow_udf: Any = F.arrow_udf  # type: ignore[attr-defined]
-    counts = arrow_udf(flags, BooleanType()).asNondeterministic()
-    flagged = records.withColumn("counts", counts("partition", "offset", "header", "control"))
-    return flagged.where("counts").select(
-        "partition",
-        "offset",
-        F.lit(0).alias("ordinal"),
-        F.lit(CHANGE).alias("cause"),
-        F.lit("").alias("op"),
-        "header",
-        "key",
-        "value",
-    )
-
-
-def kept_table(records: DataFrame, task: Walk) -> pa.Table:
-    """The same of a small batch, brought to the driver."""
-    table, parts = records.toArrow(), []
-    for partition, batch in by_partition(table):
-        flags = task.marks().steps(partition, *_walked(batch))
-        parts.append(pa.table(batch).filter(pa.array(flags)))
-    table = pa.concat_tables(parts) if parts else table
-    columns = {
-        "ordinal": pa.repeat(pa.scalar(0, pa.int32()), len(table)),
-        "cause": pa.repeat(pa.scalar(CHANGE), len(table)),
-        "op": pa.repeat(pa.scalar(""), len(table)),
-    }
-    for name, column in columns.items():
-        table = table.append_column(name, column)
-    return table.select(_ROW_COLUMNS).cast(ROW_SCHEMA)
-
-
-def merged_table(changes: pa.Table, rows: pa.Table) -> pa.Table:
-    """`merged` of a small batch."""
-    order = [(name, "ascending") for name in ROW_ORDER]
-    return pa.concat_tables([changes, rows.cast(ROW_SCHEMA)]).sort_by(order)
+def kept_here(task: Walk, reader: Reader) -> list[Row]:
+    """The same of a small batch."""
+    return [row for partition in task.some() for row in Walker(task, partition, reader).rows()]
 
 
 def merged(changes: DataFrame, rows: DataFrame, partitions: int) -> DataFrame:
@@ -274,50 +250,58 @@ def write_kafka(
     return [pickle.loads(row["blob"]) for row in rows.mapInArrow(task, _BLOB).collect()]
 
 
-def pass_on(
-    records: DataFrame, task: Walk, config: Config, checkpoint: str, batch: int, ends: dict[int, int]
-) -> list[tuple[Walked, Written]]:
+def pass_on(spark: SparkSession, task: Walk, checkpoint: str, batch: int) -> list[tuple[Walked, Written]]:
     """Walks a batch and writes it to the diff topic in one reading.
 
     A partition in which a reset ends, or that holds what is not ours, is left unwritten: its walk says so, and is whole
-    but for what comes behind what is not ours.
+    but for what comes behind what is not ours. So is one of which nothing counts.
     """
-    columns = records.select("partition", "offset", "header", "control", "key", "value", _size())
-    mapper = functools.partial(_pass_on, task, config, checkpoint, batch, ends)
-    return [pickle.loads(row["blob"]) for row in columns.mapInArrow(mapper, _BLOB).collect()]
+    mapper = functools.partial(_pass_on, task, checkpoint, batch)
+    return [pickle.loads(row["blob"]) for row in tasks(spark, task.some(), mapper, _BLOB).collect()]
 
 
-def _pass_on(
-    task: Walk, config: Config, checkpoint: str, batch: int, ends: dict[int, int], batches: Batches
-) -> Batches:
-    from deelog_spark.writer import Halt
+def _pass_on(task: Walk, checkpoint: str, batch: int, partitions: Iterator[int]) -> Batches:
+    from deelog_spark.writer import Halt, Written
 
-    walker = Walker(task)
-    some = (one for one in batches if len(one))
-    first = next(some, None)
-    if first is None:
-        return
-
-    def rows() -> Iterator[Row]:
-        for one in itertools.chain([first], some):
-            flags = walker.take(one)
-            if walker.error is not None:
-                break
-            if walker.ended:
-                continue
-            kept = one if flags.all() else one.filter(pa.array(flags))
-            columns = (kept[name].to_pylist() for name in ("partition", "offset", "header", "key", "value"))
-            for partition, offset, header, key, value in zip(*columns, strict=True):
-                yield Row(partition, offset, 0, CHANGE, "", header, key, value)
+    def rows(walker: Walker) -> Iterator[Row]:
+        for row in walker.rows():
+            if not walker.ended:
+                yield row
         if walker.error is not None or walker.ended:
             raise Halt
 
-    partition = first["partition"][0].as_py()
-    written = _writer(config).write(partition, rows(), checkpoint, batch, ends[partition])
-    yield _blob((walker.found, written))
+    with reader(task.config) as mine:
+        for partition in partitions:
+            walker = Walker(task, partition, mine)
+            counting = rows(walker)
+            written = Written(partition)
+            try:
+                first = [next(counting)]
+            except (StopIteration, Halt):
+                pass
+            else:
+                told = itertools.chain(first, counting)
+                written = _writer(task.config).write(partition, told, checkpoint, batch, task.end[partition])
+            yield _blob((walker.found, written))
 
 
+_readers: dict[str, Reader] = {}
 _writers: dict[str, Writer] = {}
+
+
+@contextmanager
+def reader(config: Config) -> Iterator[Reader]:
+    """This process's reader: a worker serves batch after batch, its connections stay, unless one went wrong."""
+    name = repr(sorted(config.raw.items()))
+    reader = _readers.pop(name, None) or Reader(config)
+    while _readers:
+        _readers.popitem()[1].close()
+    try:
+        yield reader
+    except BaseException:
+        reader.close()
+        raise
+    _readers[name] = reader
 
 
 def _writer(config: Config) -> Writer:
@@ -340,7 +324,16 @@ def rows_of(batches: Batches) -> Iterator[Row]:
     """Arrow batches with the columns of `Row` as rows."""
     for batch in batches:
         # Through Arrow's lists, a column at a time: no object per cell but the value.
-        yield from map(Row, *(batch.column(name).to_pylist() for name in _ROW_COLUMNS))
+        yield from map(Row, *(batch.column(name).to_pylist() for name in Row._fields))
+
+
+def batches_of(rows: Iterable[Row]) -> Batches:
+    """The reverse."""
+    left = iter(rows)
+    while some := list(itertools.islice(left, _CHUNK)):
+        columns = zip(*some, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
 # -- decoded -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import threading
 import time
 import uuid
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
+import pyarrow as pa
 
 from deelog_schemas.config import Config
 from deelog_spark import frames, regions
@@ -33,7 +35,7 @@ from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
 from deelog_spark.planner import START_OVER, Planner
 from deelog_spark.reading import latest
-from deelog_spark.rows import CHANGE, RESET, Renderer, Row
+from deelog_spark.rows import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Renderer, Row
 from deelog_spark.session import JARS_VARIABLE, refuse_connect, session
 from deelog_spark.writer import Writer, Written
 
@@ -197,19 +199,18 @@ class DiffJob:
         self._checkpoint.release()
 
     def _explained(self, error: Exception) -> BaseException:
-        if isinstance(self._failure, KafkaException):
-            return unreachable(self._failure)
-        if self._failure is not None and _is_of_spark(self._failure):
-            return _of_spark(self._failure)
-        if self._failure is not None:
-            return self._failure
+        failure = self._failure
+        if isinstance(failure, KafkaException):
+            return unreachable(failure)
+        if failure is not None and not isinstance(failure, LossError) and not _is_of_spark(failure):
+            return failure
         latest = self._checkpoint.latest() or self._started
         if latest is not None and self._planner is not None:
             try:
                 self._planner.check_loss(latest)
             except LossError as lost:
                 return lost
-        return _of_spark(error)
+        return failure if isinstance(failure, LossError) else _of_spark(failure or error)
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -247,8 +248,7 @@ class DiffJob:
     def _fence(self, plans: Planner) -> None:
         """Behind it all that this job or an earlier one has committed to the diff topic is there to be read, and no
         earlier one commits more."""
-        for partition in range(plans.partitions):
-            self._writer.fence(partition)
+        self._writer.fence(range(plans.partitions))
 
     def _jdbc_sink(self) -> JdbcSink:
         from deelog_spark.jdbc import JdbcSink  # late: it needs PySpark, whose absence `session` explains
@@ -274,20 +274,20 @@ class DiffJob:
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
-    def _batch(self, raw: DataFrame, number: int) -> None:
+    def _batch(self, _: DataFrame, number: int) -> None:
         with self._in_batch:
             if self._stopping:
                 raise DiffError("the job is stopping")
             begun = time.monotonic()
             try:
-                state = self._do(raw, number)
+                state = self._do(number)
             except BaseException as error:
                 if self._failure is None:
                     self._failure = error
                 raise
             self._report(state, time.monotonic() - begun)
 
-    def _do(self, raw: DataFrame, number: int) -> Batch:
+    def _do(self, number: int) -> Batch:
         before = self._checkpoint.state(number - 1) if number else self._started
         end = self._checkpoint.reads_to(number)
         plans = self._planner
@@ -295,15 +295,14 @@ class DiffJob:
             raise CheckpointError(
                 f"the checkpoint {self._checkpoint.root} lacks batch {number - 1}: delete it; {START_OVER}"
             )
-        records = frames.cut(raw)
         plan = self._checkpoint.plan(number)
         if plan is not None and (plan.checkpoint, plan.begin, plan.end) != (before.checkpoint, before.end, end):
             plan = None
         few = sum(end[p] - before.end[p] for p in end) <= self.SMALL_RECORDS
         if few or plan is not None:
-            plan, found, rows = self._planned(plans, records, before, number, end, plan)
+            plan, found, rows = self._planned(plans, before, number, end, plan)
         else:
-            plan, found, rows = self._passed_on(plans, records, before, number, end)
+            plan, found, rows = self._passed_on(plans, before, number, end)
         plans.refuse(written.error for written in found)
         counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
         for written in found:
@@ -318,43 +317,58 @@ class DiffJob:
         self._checkpoint.write_state(state)
         return state
 
-    def _passed_on(self, plans: Planner, records: DataFrame, before: Batch, number: int, end: dict[int, int]) -> _Done:
+    def _passed_on(self, plans: Planner, before: Batch, number: int, end: dict[int, int]) -> _Done:
         """A large batch, in one reading where no reset ends in it.
 
         Nothing has to be remembered of it before: without resets a batch is the same whenever it is walked. Partitions
         that were written are found written when the whole batch is planned after all.
         """
-        task = plans.walk(before, frozenset())
-        found = frames.pass_on(records, task, self.config, before.checkpoint, number, end)
+        task = plans.walk(before, end, frozenset())
+        found = frames.pass_on(self._session(), task, before.checkpoint, number)
         walked = [one for one, _ in found]
         plans.refuse(one.error for one in walked)
         if any(one.ended for one in walked):
-            return self._planned(plans, records, before, number, end, None, walked)
+            return self._planned(plans, before, number, end, None, walked)
         plan = plans.gathered(before, number, end, walked)
-        return plan, [written for _, written in found], lambda: frames.kept(records, task)
+        return plan, [written for _, written in found], lambda: frames.kept(self._session(), task)
 
     def _planned(
         self,
         plans: Planner,
-        records: DataFrame,
         before: Batch,
         number: int,
         end: dict[int, int],
         plan: Batch | None,
         walked: list[frames.Walked] | None = None,
     ) -> _Done:
-        plan = plan or plans.batch(records, before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES, walked)
-        task = plans.walk(before, frozenset(plan.void))
+        plan = plan or plans.batch(before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES, walked)
+        task = plans.walk(before, end, frozenset(plan.void))
         if plan.small:
-            table = frames.kept_table(records, task)
-            if plan.rows:
-                table = frames.merged_table(table, regions.rows_of(self._checkpoint.rows_path(number)))
-            found = self._write(frames.rows_of(table.to_batches()), plan)
-            return plan, found, lambda: self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
-        rows = frames.kept(records, task)
+            return plan, *self._carried(plan, task)
+        spark = self._session()
+        if not plan.rows:
+            rows = frames.kept(spark, task)
+        elif not plan.kept:
+            rows = frames.ordered(self._rows_frame(number), plans.partitions)
+        else:
+            rows = frames.merged(frames.kept(spark, task), self._rows_frame(number), plans.partitions)
+        some = plan.kept or plan.rows
+        found = frames.write_kafka(rows, self.config, plan.checkpoint, number, plan.end) if some else []
+        return plan, found, lambda: rows
+
+    def _carried(self, plan: Batch, task: frames.Walk) -> tuple[list[Written], Callable[[], DataFrame]]:
+        """A small batch, by the driver."""
+        assert self._cluster is not None
+        rows = frames.kept_here(task, self._cluster.reader) if plan.kept else []
         if plan.rows:
-            rows = frames.merged(rows, self._rows_frame(number), plans.partitions)
-        return plan, frames.write_kafka(rows, self.config, plan.checkpoint, number, plan.end), lambda: rows
+            resets = regions.rows_of(self._checkpoint.rows_path(plan.number))
+            rows = sorted([*rows, *frames.rows_of(resets.to_batches())], key=operator.attrgetter(*ROW_ORDER))
+
+        def frame() -> DataFrame:
+            table = pa.Table.from_batches(frames.batches_of(rows), ROW_SCHEMA)
+            return self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
+
+        return self._write(iter(rows), plan), frame
 
     def _write(self, rows: Iterator[Row], plan: Batch) -> list[Written]:
         """Writes a small batch's rows, ordered by partition, with the driver's own producers."""

@@ -1,11 +1,12 @@
 """The job's own clients of Kafka: what topics look like, where they end, and records read to a given offset.
 
-The only module of the job that imports `confluent_kafka`, beside `writer.py`. Steady reading is Spark's; these serve
-starts, resets and audits, each call bounded by a deadline.
+The only module of the job that imports `confluent_kafka`, beside `writer.py`. Each call is bounded by a
+deadline. Tasks have a `Reader`; all else is the driver's.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -25,10 +26,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from deelog_schemas.config import Config
-from deelog_schemas.header import Kind
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
-from deelog_spark.errors import DiffError, TopicError
+from deelog_spark.errors import DiffError, LossError, TopicError
 
 REQUEST_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 60.0
@@ -146,7 +147,14 @@ class Reader:
             self._consumers.popitem()[1].close()
 
     def read(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Message]:
-        """The committed records of `[begin, end)` in order. DiffError where the partition falls silent before `end`."""
+        """`chunks`, one by one."""
+        return itertools.chain.from_iterable(self.chunks(topic, partition, begin, end))
+
+    def chunks(self, topic: str, partition: int, begin: int, end: int) -> Iterator[list[Message]]:
+        """The committed records of `[begin, end)` in order, as they come.
+
+        LossError where `begin` is not there any more. DiffError where the partition falls silent before `end`.
+        """
         if begin >= end:
             return
         client = self._consumers.get(topic)
@@ -155,7 +163,8 @@ class Reader:
         client.assign([TopicPartition(topic, partition, begin)])
         try:
             heard = time.monotonic()
-            while True:
+            done = False
+            while not done:
                 messages = client.consume(_CHUNK, _CHUNK_SECONDS)
                 if messages:
                     heard = time.monotonic()
@@ -164,20 +173,40 @@ class Reader:
                         f"{topic}[{partition}] gave nothing for {SILENCE_SECONDS:.0f} s before offset {end}: look at "
                         "the brokers, and start again"
                     )
+                found = []
                 for message in messages:
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                        raise KafkaException(error)
+                        raise _refused(error, topic, partition, begin)
                     # An end of partition behind `end`, too, says that nothing below `end` is to come.
                     offset: Any = message.offset()
-                    if offset >= end:
-                        return
-                    if error is None:
-                        yield message
-                        if offset == end - 1:
-                            return
+                    done = offset >= end - (error is None)
+                    if error is None and offset < end:
+                        found.append(message)
+                    if done:
+                        break
+                if found:
+                    yield found
         finally:
             client.unassign()
+
+
+def _refused(error: KafkaError, topic: str, partition: int, begin: int) -> Exception:
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        return LossError(f"{topic}[{partition}]: offset {begin} or what follows it is not there any more: start again")
+    return KafkaException(error)
+
+
+def headers_of(message: Message) -> tuple[bytes | None, bytes | None]:
+    """Our header of a message and that of a control record, each the last of its name."""
+    header = control = None
+    headers: Any = message.headers() or ()
+    for name, told in headers:
+        if name == HEADER_NAME:
+            header = told
+        elif name == CONTROL_HEADER_NAME:
+            control = told
+    return header, control
 
 
 class Cluster:

@@ -29,7 +29,7 @@ from deelog_spark.rows import Renderer, Row
 from deelog_spark.writer import Writer
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("deelog.diff")
 
@@ -196,13 +196,12 @@ class Planner:
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
-    def walk(self, before: Batch, void: frozenset[tuple[int, int]]) -> frames.Walk:
-        """What tasks need to walk a batch behind the state `before`."""
-        return frames.Walk(self.topics.changes, self.partitions, self.segments, before.segments, void)
+    def walk(self, before: Batch, end: Mapping[int, int], void: frozenset[tuple[int, int]]) -> frames.Walk:
+        """What it takes to walk a batch behind the state `before`."""
+        return frames.Walk(self.config, self.partitions, self.segments, before.segments, void, before.end, end)
 
     def batch(
         self,
-        records: DataFrame,
         before: Batch,
         number: int,
         end: dict[int, int],
@@ -218,7 +217,8 @@ class Planner:
         few = sum(end[p] - before.end[p] for p in end) <= small
         while True:  # each turn takes one more end out of count
             if walked is None or void:
-                walked = frames.walk(records, self.walk(before, frozenset(void)), few)
+                task = self.walk(before, end, frozenset(void))
+                walked = frames.walk(self._spark, task, self._cluster.reader if few else None)
             self.refuse(found.error for found in walked)
             ended = [one for w in walked for one in w.ended]
             try:
@@ -241,7 +241,7 @@ class Planner:
             if error is not None:
                 raise RecordError(f"{error}; {_foreign(self.topics.changes)}")
 
-    def gathered(self, before: Batch, number: int, end: dict[int, int], walked: Iterable[frames.Walked]) -> Batch:
+    def gathered(self, before: Batch, number: int, end: dict[int, int], walked: list[frames.Walked]) -> Batch:
         """The plan of a batch as its walk tells it, without rows of resets."""
         segments, totals = dict(before.segments), Totals(batches=1)
         for found in walked:
@@ -251,7 +251,8 @@ class Planner:
             totals = totals.plus(Totals(records=found.records, repeats=found.repeats, resets=own))
         if totals.repeats:
             log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
-        return Batch(before.checkpoint, number, before.end, end, segments, totals)
+        kept = any(found.kept for found in walked)
+        return Batch(before.checkpoint, number, before.end, end, segments, totals, kept=kept)
 
     def _resets(self, before: Batch, number: int, ended: list[Ended], void: frozenset[tuple[int, int]]) -> Path:
         """The rows of the resets that end in a batch, drafted for `write_plan`."""
@@ -271,9 +272,8 @@ class Planner:
             reads = fold.reads_from(before.segments.get(one.segment), before.end[partition])
             low[partition] = min(low.get(partition, reads), reads)
             high[partition] = max(high.get(partition, 0), one.end + 1)
-        for partition in high:
-            # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
-            self._writer.fence(partition)
+        # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
+        self._writer.fence(high)
         known = {n: before.segments[n] for n in by_segment if n in before.segments}
         work = functools.partial(_resets, known, by_segment, void, before.end)
         region = regions.Region(self.topics.changes, low, high)

@@ -15,7 +15,6 @@ there a second time, in SQL, and count and digest with them), and this.
 
 from __future__ import annotations
 
-import functools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -37,7 +36,7 @@ from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
 from deelog_spark import calm, frames
 from deelog_spark.fold import Void
-from deelog_spark.kafka import Reader
+from deelog_spark.kafka import Reader, headers_of
 from deelog_spark.rows import RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
 from deelog_spark.shelf import Shelf
 
@@ -184,19 +183,18 @@ class Task:
                     many = pc.sum(table["old"]).as_py()
                     both = table.drop_columns(["old"])
                     tables = Tables(both.slice(0, many), both.slice(many), partition, self.layout, codec)
-                    yield from _batches(self._segment(raw, tables, partition, renderer))
+                    yield from frames.batches_of(self._segment(raw, tables, partition, renderer))
+
+    def run_there(self, partitions: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """The same in a task."""
+        with frames.reader(self.config) as reader:
+            yield from self.run(partitions, reader)
 
     def _put(self, shelf: Shelf, region: Region, partition: int, reader: Reader) -> None:
         old, every = region is self.regions[0], len(self.wanted) == self.layout.segments
         mine = {number.to_bytes(4, "big") for number in self.wanted}
         for message in reader.read(region.topic, partition, region.begin[partition], region.end[partition]):
-            header = control = None
-            headers: Any = message.headers() or ()
-            for name, told in headers:
-                if name == HEADER_NAME:
-                    header = told
-                elif name == CONTROL_HEADER_NAME:
-                    control = told
+            header, control = headers_of(message)
             raw = header[4:8] if header is not None and len(header) == SIZE else None
             # What is not ours is taken as well, to say so.
             if raw in mine or raw is None or every:
@@ -227,14 +225,7 @@ def folded(spark: Callable[[], SparkSession], reader: Reader, task: Task, place:
             for batch in task.run(partitions, reader):
                 writer.write_batch(batch)
         return
-    many = len(partitions)
-    mapper = functools.partial(_run, task, partitions)
-    spark().range(0, many, 1, many).mapInArrow(mapper, ROW_DDL).write.parquet(place.as_uri())
-
-
-def _run(task: Task, partitions: list[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with closing(Reader(task.config)) as reader:
-        yield from task.run((partitions[n] for batch in batches for n in batch["id"].to_pylist()), reader)
+    frames.tasks(spark(), partitions, task.run_there, ROW_DDL).write.parquet(place.as_uri())
 
 
 def count(written: Path | None) -> int:
@@ -260,10 +251,3 @@ def said(written: Path) -> dict[int, Any]:
 
 def _said(cause: str, told: tuple[Any, Any]) -> Row:
     return Row(0, 0, 0, cause, "", b"", b"", pickle.dumps(told))
-
-
-def _batches(rows: list[Row]) -> Iterator[pa.RecordBatch]:
-    for first in range(0, len(rows), _CHUNK):
-        columns = zip(*rows[first : first + _CHUNK], strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)

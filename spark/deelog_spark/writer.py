@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ _FLUSH_SECONDS: Final = 120.0
 _MARK_SECONDS: Final = 5.0
 _QUEUE_KBYTES: Final = 65_536
 _BLOCK_SECONDS: Final = 60.0
+_FENCED_AT_ONCE: Final = 16
 
 
 def _send_offset(producer: Producer, offset: TopicPartition, group: object) -> None:
@@ -108,10 +110,17 @@ class Writer:
         self._producers: dict[int, Producer] = {}
         self._group: Consumer | None = None
 
-    def fence(self, partition: int) -> None:
-        """Ends what any earlier writer of the partition left open, and refuses its later commits."""
-        self._producers.pop(partition, None)
-        self._producer(partition)
+    def fence(self, partitions: Iterable[int]) -> None:
+        """Ends what any earlier writer of these partitions left open, and refuses its later commits.
+
+        At once for many: each new producer connects first.
+        """
+        asked = list(partitions)
+        for partition in asked:
+            self._producers.pop(partition, None)
+        with ThreadPoolExecutor(_FENCED_AT_ONCE, "deelog-fence") as pool:
+            for _ in pool.map(self._producer, asked):
+                pass
 
     @kafka.RETRYING.wraps
     def stored(self, partition: int) -> Mark | None:
@@ -273,6 +282,9 @@ class Writer:
                 "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             }
             producer = Producer(settings)
+            # A new producer of librdkafka 2.16 that is not connected yet looks for its coordinator 0.5 s later: any
+            # answer from a broker must come first. This topic is never created by being asked for.
+            kafka.RETRYING(producer.list_topics, "__transaction_state", kafka.REQUEST_SECONDS)
             kafka.RETRYING(producer.init_transactions, _FLUSH_SECONDS)
             self._producers[partition] = producer
         return producer
