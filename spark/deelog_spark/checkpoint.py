@@ -98,6 +98,8 @@ class Batch:
     """Whether the driver carries the rows itself."""
     kept: bool = True
     """Whether there are captured changes that count."""
+    newest_ms: int = 0
+    """Kafka's timestamp of the last record that was read, 0 where it is not known."""
 
     def done(self, before: Totals, found: Mapping[str, Mapping[str, int]]) -> Batch:
         """The state after this planned batch. `found` counts its rows by cause and op."""
@@ -318,6 +320,7 @@ def _json(batch: Batch) -> dict[str, Any]:
         "void": batch.void,
         "small": batch.small,
         "kept": batch.kept,
+        "newest_ms": batch.newest_ms,
     }
 
 

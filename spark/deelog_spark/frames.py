@@ -72,6 +72,8 @@ class Walked:
     repeats: int
     size: int
     """Bytes of keys and values."""
+    newest_ms: int
+    """Kafka's timestamp of the last record, 0 without one."""
     error: str | None
 
 
@@ -109,7 +111,7 @@ class Walker:
     def __init__(self, task: Walk, partition: int, reader: Reader) -> None:
         self._task, self._partition, self._reader = task, partition, reader
         self._marks = Marks(task.segments, task.void, task.partitions, task.count)
-        self._size = 0
+        self._size = self._newest_ms = 0
         self.error: str | None = None
         """Set where a record is not ours: nothing behind it is walked."""
 
@@ -146,6 +148,7 @@ class Walker:
             marks.kept,
             marks.repeats,
             self._size,
+            self._newest_ms,
             self.error,
         )
 
@@ -159,6 +162,7 @@ class Walker:
             good: Any = messages[:keyless]
             self._size += sum(map(len, keys[:keyless])) + sum(map(len, good))  # a message is as long as its value
             headers, controls = [header for header, _ in told], [control for _, control in told]
+            self._newest_ms = messages[-1].timestamp()[1]
             row = keyless
             try:
                 flags = self._marks.steps(

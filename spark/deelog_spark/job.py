@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from deelog_spark.jdbc import JdbcSink
+    from deelog_spark.metrics import Metrics
 
 log = logging.getLogger("deelog.diff")
 
@@ -62,7 +63,9 @@ class DiffJob:
     """One job. `start()` it once; you must call `stop()` at the end, also after an error.
 
     `spark` is your own session, which is left running, or None for one that the job makes and ends. `on_batch` is
-    called behind each batch, the start included, with the totals and its seconds; keep it short.
+    called behind each batch, the start included, with what its log line says: the totals, its `seconds`, `lag` in
+    offsets (None where the brokers do not say), `behind`: how old its newest record was, in seconds (None where that is
+    not known), `open_resets`: how many segments are held back; keep it short.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class DiffJob:
         path = config["diff.parquet.path"]
         self._parquet = ParquetSink(path) if "parquet" in config["diff.sinks"] else None
         self._jdbc = self._jdbc_sink() if "jdbc" in config["diff.sinks"] else None
+        self._metrics: Metrics | None = None
         self._cluster: Cluster | None = None
         self._planner: Planner | None = None
         self._query: StreamingQuery | None = None
@@ -115,6 +119,10 @@ class DiffJob:
 
     def _start(self, available_now: bool) -> Self:
         self._checkpoint.lock()
+        if self.config["diff.metrics.port"]:
+            from deelog_spark.metrics import Metrics  # late: it is the extra's, which executors may lack
+
+            self._metrics = Metrics(self.config)
         self._cluster = Cluster(self.config)
         self._planner = plans = Planner(
             self.config,
@@ -193,6 +201,9 @@ class DiffJob:
             self._spark.stop()
             self._spark = None
         self._writer.close()
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -397,8 +408,12 @@ class DiffJob:
             "changes": state.totals.changes,
             "resets_rows": state.totals.resets_rows,
             "lag": self._lag(state),
+            "behind": round(max(0.0, state.written_ms - state.newest_ms) / 1000, 3) if state.newest_ms else None,
+            "open_resets": sum(segment.open is not None for segment in state.segments.values()),
         }
         log.info("%s", orjson.dumps(told).decode())
+        if self._metrics is not None:
+            self._metrics.told(told)
         if self._on_batch is not None:
             self._on_batch(told)
 

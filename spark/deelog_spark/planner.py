@@ -252,7 +252,8 @@ class Planner:
         if totals.repeats:
             log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
         kept = any(found.kept for found in walked)
-        return Batch(before.checkpoint, number, before.end, end, segments, totals, kept=kept)
+        newest = max((found.newest_ms for found in walked), default=0)
+        return Batch(before.checkpoint, number, before.end, end, segments, totals, kept=kept, newest_ms=newest)
 
     def _resets(self, before: Batch, number: int, ended: list[Ended], void: frozenset[tuple[int, int]]) -> Path:
         """The rows of the resets that end in a batch, drafted for `write_plan`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -376,6 +377,39 @@ def test_checkpoint_of_another_topic_is_refused(
     more = configured(kafka, prefix, tmp_path, segment_count=16)
     with pytest.raises(CheckpointError, match="belongs to segments 8, not to 16"):
         run(more, spark)
+
+
+def test_checkpoint_of_an_earlier_version_goes_on(config: Config, spark: SparkSession) -> None:
+    cache = Cache(config)
+    run(config, spark)
+    scenes.scripted(cache)
+    run(config, spark)
+    told = 0
+    for path in Path(config["diff.checkpoint.location"]).rglob("*.json"):
+        if path.name != "progress.json":
+            found = json.loads(path.read_text())
+            state = found.get("state", found)
+            told += len([state.pop(name) for name in ("kept", "newest_ms")])  # fields that came later
+            path.write_text(json.dumps(found))
+    assert told
+    cache.put(cache.key(0, 0), b"later")
+    run(config, spark)
+    check(cache, config)
+
+
+def test_checkpoint_of_another_layout_is_refused(config: Config, spark: SparkSession) -> None:
+    cache = run_on(config, spark)
+    cache.put(cache.key(0, 0), b"told")
+    run(config, spark)
+    path = Path(config["diff.checkpoint.location"]) / "start.json"
+    found = json.loads(path.read_text())
+    for layout in (found["layout"] - 1, found["layout"] + 1):
+        path.write_text(json.dumps({"layout": layout, "of": "which nothing else is known"}))
+        with pytest.raises(CheckpointError, match=rf"has layout {layout}, this version knows 2: delete it"):
+            run(config, spark)
+    shutil.rmtree(path.parent)
+    run(config, spark)  # the remedy
+    check(cache, config)
 
 
 def run_on(config: Config, spark: SparkSession) -> Cache:

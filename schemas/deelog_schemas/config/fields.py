@@ -626,6 +626,22 @@ DIFF = [
         low=1,
         doc="Most records of the change topic in one batch.",
     ),
+    Field(
+        name="diff.metrics.port",
+        type=Type.INT,
+        group="diff",
+        default=0,
+        low=0,
+        high=65_535,
+        doc="Port of `/metrics` for Prometheus; 0 is none.",
+    ),
+    Field(
+        name="diff.metrics.host",
+        type=Type.STRING,
+        group="diff",
+        default="127.0.0.1",
+        doc="Address that `diff.metrics.port` is bound to; `0.0.0.0` is all.",
+    ),
 ]
 
 GROUPS: Final = {

@@ -1,0 +1,108 @@
+"""The diff job's figures for Prometheus, at `/metrics` of `diff.metrics.port`.
+
+Weighed: Spark's own sinks and a `StreamingQueryListener` (they count offsets and seconds of a query, and know nothing
+of repeats, resets and differences), counters of this process (back to zero at each start), and this: the totals that
+the checkpoint keeps, told anew at each scrape, exact over restarts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from deelog_schemas.config import Config
+from deelog_spark.errors import DiffError
+
+_BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
+_SHUTDOWN_SECONDS: Final = 5.0
+
+
+class Metrics:
+    """Serves what `told` was given last. `close()` it.
+
+    Raises `DiffError` where the port is not to be had.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._topic = config.topics.changes
+        self._last: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+        registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "deelog_diff_batch_seconds", "Seconds that a batch took.", ["topic"], buckets=_BUCKETS, registry=registry
+        )
+        registry.register(self)
+        host, port = config["diff.metrics.host"], config["diff.metrics.port"]
+        self._server: WSGIServer
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise DiffError(
+                f"diff.metrics.port {port} on {host} cannot be listened on ({error.strerror}): name another port or "
+                "host, or 0 for none"
+            ) from error
+
+    @property
+    def port(self) -> int:
+        """Where it is served."""
+        return int(self._server.server_port)
+
+    def told(self, batch: dict[str, Any]) -> None:
+        """Takes what the job tells of a batch that is done (`DiffJob`, `on_batch`)."""
+        with self._lock:
+            self._last = {**batch, "at": time.time()}
+        self._seconds.labels(self._topic).observe(batch["seconds"])
+
+    def close(self) -> None:
+        """Serves no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(_SHUTDOWN_SECONDS)
+
+    def collect(self) -> Iterable[Metric]:
+        """What a scrape gets; nothing before the first batch is done."""
+        with self._lock:
+            last = self._last
+        if last is None:
+            return
+        for name, help_, value in (
+            ("records", "Records of the change topic that were read.", last["records"]),
+            ("repeats", "Of them, those that came again and were dropped.", last["repeats"]),
+        ):
+            yield self._family(CounterMetricFamily, name, help_, [((), value)])
+        resets = [((reason,), count) for reason, count in last["resets"].items()]
+        yield self._family(CounterMetricFamily, "resets", "Resets that were completed.", resets, "reason")
+        ops = [
+            ((op, cause), count)
+            for cause, name in (("change", "changes"), ("reset", "resets_rows"))
+            for op, count in last[name].items()
+        ]
+        yield self._family(CounterMetricFamily, "differences", "Records of the diff topic.", ops, "op", "cause")
+        gauges = [
+            ("batch", "Number of the last batch, -1 the start.", last["batch"]),
+            ("last_batch_timestamp_seconds", "When it was done, Unix time.", last["at"]),
+            ("open_resets", "Segments that are held back until their reset ends.", last["open_resets"]),
+            ("lag_records", "Offsets between the last batch and the topic's end.", last["lag"]),
+            ("behind_seconds", "How old its newest record was when it was done.", last["behind"]),
+        ]
+        for name, help_, value in gauges:
+            if value is not None:
+                yield self._family(GaugeMetricFamily, name, help_, [((), value)])
+
+    def _family(
+        self, kind: type[Any], name: str, help_: str, samples: Sequence[tuple[tuple[str, ...], float]], *labels: str
+    ) -> Metric:
+        family: Metric = kind(f"deelog_diff_{name}", help_, labels=["topic", *labels])
+        for values, value in samples:
+            family.add_metric([self._topic, *values], value)  # type: ignore[attr-defined]
+        return family
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry would collect to know the names."""
+        return ()
