@@ -127,7 +127,7 @@ def steady(spark: SparkSession, config: Config) -> None:
     def walked(
         spark: SparkSession, task: frames.Walk, checkpoint: str, batch: int
     ) -> list[tuple[frames.Walked, Written]]:
-        return [(found, Written(found.partition)) for found in frames.walk(lambda: spark, task, None)]
+        return [(found, Written(found.partition)) for found in frames.walk(spark, task)]
 
     frames.pass_on = walked
     try:

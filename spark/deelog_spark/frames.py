@@ -58,6 +58,11 @@ class Walk:
         """The partitions of which there is something to read."""
         return sorted(p for p, end in self.end.items() if end > self.begin[p])
 
+    def walker(self, partition: int, reader: Reader) -> Walker:
+        """A fresh walk of a partition that a task reads."""
+        topic = self.config.topics.changes
+        return Walker(self, partition, reader.chunks(topic, partition, self.begin[partition], self.end[partition]))
+
 
 @dataclass(frozen=True, slots=True)
 class Walked:
@@ -106,10 +111,10 @@ def cut(raw: DataFrame) -> DataFrame:
 
 
 class Walker:
-    """Reads and walks one partition of a batch, once: `rows`, or `walk` where they are not wanted."""
+    """Walks one partition of a batch, once, as `source` reads it: `rows`, or `walk` where they are not wanted."""
 
-    def __init__(self, task: Walk, partition: int, reader: Reader) -> None:
-        self._task, self._partition, self._reader = task, partition, reader
+    def __init__(self, task: Walk, partition: int, source: Iterable[list[Message]]) -> None:
+        self._task, self._partition, self._source = task, partition, source
         self._marks = Marks(task.segments, task.void, task.partitions, task.count)
         self._size = self._newest_ms = 0
         self.error: str | None = None
@@ -155,7 +160,7 @@ class Walker:
     def _chunks(self) -> Iterator[tuple[list[Message], list[bytes | None], Flags]]:
         task, partition = self._task, self._partition
         topic = task.config.topics.changes
-        for messages in self._reader.chunks(topic, partition, task.begin[partition], task.end[partition]):
+        for messages in self._source:
             told = list(map(headers_of, messages))
             keys: list[Any] = [message.key() for message in messages]
             keyless = keys.index(None) if None in keys else len(keys)
@@ -182,18 +187,26 @@ class Walker:
             return
 
 
-def walk(spark: Callable[[], SparkSession], task: Walk, reader: Reader | None) -> list[Walked]:
-    """Walks every partition of a batch: with a `reader` here, else in tasks."""
-    if reader is not None:
-        return [Walker(task, partition, reader).walk() for partition in task.some()]
-    rows = tasks(spark(), task.some(), functools.partial(_walk, task), _BLOB).collect()
+def walk(spark: SparkSession, task: Walk) -> list[Walked]:
+    """Walks every partition of a batch, in tasks."""
+    rows = tasks(spark, task.some(), functools.partial(_walk, task), _BLOB).collect()
     return sorted((pickle.loads(row["blob"]) for row in rows), key=lambda w: w.partition)
+
+
+def walk_here(task: Walk, reader: Reader, most_bytes: int) -> tuple[list[Walked], list[Row]] | None:
+    """Walks a small batch in this process, and its captured changes that count; None where it takes more bytes."""
+    read = reader.together(task.config.topics.changes, task.begin, task.end, most_bytes)
+    if read is None:
+        return None
+    walkers = [Walker(task, partition, [messages] if messages else []) for partition, messages in sorted(read.items())]
+    rows = [row for walker in walkers for row in walker.rows()]
+    return [walker.found for walker in walkers], rows
 
 
 def _walk(task: Walk, partitions: Iterator[int]) -> Batches:
     with reader(task.config) as mine:
         for partition in partitions:
-            yield _blob(Walker(task, partition, mine).walk())
+            yield _blob(task.walker(partition, mine).walk())
 
 
 def tasks(
@@ -224,12 +237,7 @@ def kept(spark: SparkSession, task: Walk) -> DataFrame:
 def _kept(task: Walk, partitions: Iterator[int]) -> Batches:
     with reader(task.config) as mine:
         for partition in partitions:
-            yield from batches_of(Walker(task, partition, mine).rows())
-
-
-def kept_here(task: Walk, reader: Reader) -> list[Row]:
-    """The same of a small batch."""
-    return [row for partition in task.some() for row in Walker(task, partition, reader).rows()]
+            yield from batches_of(task.walker(partition, mine).rows())
 
 
 def merged(changes: DataFrame, rows: DataFrame, partitions: int) -> DataFrame:
@@ -276,7 +284,7 @@ def _pass_on(task: Walk, checkpoint: str, batch: int, partitions: Iterator[int])
 
     with reader(task.config) as mine:
         for partition in partitions:
-            walker = Walker(task, partition, mine)
+            walker = task.walker(partition, mine)
             counting = rows(walker)
             written = Written(partition)
             try:

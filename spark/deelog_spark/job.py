@@ -21,7 +21,8 @@ import operator
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
@@ -53,6 +54,7 @@ _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _RENEW_SECONDS: Final = 3600.0
+_WRITTEN_AT_ONCE: Final = 16
 
 
 _Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
@@ -352,10 +354,14 @@ class DiffJob:
         plan: Batch | None,
         walked: list[frames.Walked] | None = None,
     ) -> _Done:
-        plan = plan or plans.batch(before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES, walked)
+        changes: list[Row] | None = None
+        if plan is None:
+            plan, changes = plans.batch(before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES, walked)
         task = plans.walk(before, end, frozenset(plan.void))
-        if plan.small:
-            return plan, *self._carried(plan, task)
+        if plan.small and changes is None:
+            changes = self._changes(task)
+        if plan.small and changes is not None:
+            return plan, *self._carried(plan, changes)
         spark = self._session()
         if not plan.rows:
             rows = frames.kept(spark, task)
@@ -367,10 +373,14 @@ class DiffJob:
         found = frames.write_kafka(rows, self.config, plan.checkpoint, number, plan.end) if some else []
         return plan, found, lambda: rows
 
-    def _carried(self, plan: Batch, task: frames.Walk) -> tuple[list[Written], Callable[[], DataFrame]]:
-        """A small batch, by the driver."""
+    def _changes(self, task: frames.Walk) -> list[Row] | None:
+        """The captured changes that count of a small batch that was planned before."""
         assert self._cluster is not None
-        rows = frames.kept_here(task, self._cluster.reader) if plan.kept else []
+        found = frames.walk_here(task, self._cluster.reader, self.SMALL_BYTES)
+        return None if found is None else found[1]
+
+    def _carried(self, plan: Batch, rows: list[Row]) -> tuple[list[Written], Callable[[], DataFrame]]:
+        """A small batch, by the driver."""
         if plan.rows:
             resets = regions.rows_of(self._checkpoint.rows_path(plan.number))
             rows = sorted([*rows, *frames.rows_of(resets.to_batches())], key=operator.attrgetter(*ROW_ORDER))
@@ -379,15 +389,18 @@ class DiffJob:
             table = pa.Table.from_batches(frames.batches_of(rows), ROW_SCHEMA)
             return self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
 
-        return self._write(iter(rows), plan), frame
+        return self._write(rows, plan), frame
 
-    def _write(self, rows: Iterator[Row], plan: Batch) -> list[Written]:
-        """Writes a small batch's rows, ordered by partition, with the driver's own producers."""
-        found = []
-        for partition, group in itertools.groupby(rows, key=lambda row: row.partition):
-            end = plan.end[partition]
-            found.append(self._writer.write(partition, group, plan.checkpoint, plan.number, end))
-        return found
+    def _write(self, rows: list[Row], plan: Batch) -> list[Written]:
+        """Writes a small batch's rows with the driver's own producers: partitions at once, for each commit waits."""
+        parts = {p: list(some) for p, some in itertools.groupby(rows, key=lambda row: row.partition)}
+
+        def write(partition: int) -> Written:
+            some = parts[partition]
+            return self._writer.write(partition, some, plan.checkpoint, plan.number, plan.end[partition])
+
+        with ThreadPoolExecutor(_WRITTEN_AT_ONCE, "deelog-write") as pool:
+            return list(pool.map(write, parts))
 
     def _renew(self, state: Batch) -> None:
         """Commits every partition's mark anew now and then: offsets of a partition without changes would expire."""

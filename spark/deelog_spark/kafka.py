@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import tenacity
@@ -116,8 +116,8 @@ def consumer(config: Config, group: str, **more: Any) -> Consumer:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            # A read ends at a known offset: a fetch that waits for more would only delay the next partition.
-            "fetch.wait.max.ms": 10,
+            # A read ends at a known offset: a fetch that waits for more would only delay the answer.
+            "fetch.wait.max.ms": 2,
             **QUIET,
             **more,
         }
@@ -157,31 +157,18 @@ class Reader:
         """
         if begin >= end:
             return
-        client = self._consumers.get(topic)
-        if client is None:
-            client = self._consumers[topic] = consumer(self._config, self._config.topics.diff_group)
+        client = self._consumer(topic)
         client.assign([TopicPartition(topic, partition, begin)])
         try:
             heard = time.monotonic()
             done = False
             while not done:
                 messages = client.consume(_CHUNK, _CHUNK_SECONDS)
-                if messages:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard > SILENCE_SECONDS:
-                    raise DiffError(
-                        f"{topic}[{partition}] gave nothing for {SILENCE_SECONDS:.0f} s before offset {end}: look at "
-                        "the brokers, and start again"
-                    )
+                heard = _heard(heard, bool(messages), topic, {partition: end})
                 found = []
                 for message in messages:
-                    error = message.error()
-                    if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                        raise _refused(error, topic, partition, begin)
-                    # An end of partition behind `end`, too, says that nothing below `end` is to come.
-                    offset: Any = message.offset()
-                    done = offset >= end - (error is None)
-                    if error is None and offset < end:
+                    taken, done = _taken(message, topic, partition, begin, end)
+                    if taken:
                         found.append(message)
                     if done:
                         break
@@ -189,6 +176,69 @@ class Reader:
                     yield found
         finally:
             client.unassign()
+
+    def together(
+        self, topic: str, begins: Mapping[int, int], ends: Mapping[int, int], most_bytes: int
+    ) -> dict[int, list[Message]] | None:
+        """`chunks` of several partitions at once, for few records: by partition, without those of which there is
+        nothing to read. None where keys and values take more than `most_bytes`."""
+        left = {p: end for p, end in ends.items() if end > begins[p]}
+        found: dict[int, list[Message]] = {p: [] for p in left}
+        if not left:
+            return found
+        client = self._consumer(topic)
+        client.assign([TopicPartition(topic, p, begins[p]) for p in left])
+        size = 0
+        try:
+            heard = time.monotonic()
+            while left:
+                message = client.poll(_POLL)
+                heard = _heard(heard, message is not None, topic, left)
+                partition: Any = -1 if message is None else message.partition()
+                if message is None or (partition not in left and message.error() is None):
+                    continue
+                end = left.get(partition, 0)
+                taken, done = _taken(message, topic, partition, begins.get(partition, 0), end)
+                if taken:
+                    found[partition].append(message)
+                    size += len(message.key() or b"") + len(message)
+                if size > most_bytes:
+                    return None
+                if done:
+                    left.pop(partition, None)
+            return found
+        finally:
+            client.unassign()
+
+    def _consumer(self, topic: str) -> Consumer:
+        client = self._consumers.get(topic)
+        if client is None:
+            client = self._consumers[topic] = consumer(self._config, self._config.topics.diff_group)
+        return client
+
+
+def _heard(before: float, something: bool, topic: str, ends: Mapping[int, int]) -> float:
+    """When something was heard; DiffError where that was too long ago."""
+    now = time.monotonic()
+    if something:
+        return now
+    if now - before > SILENCE_SECONDS:
+        partition, end = next(iter(sorted(ends.items())))
+        raise DiffError(
+            f"{topic}[{partition}] gave nothing for {SILENCE_SECONDS:.0f} s before offset {end}: look at the brokers, "
+            "and start again"
+        )
+    return before
+
+
+def _taken(message: Message, topic: str, partition: int, begin: int, end: int) -> tuple[bool, bool]:
+    """Whether a message counts, and whether nothing below `end` is to come."""
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise _refused(error, topic, partition, begin)
+    # An end of partition behind `end`, too, says that nothing below `end` is to come.
+    offset: Any = message.offset()
+    return error is None and offset < end, offset >= end - (error is None)
 
 
 def _refused(error: KafkaError, topic: str, partition: int, begin: int) -> Exception:

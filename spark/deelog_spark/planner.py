@@ -208,17 +208,20 @@ class Planner:
         small: int,
         bytes_: int,
         walked: list[frames.Walked] | None = None,
-    ) -> Batch:
+    ) -> tuple[Batch, list[Row]]:
         """The plan of a batch: walk it, unless it was `walked` already, and read the resets that end in it.
 
-        A batch of at most `small` offsets is walked on the driver, and carried by it if it has at most `bytes_`.
+        A batch of at most `small` offsets and `bytes_` is walked by the driver, and carried by it: the captured changes
+        of it that count come with the plan.
         """
         void: set[tuple[int, int]] = set()
         few = sum(end[p] - before.end[p] for p in end) <= small
+        rows: list[Row] | None = None
         while True:  # each turn takes one more end out of count
             if walked is None or void:
                 task = self.walk(before, end, frozenset(void))
-                walked = frames.walk(self._spark, task, self._cluster.reader if few else None)
+                here = frames.walk_here(task, self._cluster.reader, bytes_) if few else None
+                walked, rows = (frames.walk(self._spark(), task), None) if here is None else here
             self.refuse(found.error for found in walked)
             ended = [one for w in walked for one in w.ended]
             try:
@@ -230,10 +233,10 @@ class Planner:
                 void.add((problem.ended.segment, problem.ended.end))
                 log.warning("%s", problem.error)
                 self._ask([problem.ended.segment], "a reset did not match its count and digest")
-        rows = regions.count(written)
-        plan = replace(self.gathered(before, number, end, walked), rows=rows, void=sorted(void))
-        plan = replace(plan, small=few and rows <= small and sum(w.size for w in walked) <= bytes_)
-        return self._checkpoint.write_plan(plan, written)
+        found = regions.count(written)
+        plan = replace(self.gathered(before, number, end, walked), rows=found, void=sorted(void))
+        plan = replace(plan, small=rows is not None and found <= small)
+        return self._checkpoint.write_plan(plan, written), rows or []
 
     def refuse(self, errors: Iterable[str | None]) -> None:
         """Raises the first error of a task: RecordError, with the remedy."""

@@ -101,7 +101,10 @@ def read_mark(stored: TopicPartition) -> Mark | None:
 
 
 class Writer:
-    """Writes output partitions. One per process; keeps one producer per partition and one consumer."""
+    """Writes output partitions. One per process; keeps one producer per partition and one consumer.
+
+    Several threads may write, each a partition of its own.
+    """
 
     def __init__(self, config: Config, renderer: Renderer) -> None:
         self._config, self._topics = config, config.topics
@@ -109,6 +112,7 @@ class Writer:
         self._tombstones: bool = config["tombstones.on.delete"]
         self._producers: dict[int, Producer] = {}
         self._group: Consumer | None = None
+        self._making = threading.Lock()
 
     def fence(self, partitions: Iterable[int]) -> None:
         """Ends what any earlier writer of these partitions left open, and refuses its later commits.
@@ -145,32 +149,33 @@ class Writer:
         ours ends the transaction unwritten and comes back as `error`; so does `Halt`, without one.
         """
         mark = Mark(checkpoint, batch, end)
-        floor = self._begin(partition, mark, first, renew)
+        producer, floor = self._begin(partition, mark, first, renew)
         result = Written(partition)
         try:
             for row in rows:
                 told = self._told(row)
                 result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[told.op] += 1
-                if floor is not None and row.offset >= floor:
-                    self._produce(self._producers[partition], partition, told)
+                if producer is not None and row.offset >= floor:
+                    self._produce(producer, partition, told)
                     result.records += 1
-            if floor is not None:
-                kafka.RETRYING(self._producers[partition].commit_transaction, _FLUSH_SECONDS)
+            if producer is not None:
+                kafka.RETRYING(producer.commit_transaction, _FLUSH_SECONDS)
         except RecordError as error:
-            self._abandon(partition, floor)
+            self._abandon(partition, producer)
             result.error = str(error)
         except Halt:
-            self._abandon(partition, floor)
+            self._abandon(partition, producer)
         except BaseException:
             # What it left open is ended by whoever initialises next.
             self._producers.pop(partition, None)
             raise
         return result
 
-    def _begin(self, partition: int, mark: Mark, first: bool, renew: bool) -> int | None:
-        """Opens the transaction and puts the mark into it; the input offset below which rows are written already.
+    def _begin(self, partition: int, mark: Mark, first: bool, renew: bool) -> tuple[Producer | None, int]:
+        """Opens the transaction and puts the mark into it: its producer, and the input offset below which rows are
+        written already.
 
-        None where the group has the batch. The mark comes first because the coordinator answers it at once: a
+        No producer where the group has the batch. The mark comes first because the coordinator answers it at once: a
         producer that was fenced since its last batch is found out, and replaced, before a row is taken.
         """
         for fresh in (False, True):
@@ -179,7 +184,7 @@ class Writer:
             producer = self._producer(partition)
             done, floor = self._look(partition, self.stored(partition), mark, first)
             if done and not renew:
-                return None
+                return None, floor
             offset = TopicPartition(
                 self._topics.changes,
                 partition,
@@ -195,14 +200,14 @@ class Writer:
                 if error.args[0].code() == KafkaError._TIMED_OUT:
                     self._producers.clear()  # the others remember the same coordinator
             else:
-                return floor
+                return producer, floor
         raise AssertionError("unreachable")
 
-    def _abandon(self, partition: int, floor: int | None) -> None:
+    def _abandon(self, partition: int, producer: Producer | None) -> None:
         """Ends the partition's transaction unwritten, if one was begun."""
-        if floor is None:
+        if producer is None:
             return
-        producer = self._producers.pop(partition)
+        self._producers.pop(partition, None)
         producer.purge()
         kafka.RETRYING(producer.abort_transaction, _FLUSH_SECONDS)
 
@@ -290,6 +295,7 @@ class Writer:
         return producer
 
     def _consumer(self) -> Consumer:
-        if self._group is None:
-            self._group = kafka.consumer(self._config, self._topics.diff_group)
-        return self._group
+        with self._making:
+            if self._group is None:
+                self._group = kafka.consumer(self._config, self._topics.diff_group)
+            return self._group

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from deelog_connector.kafka.client import init_transactions
 from deelog_schemas import canonical
 from deelog_schemas.config import Config, parse
 from deelog_schemas.digest import digest_of
@@ -77,7 +78,7 @@ class Cache:
         self._producer = Producer(
             {"bootstrap.servers": servers, "transactional.id": f"{self.topics.prefix}/builder", "linger.ms": 1}
         )
-        self._producer.init_transactions(30)
+        init_transactions(self._producer, 30)
         self._depth = 0
         self._resets = 0
         self._number = 0
