@@ -60,6 +60,7 @@ class Totals:
     resets: dict[str, int] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=_ops)
     resets_rows: dict[str, int] = field(default_factory=_ops)
+    dead_letters: int = 0
 
     def plus(self, other: Totals) -> Totals:
         """The sum."""
@@ -70,6 +71,7 @@ class Totals:
             _sum(self.resets, other.resets),
             _sum(self.changes, other.changes),
             _sum(self.resets_rows, other.resets_rows),
+            self.dead_letters + other.dead_letters,
         )
 
 
@@ -101,9 +103,10 @@ class Batch:
     newest_ms: int = 0
     """Kafka's timestamp of the last record that was read, 0 where it is not known."""
 
-    def done(self, before: Totals, found: Mapping[str, Mapping[str, int]]) -> Batch:
-        """The state after this planned batch. `found` counts its rows by cause and op."""
-        own = replace(self.totals, changes=_sum(_ops(), found["change"]), resets_rows=_sum(_ops(), found["reset"]))
+    def done(self, before: Totals, found: Mapping[str, Mapping[str, int]], letters: int) -> Batch:
+        """The state after this planned batch. `found` counts its rows by cause and op, beside its dead letters."""
+        changes, rows = _sum(_ops(), found["change"]), _sum(_ops(), found["reset"])
+        own = replace(self.totals, changes=changes, resets_rows=rows, dead_letters=letters)
         return replace(self, totals=before.plus(own), written_ms=time.time_ns() // 1_000_000)
 
 

@@ -12,13 +12,13 @@ from typing import NamedTuple, Protocol
 
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import START, OpenReset, Position, SegmentReader, check_end, difference, fold_step
-from deelog_schemas.header import Kind
+from deelog_schemas.header import Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record
 from deelog_spark.kafka import Known
 from deelog_spark.marks import Ended, Open, Segment, position_bytes, position_tuple, waiting
-from deelog_spark.rows import CHANGE, Renderer, Row
+from deelog_spark.rows import CHANGE, Renderer, Row, Unread
 
 START_REASON = "start"
 
@@ -45,6 +45,9 @@ class StartFold:
     The begin at the base offset is known to be complete and opens nothing: its end, and rows that later records
     replaced, may be gone, so it cannot be checked. A later begin opens a reset as ever; so does one that the
     positions topic names and whose own record may be gone.
+
+    A change that is `Unread` is passed over outside of a reset: its key keeps its last good value, which only the diff
+    topic may know, since compaction takes what stood below it.
     """
 
     def __init__(self, segment: int, base: int | None, named: ResetState | None) -> None:
@@ -54,6 +57,15 @@ class StartFold:
         self.mark: Position = START
         self.open: OpenReset | None = None
         self.begin, self.begin_position = -1, START
+        self.unread: list[Record] = []
+        """What was passed over, in order."""
+        self._kept: set[bytes] = set()
+        """Keys of these of which nothing else was known."""
+        self._deleted: set[bytes] = set()
+        self._at_base = ""
+        """The id of the reset at the base offset, until its end is met."""
+        self._inside: Unread | None = None
+        """The first that was passed over there: it stops the start if that end is still to come."""
 
     def apply(self, record: Record, tables: Tables) -> None:
         """Folds the next record of the segment."""
@@ -67,6 +79,8 @@ class StartFold:
             if record.offset != self._base:
                 self.open = OpenReset(record.control["id"], record.control["reason"], position)
                 self.begin, self.begin_position = record.offset, position
+            else:
+                self._at_base = record.control["id"]
         elif kind is Kind.RESET_END:
             self._end(record)
         elif kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
@@ -85,18 +99,46 @@ class StartFold:
         kind, position = record.header.kind, record.header.position
         if kind is Kind.READ and self.open is None and self._base is None:
             return
-        key, entry = tables.entry(record)
+        try:
+            key, entry = tables.entry(record)
+        except Unread as error:
+            if self.open is not None:
+                raise
+            self._pass(record, error)
+            return
+        if entry is None and self.open is None:
+            self._deleted.add(key)
         if self.open is not None:
             self.open.mark = fold_step(self.open.entries, self.open.mark, kind, position, key, entry)
         else:
             self.mark = fold_step(self.entries, self.mark, kind, position, key, entry)
 
+    def _pass(self, record: Record, error: Unread) -> None:
+        if record.header.position <= self.mark:
+            return
+        self.mark = record.header.position
+        self.unread.append(record)
+        self._inside = self._inside or (error if self._at_base else None)
+        if error.key is not None and error.key not in self.entries:
+            self._kept.add(error.key)
+
+    def keep(self, old: Mapping[bytes, Entry]) -> None:
+        """Takes the last good values that only the diff topic, which tells `old`, still knows."""
+        for key in self._kept - self.entries.keys() - self._deleted:
+            if key in old:
+                self.entries[key] = old[key]
+
     def _end(self, record: Record) -> None:
+        if record.control["id"] == self._at_base:
+            if self._inside is not None:
+                raise self._inside
+            self._at_base = ""
         self.mark = max(self.mark, record.header.position)
         opened = self.open
         if opened is not None and opened.reset_id == record.control["id"]:
             check_end(opened.entries, record.control)
             self.entries, self.open = opened.entries, None
+            self._kept.clear()
             self.mark = max(self.mark, opened.mark)
 
 
@@ -105,6 +147,7 @@ class Started(NamedTuple):
 
     segments: dict[int, Segment]
     rows: list[Row]
+    """Among them what could not be decoded, as captured."""
     lost: list[int]
     """Segments whose base is gone: they wait for a reset."""
 
@@ -140,18 +183,27 @@ def start(
     now_us = time.time_ns() // 1000
     for number, fold in sorted(folds.items()):
         fold.finish()
+        rows += [_captured(record) for record in fold.unread]
         opened = fold.open
         kept = None
         if opened is not None:
             position = position_bytes(fold.begin_position)
             kept = Open(opened.reset_id, opened.reason, fold.begin, position, position_bytes(opened.mark))
         else:
+            fold.keep(old.get(number, {}))
             for change in difference(old.get(number, {}), fold.entries, fold.mark):
                 row = renderer.difference(change, partition, max(end - 1, 0), len(rows), number, START_REASON, now_us)
                 rows.append(row)
         if fold.mark != START or kept is not None:
             segments[number] = Segment(position_bytes(fold.mark), kept)
     return Started(segments, rows, lost)
+
+
+def _captured(record: Record) -> Row:
+    """A captured change as a batch has it: the writer finds out what is wrong with it."""
+    header = record.header
+    raw = pack(header.kind, header.flags, header.segment, *header.position, header.node)
+    return Row(record.partition, record.offset, 0, CHANGE, "", raw, record.key, record.value)
 
 
 class Void(Exception):
@@ -207,6 +259,9 @@ def resets(
         try:
             changes = reader.apply(record, tables.entry)
         except RecordError as error:
+            if isinstance(error, Unread) and reader.open is None:
+                reader.mark = record.header.position  # the key keeps its last good value, as the writer has it
+                continue
             closing = ends.get((number, record.offset))
             place = error.at(record.topic, record.partition, record.offset)
             raise (place if closing is None else Void(closing, place)) from error

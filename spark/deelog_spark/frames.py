@@ -98,6 +98,16 @@ def codec_of(config: Config) -> JsonCodec:
     )
 
 
+def tolerant(config: Config) -> bool:
+    """Whether a change that cannot be decoded is put aside."""
+    return bool(config["errors.tolerance"] == "all")
+
+
+def renderer_of(config: Config) -> Renderer:
+    """What makes the diff topic's records."""
+    return Renderer(codec_of(config), strict=tolerant(config))
+
+
 # -- reading and walking -----------------------------------------------------------------------------------------------
 
 
@@ -323,7 +333,7 @@ def _writer(config: Config) -> Writer:
     name = repr(sorted(config.raw.items()))
     if name not in _writers:
         _writers.clear()
-        _writers[name] = Writer(config, Renderer(codec_of(config)))
+        _writers[name] = Writer(config, renderer_of(config))
     return _writers[name]
 
 
@@ -346,6 +356,17 @@ def batches_of(rows: Iterable[Row]) -> Batches:
         columns = zip(*some, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
+
+
+def told(rows: DataFrame, config: Config) -> DataFrame:
+    """The rows that are told to the other sinks: all but dead letters."""
+    return rows.mapInArrow(functools.partial(_read, config), ROW_DDL) if tolerant(config) else rows
+
+
+def _read(config: Config, batches: Batches) -> Batches:
+    renderer = renderer_of(config)
+    for batch in batches:
+        yield from batches_of(row for row in rows_of(iter([batch])) if row.cause != CHANGE or renderer.reads(row))
 
 
 # -- decoded -----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
 from deelog_spark.planner import START_OVER, Planner
 from deelog_spark.reading import latest
-from deelog_spark.rows import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Renderer, Row
+from deelog_spark.rows import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row
 from deelog_spark.session import JARS_VARIABLE, refuse_connect, session
 from deelog_spark.writer import Writer, Written
 
@@ -80,8 +80,7 @@ class DiffJob:
         self.topics = config.topics
         self._given, self._spark = spark, spark
         self._on_batch = on_batch
-        self._codec = frames.codec_of(config)
-        self._renderer = Renderer(self._codec)
+        self._renderer = frames.renderer_of(config)
         self._writer = Writer(config, self._renderer)
         self._checkpoint = Checkpoint(config["diff.checkpoint.location"])
         path = config["diff.parquet.path"]
@@ -234,7 +233,7 @@ class DiffJob:
         if plan is None:
             self._checkpoint.forget()
             plan = plans.start()
-        counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
+        found: list[Written] = []
         few = plan.rows <= self.SMALL_RECORDS
         mine: dict[int, list[Row]] = {}
         if few and plan.rows:
@@ -243,17 +242,17 @@ class DiffJob:
                 mine.setdefault(row.partition, []).append(row)
         elif plan.rows:
             rows = frames.ordered(self._rows_frame(START), plans.partitions)
-            for written in frames.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True):
-                _count(counted, written.ops)
+            found += frames.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True)
         for partition in range(plans.partitions):  # each gets its mark, with rows or without
             some = mine.get(partition, [])
-            written = self._writer.write(partition, some, plan.checkpoint, START, plan.end[partition], first=True)
-            _count(counted, written.ops)
+            end = plan.end[partition]
+            found.append(self._writer.write(partition, some, plan.checkpoint, START, end, first=True))
+        counted = _counted(found)
         if self._parquet is not None and plan.rows:
             self._parquet.write(self._decoded(self._rows_frame(START)), plan.checkpoint, START)
         self._fence(plans)  # a commit that was answered may not be seen yet
         self._fill_table(plan)
-        state = plan.done(before, counted)
+        state = plan.done(before, counted, plans.put_aside(START, found))
         self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
         return state
@@ -276,14 +275,14 @@ class DiffJob:
 
     def _rows_frame(self, number: int) -> DataFrame:
         rows = self._session().read.parquet(self._checkpoint.rows_path(number).as_uri())
-        return rows.where(rows["cause"] == RESET)
+        return rows.where(rows["cause"].isin(CHANGE, RESET))
 
     def _session(self) -> SparkSession:
         self._spark = self._spark or session()
         return self._spark
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        return frames.decoded(rows, self.config)
+        return frames.decoded(frames.told(rows, self.config), self.config)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -317,15 +316,13 @@ class DiffJob:
         else:
             plan, found, rows = self._passed_on(plans, before, number, end)
         plans.refuse(written.error for written in found)
-        counted: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
-        for written in found:
-            _count(counted, written.ops)
+        counted = _counted(found)
         some = any(any(ops.values()) for ops in counted.values())
         if self._parquet is not None and some:
             self._parquet.write(self._decoded(rows()), plan.checkpoint, number)
         if self._jdbc is not None:
             self._jdbc.write(self._decoded(rows()) if some else None, plan.checkpoint, number)
-        state = plan.done(before.totals, counted)
+        state = plan.done(before.totals, counted, plans.put_aside(number, found))
         self._renew(state)
         self._checkpoint.write_state(state)
         return state
@@ -420,6 +417,7 @@ class DiffJob:
             "resets": state.totals.resets,
             "changes": state.totals.changes,
             "resets_rows": state.totals.resets_rows,
+            "dead_letters": state.totals.dead_letters,
             "lag": self._lag(state),
             "behind": round(max(0.0, state.written_ms - state.newest_ms) / 1000, 3) if state.newest_ms else None,
             "open_resets": sum(segment.open is not None for segment in state.segments.values()),
@@ -473,10 +471,14 @@ def _loaded(source: DataStreamReader) -> DataFrame:
         ) from error
 
 
-def _count(into: dict[str, dict[str, int]], ops: dict[str, dict[str, int]]) -> None:
-    for cause, counts in ops.items():
-        for op, n in counts.items():
-            into[cause][op] = into[cause].get(op, 0) + n
+def _counted(found: list[Written]) -> dict[str, dict[str, int]]:
+    """Rows by cause and op."""
+    into: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
+    for written in found:
+        for cause, counts in written.ops.items():
+            for op, n in counts.items():
+                into[cause][op] = into[cause].get(op, 0) + n
+    return into
 
 
 def _json(value: Any) -> str:

@@ -25,8 +25,8 @@ from deelog_spark.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, 
 from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicError
 from deelog_spark.kafka import Cluster, Known
 from deelog_spark.marks import Ended, Segment
-from deelog_spark.rows import Renderer, Row
-from deelog_spark.writer import Writer
+from deelog_spark.rows import RESET, Renderer, Row
+from deelog_spark.writer import Writer, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +60,7 @@ class Planner:
         )
         self._audit()
         self._prepare_diff()
+        self._prepare_letters()
         self._layout = regions.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
 
     # -- topics ----------------------------------------------------------------------------------------------------
@@ -90,6 +91,15 @@ class Planner:
                 f"{self.partitions}: they must have the same number; delete the diff topic and the checkpoint, the job "
                 "creates it as it must be"
             )
+
+    def _prepare_letters(self) -> None:
+        if frames.tolerant(self.config):
+            name = self.config["errors.deadletterqueue.topic.name"]
+            try:
+                self._cluster.layout(name)
+            except TopicError:
+                replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
+                self._cluster.create(name, 1, replicas, {})
 
     def _bounds(self) -> tuple[dict[int, int], dict[int, int]]:
         changes = self.topics.changes
@@ -169,7 +179,7 @@ class Planner:
                 f"is below the first offset {begins[on[lost[0]]]}: set on.data.loss=reset, or ask for a reset of the "
                 "segment (signal reset-segment)"
             )
-        work = functools.partial(_start, known, begins, ends)
+        work = functools.partial(_start, known, begins, ends, self._lettered())
         region = regions.Region(self.topics.changes, lowest, ends)
         written, segments = self._folded(START, region, on, work)
         for number in on.keys() - segments.keys():  # nothing stands of it in either topic
@@ -178,6 +188,13 @@ class Planner:
         plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, found, Totals(), rows=regions.count(written))
         self._ask(lost, "records are gone from the change topic")
         return self._checkpoint.write_plan(plan, written)
+
+    def _lettered(self) -> dict[int, int]:
+        """By partition, the offset below which earlier checkpoints of the job have put aside what had to be."""
+        if not frames.tolerant(self.config):
+            return {}
+        marks = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
+        return {partition: mark.end for partition, mark in marks.items() if mark is not None}
 
     def _folded(
         self, number: int, new: regions.Region, wanted: Iterable[int], work: regions.Work
@@ -283,6 +300,21 @@ class Planner:
         region = regions.Region(self.topics.changes, low, high)
         return self._folded(number, region, by_segment, work)[0]
 
+    def put_aside(self, number: int, found: Iterable[Written]) -> int:
+        """Tells of a batch's dead letters and asks for resets of their segments; how many there are."""
+        letters: dict[int, int] = {}
+        topic = self.config["errors.deadletterqueue.topic.name"]
+        for written in found:
+            for reason in written.reasons:
+                log.warning("%s; put on %s", reason, topic)
+            for segment, many in written.letters.items():
+                letters[segment] = letters.get(segment, 0) + many
+        many = sum(letters.values())
+        if many:
+            log.warning("batch %d: %d records cannot be decoded and were put on %s", number, many, topic)
+            self._ask(list(letters), f"records that cannot be decoded were put on {topic}")
+        return many
+
     # -- signals ---------------------------------------------------------------------------------------------------
 
     def _ask(self, segments: list[int], reason: str) -> None:
@@ -298,6 +330,7 @@ def _start(
     known: Known,
     begins: Mapping[int, int],
     ends: Mapping[int, int],
+    lettered: Mapping[int, int],
     tables: regions.Tables,
     renderer: Renderer,
     number: int,
@@ -310,7 +343,8 @@ def _start(
         if plain is not None:
             return plain
     found = fold.start(tables, renderer, partition, known, [number], begin, end)
-    return found.rows, found.segments.get(number)
+    rows = [row for row in found.rows if row.cause == RESET or row.offset >= lettered.get(partition, 0)]
+    return rows, found.segments.get(number)
 
 
 def _resets(

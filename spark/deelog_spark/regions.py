@@ -37,7 +37,7 @@ from deelog_schemas.records import Record, decode
 from deelog_spark import calm, frames
 from deelog_spark.fold import Void
 from deelog_spark.kafka import Reader, headers_of
-from deelog_spark.rows import RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
+from deelog_spark.rows import CHANGE, RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row, Unread, entry_of
 from deelog_spark.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ ERROR: Final = "error"
 """The same, of what stopped it."""
 SMALL_RECORDS: Final = 50_000
 """Regions of no more offsets are read by the driver."""
+_ROWS: Final = ds.field("cause").isin([CHANGE, RESET])
 _CHUNK: Final = 5_000
 _SCHEMA: Final = pa.schema(
     [("offset", pa.int64()), *((name, pa.binary()) for name in ("header", "control", "key", "value"))]
@@ -89,16 +90,30 @@ class Layout:
 class Tables:
     """Both topics as one segment's task has them: `fold` reads them by records, `calm` by columns.
 
-    `old` and `new` have the columns of `_SCHEMA` in offset order, all of them read from `partition`.
+    `old` and `new` have the columns of `_SCHEMA` in offset order, all of them read from `partition`. `tolerant`: a
+    change that cannot be decoded is `Unread`, which `fold` may pass over, not the end.
     """
 
-    def __init__(self, old: pa.Table, new: pa.Table, partition: int, layout: Layout, codec: JsonCodec) -> None:
+    def __init__(
+        self, old: pa.Table, new: pa.Table, partition: int, layout: Layout, codec: JsonCodec, tolerant: bool = False
+    ) -> None:
         self._old, self._new, self._partition = old, new, partition
-        self._layout, self.codec = layout, codec
+        self._layout, self.codec, self._tolerant = layout, codec, tolerant
 
     def sides(self) -> tuple[calm.Side | None, calm.Side | None]:
         """The diff topic's columns, and the change topic's; None where records alone can tell what is wrong."""
-        return calm.side(self._old), calm.side(self._new)
+        new = calm.side(self._new)
+        if new is not None and self._tolerant and not self._all_read(new.of(Kind.CHANGE, Kind.TOMBSTONE)):
+            new = None
+        return calm.side(self._old), new
+
+    def _all_read(self, side: calm.Side) -> bool:
+        try:
+            for kind, key, value in zip(side.raw[:, 1], side.keys.to_pylist(), side.values.to_pylist(), strict=True):
+                entry_of(self.codec, Kind(kind), key, value)
+        except Unread:
+            return False
+        return True
 
     def control(self, offset: int) -> dict[str, Any]:
         """Of the change topic's control record at `offset`."""
@@ -123,15 +138,13 @@ class Tables:
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
         """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
+        kind = record.header.kind
         try:
-            key = self.codec.decode_key(record.key)
-            if record.header.kind is Kind.TOMBSTONE:
-                return key, None
-            if record.value is None:
-                raise RecordError("a change without a value")
-            return key, self.codec.decode_value(record.value).after
-        except RecordError as error:
-            raise error.at(record.topic, record.partition, record.offset) from error
+            return entry_of(self.codec, kind, record.key, record.value)
+        except Unread as error:
+            placed = error.at(record.topic, record.partition, record.offset)
+            passes = self._tolerant and kind is not Kind.READ
+            raise (Unread(str(placed), error.key) if passes else placed) from error
 
     def _taken(self, part: pa.Table, topic: str) -> Iterator[Record]:
         for batch in part.to_batches(_CHUNK):
@@ -153,7 +166,7 @@ class Tables:
 def nothing(config: Config) -> Tables:
     """Of a segment of which nothing stands in either topic."""
     empty = _SCHEMA.empty_table()
-    return Tables(empty, empty, 0, Layout("", "", 1, 1), frames.codec_of(config))
+    return Tables(empty, empty, 0, Layout("", "", 1, 1), frames.codec_of(config), frames.tolerant(config))
 
 
 Work = Callable[[Tables, Renderer, int, int], tuple[list[Row], Any]]
@@ -173,7 +186,7 @@ class Task:
 
     def run(self, partitions: Iterable[int], reader: Reader) -> Iterator[pa.RecordBatch]:
         """What the work makes of each segment, and STATE or ERROR of it."""
-        codec = frames.codec_of(self.config)
+        codec, tolerant = frames.codec_of(self.config), frames.tolerant(self.config)
         renderer = Renderer(codec)
         for partition in partitions:
             with closing(Shelf(_SCHEMA_OF_BOTH)) as shelf:
@@ -182,7 +195,7 @@ class Task:
                 for raw, table in shelf.take():
                     many = pc.sum(table["old"]).as_py()
                     both = table.drop_columns(["old"])
-                    tables = Tables(both.slice(0, many), both.slice(many), partition, self.layout, codec)
+                    tables = Tables(both.slice(0, many), both.slice(many), partition, self.layout, codec, tolerant)
                     yield from frames.batches_of(self._segment(raw, tables, partition, renderer))
 
     def run_there(self, partitions: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -230,18 +243,18 @@ def folded(spark: Callable[[], SparkSession], reader: Reader, task: Task, place:
 
 def count(written: Path | None) -> int:
     """How many rows there are in what `folded` was written to."""
-    return 0 if written is None else ds.dataset(written).count_rows(filter=ds.field("cause") == RESET)
+    return 0 if written is None else ds.dataset(written).count_rows(filter=_ROWS)
 
 
 def rows_of(written: Path) -> pa.Table:
     """The rows, in the order in which they leave."""
-    table = ds.dataset(written).to_table(filter=ds.field("cause") == RESET)
+    table = ds.dataset(written).to_table(filter=_ROWS)
     return table.sort_by([(name, "ascending") for name in ROW_ORDER])
 
 
 def said(written: Path) -> dict[int, Any]:
     """What the work said of each segment. Raises the first error of a task: RecordError, or `Void`."""
-    table = ds.dataset(written).to_table(filter=ds.field("cause") != RESET, columns=["cause", "value"])
+    table = ds.dataset(written).to_table(filter=~_ROWS, columns=["cause", "value"])
     told = [(cause, pickle.loads(value)) for cause, value in zip(*table.to_pydict().values(), strict=True)]
     for cause, (ended, text) in told:
         if cause == ERROR:

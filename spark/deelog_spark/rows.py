@@ -16,9 +16,36 @@ from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
 from deelog_schemas.header import Flags, Kind, pack, unpack
+from deelog_schemas.operation import Entry
 
 CHANGE, RESET = "change", "reset"
+_ODD_OP: Final = "op {!r} does not belong in a captured change"
 _RUN_FLAGS = int(Flags.FIRST | Flags.LAST)
+
+
+class Unread(RecordError):
+    """The key or value of a record of ours cannot be decoded. `key` is the entry's, None where that is the trouble."""
+
+    def __init__(self, text: str, key: bytes | None) -> None:
+        super().__init__(text)
+        self.key = key
+
+
+def entry_of(codec: JsonCodec, kind: Kind, raw: bytes, value: bytes | None) -> tuple[bytes, Entry | None]:
+    """Key and entry of a change, row or tombstone; raises `Unread`."""
+    key = None
+    try:
+        key = codec.decode_key(raw)
+        if kind is Kind.TOMBSTONE:
+            return key, None
+        if value is None:
+            raise RecordError("a change without a value")
+        envelope = codec.decode_value(value)
+        if kind is Kind.CHANGE and envelope.op == "r":
+            raise RecordError(_ODD_OP.format(envelope.op))
+    except RecordError as error:
+        raise Unread(str(error), key) from error
+    return key, envelope.after
 
 
 class Row(NamedTuple):
@@ -72,10 +99,14 @@ class Told(NamedTuple):
 
 
 class Renderer:
-    """Turns rows into records of the diff topic. `codec` must be built with `cause=True`."""
+    """Turns rows into records of the diff topic. `codec` must be built with `cause=True`.
 
-    def __init__(self, codec: JsonCodec) -> None:
-        self._codec = codec
+    `strict`: a captured change is first decoded, key and value, as a start or a reset does that reads it again, and is
+    `Unread` where they could not. Without, its value is parsed alone.
+    """
+
+    def __init__(self, codec: JsonCodec, strict: bool = False) -> None:
+        self._codec, self._strict = codec, strict
         # The codec alone knows its schema block; a difference of nothing shows it.
         sample = orjson.loads(codec.difference(None, None, b"", (0, 0), 0, None, CHANGE, Stamp(0, "", 0)))
         self._schema: Any = sample.get("schema") if "payload" in sample else None
@@ -83,6 +114,8 @@ class Renderer:
     def change(self, row: Row) -> Told:
         """A captured change, or a tombstone whose delete is gone; raises `RecordError` where it is not an envelope."""
         raw = row.header
+        if self._strict and (row.value is not None or raw[1] == Kind.TOMBSTONE):  # without one, it is no record of ours
+            entry_of(self._codec, Kind(raw[1]), row.key, row.value)
         if raw[1] == Kind.TOMBSTONE:
             return self._bare_delete(row)
         if raw[3] & _RUN_FLAGS:  # they speak of a transaction on another topic
@@ -97,9 +130,17 @@ class Renderer:
         except (ValueError, TypeError, KeyError) as error:
             raise RecordError(f"the record value is not a Debezium envelope of ours: {error!r}") from error
         if op not in ("c", "u", "d"):
-            raise RecordError(f"op {op!r} does not belong in a captured change")
+            raise RecordError(_ODD_OP.format(op))
         value = orjson.dumps(payload if self._schema is None else {"schema": self._schema, "payload": payload})
         return Told(op, raw, row.key, value)
+
+    def reads(self, row: Row) -> bool:
+        """Whether a captured change is not `Unread`."""
+        try:
+            self.change(row)
+        except Unread:
+            return False
+        return True
 
     def _bare_delete(self, row: Row) -> Told:
         header = unpack(row.header)

@@ -48,6 +48,7 @@ def status(config: Config) -> dict[str, Any]:
         "resets": totals.resets,
         "changes": totals.changes,
         "resets_rows": totals.resets_rows,
+        "dead_letters": totals.dead_letters,
     }
 
 
@@ -66,3 +67,5 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
     ops = " ".join(f"{op}{told['changes'][op] + told['resets_rows'][op]:,}" for op in "cud")
     resets = f"{sum(told['resets'].values()):,} resets"
     yield f"so far:      {told['records']:,} records, {told['repeats']:,} repeats, {resets}; told {ops}"
+    if told["dead_letters"]:
+        yield f"             {told['dead_letters']:,} dead letters"

@@ -11,21 +11,25 @@ finds itself fenced initialises anew and looks at the group again, so it cannot 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from deelog_schemas.config import Config
+from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import HEADER_NAME
+from deelog_schemas.header import HEADER_NAME, unpack
 from deelog_spark import kafka
-from deelog_spark.errors import BusyError, CheckpointError, DiffError
-from deelog_spark.rows import CHANGE, Renderer, Row, Told, tombstone
+from deelog_spark.errors import BusyError, CheckpointError, DiffError, LossError
+from deelog_spark.rows import CHANGE, Renderer, Row, Told, Unread, tombstone
+
+Headers = list[tuple[str, str | bytes | None]]
 
 TRANSACTION_MS: Final = 300_000
 """A batch's transaction may stay open so long. The job is the diff topic's only writer: it holds back nobody else."""
@@ -81,6 +85,10 @@ class Written:
     partition: int
     ops: dict[str, dict[str, int]] = field(default_factory=dict)
     records: int = 0
+    letters: dict[int, int] = field(default_factory=dict)
+    """Dead letters by segment, counted like `ops`."""
+    reasons: list[str] = field(default_factory=list)
+    """Why, with the place: of the first, or with `errors.log.enable` of all."""
     error: str | None = None
 
 
@@ -113,6 +121,9 @@ class Writer:
         self._producers: dict[int, Producer] = {}
         self._group: Consumer | None = None
         self._making = threading.Lock()
+        self._letters: str | None = config["errors.deadletterqueue.topic.name"]
+        self._context: bool = config["errors.deadletterqueue.context.headers.enable"]
+        self._log: bool = config["errors.log.enable"]
 
     def fence(self, partitions: Iterable[int]) -> None:
         """Ends what any earlier writer of these partitions left open, and refuses its later commits.
@@ -145,19 +156,32 @@ class Writer:
         """Writes a partition's rows of one batch, in order, unless the group has them.
 
         `end` is the batch's input end. `first` is a start without state, which alone may find no mark or another
-        checkpoint's. `renew` writes the mark although it is there. A row that is no record of
-        ours ends the transaction unwritten and comes back as `error`; so does `Halt`, without one.
+        checkpoint's. `renew` writes the mark although it is there. A row that is `Unread` goes to the dead-letter
+        topic. One that is no record of ours ends the transaction unwritten and comes back as `error`; so does `Halt`,
+        without one.
         """
         mark = Mark(checkpoint, batch, end)
         producer, floor = self._begin(partition, mark, first, renew)
         result = Written(partition)
         try:
-            for row in rows:
-                told = self._told(row)
-                result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[told.op] += 1
-                if producer is not None and row.offset >= floor:
-                    self._produce(producer, partition, told)
-                    result.records += 1
+            with contextlib.ExitStack() as opened:
+                originals: Iterator[Message] | None = None
+                for row in rows:
+                    try:
+                        told = self._told(row)
+                    except Unread as error:
+                        self._tell(result, row, error)
+                        if producer is not None and row.offset >= floor:
+                            if originals is None:
+                                # Rows come by offset: the topic is read once more from the first of them on.
+                                reader = opened.enter_context(contextlib.closing(kafka.Reader(self._config)))
+                                originals = reader.read(self._topics.changes, partition, row.offset, end)
+                            self._put_aside(producer, row, originals, error)
+                        continue
+                    result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[told.op] += 1
+                    if producer is not None and row.offset >= floor:
+                        self._produce(producer, partition, told)
+                        result.records += 1
             if producer is not None:
                 kafka.RETRYING(producer.commit_transaction, _FLUSH_SECONDS)
         except RecordError as error:
@@ -255,6 +279,8 @@ class Writer:
         if row.cause == CHANGE:
             try:
                 return self._renderer.change(row)
+            except Unread:
+                raise
             except RecordError as error:
                 raise error.at(self._topics.changes, row.partition, row.offset) from error
         assert row.value is not None
@@ -266,13 +292,48 @@ class Writer:
             self._send(producer, partition, tombstone(told.header), told.key, None)
 
     def _send(self, producer: Producer, partition: int, header: bytes, key: bytes, value: bytes | None) -> None:
-        headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
+        headers: Headers = [(HEADER_NAME, header)]
+        self._hand_over(producer, self._topics.diff, value, key, partition=partition, headers=headers)
+
+    def _hand_over(self, producer: Producer, *record: Any, **more: Any) -> None:
         try:
-            producer.produce(self._topics.diff, value, key, partition=partition, headers=headers)
+            producer.produce(*record, **more)
         except BufferError:
             # The queue is bounded: wait for the broker, then hand the record over once more.
             producer.flush(_BLOCK_SECONDS)
-            producer.produce(self._topics.diff, value, key, partition=partition, headers=headers)
+            producer.produce(*record, **more)
+
+    def _tell(self, result: Written, row: Row, error: Unread) -> None:
+        segment = unpack(row.header).segment
+        result.letters[segment] = result.letters.get(segment, 0) + 1
+        if self._log or not result.reasons:
+            result.reasons.append(str(error.at(self._topics.changes, row.partition, row.offset)))
+
+    def _put_aside(self, producer: Producer, row: Row, originals: Iterator[Message], error: Unread) -> None:
+        """Puts the record of a row on the dead-letter topic as it is, headers and time included."""
+        message = next((m for m in originals if m.offset() == row.offset), None)
+        if message is None:
+            raise LossError(
+                f"{self._topics.changes}[{row.partition}]@{row.offset}: the record was to be put on {self._letters}, "
+                "and is not there any more: start again"
+            )
+        found: Any = message.headers()
+        headers: Headers = [*(found or ()), *(self._why(row, error) if self._context else ())]
+        moment = message.timestamp()[1]
+        self._hand_over(producer, self._letters, message.value(), message.key(), headers=headers, timestamp=moment)
+
+    def _why(self, row: Row, error: Unread) -> Iterator[tuple[str, bytes]]:
+        """Kafka Connect's headers of a dead letter."""
+        told = {
+            "topic": self._topics.changes,
+            "partition": row.partition,
+            "offset": row.offset,
+            "stage": "KEY_CONVERTER" if error.key is None else "VALUE_CONVERTER",
+            "class.name": f"{JsonCodec.__module__}.{JsonCodec.__qualname__}",
+            "exception.class.name": f"{RecordError.__module__}.{RecordError.__qualname__}",
+            "exception.message": error,
+        }
+        return ((f"__connect.errors.{name}", str(value).encode()) for name, value in told.items())
 
     def _producer(self, partition: int) -> Producer:
         producer = self._producers.get(partition)

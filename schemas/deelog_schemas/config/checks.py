@@ -25,7 +25,7 @@ def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldErr
     errors = []
     if "cache.include.list" in given and "cache.exclude.list" in given:
         errors.append(FieldError("cache.exclude.list", "must not be set together with cache.include.list: keep one"))
-    for check in (_times, _sizes, _segments, _sinks, _addresses, _names):
+    for check in (_times, _sizes, _segments, _sinks, _letters, _addresses, _names):
         errors += check(known, given)
     return errors
 
@@ -69,6 +69,12 @@ def _sinks(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
             yield FieldError(name, f"is required, since diff.sinks names {sink}")
 
 
+def _letters(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    name = "errors.deadletterqueue.topic.name"
+    if known.get("errors.tolerance") == "all" and name not in given:
+        yield FieldError(name, "is required, since errors.tolerance is all: name a topic for what is put aside")
+
+
 def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
     if "cache.advertised.host" in given:
         return
@@ -84,7 +90,12 @@ def _names(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
         return
     prefix, cache, delimiter = known["topic.prefix"], known["cache.name"], known["topic.delimiter"]
     try:
-        Topics(prefix, cache, delimiter, known.get("diff.topic"), known.get("signal.kafka.topic"))
+        topics = Topics(prefix, cache, delimiter, known.get("diff.topic"), known.get("signal.kafka.topic"))
+        letters = "errors.deadletterqueue.topic.name"
+        own = (topics.changes, topics.positions, topics.topology, topics.diff, topics.signal)
+        if known.get(letters) in own:
+            problem = "must be a topic of its own, not one that the cache or the job uses"
+            yield FieldError(letters, problem, _shown(letters, known, given))
     except ConfigError as error:
         yield from without_resolved(error.errors, given)
 

@@ -610,6 +610,48 @@ DIFF = [
         "owner for a reset.",
     ),
     Field(
+        name="errors.tolerance",
+        type=Type.ENUM,
+        group="diff",
+        default="none",
+        allowed=("none", "all"),
+        doc="A change of ours whose key or value cannot be decoded: stop (`none`), or put it on the dead-letter topic "
+        "and go on (`all`). What is not ours, and what stands inside a reset, stops the job whatever this says.",
+    ),
+    Field(
+        name="errors.deadletterqueue.topic.name",
+        type=Type.STRING,
+        group="diff",
+        default=None,
+        pattern=re.compile(r"[A-Za-z0-9._-]{1,249}"),
+        doc="The dead-letter topic, created if it is missing, with one partition. Required with "
+        "`errors.tolerance=all`.",
+    ),
+    Field(
+        name="errors.deadletterqueue.topic.replication.factor",
+        type=Type.INT,
+        group="diff",
+        default=3,
+        low=1,
+        high=32_767,
+        doc="Replication factor with which the job creates the dead-letter topic.",
+    ),
+    Field(
+        name="errors.deadletterqueue.context.headers.enable",
+        type=Type.BOOLEAN,
+        group="diff",
+        default=True,
+        doc="Whether dead letters say, in headers `__connect.errors.*`, where they stood and why they are dead. "
+        "Connect's own default is false.",
+    ),
+    Field(
+        name="errors.log.enable",
+        type=Type.BOOLEAN,
+        group="diff",
+        default=False,
+        doc="Whether each dead letter is logged; else their number, and the first of each partition and batch.",
+    ),
+    Field(
         name="diff.trigger.interval.ms",
         type=Type.INT,
         group="diff",

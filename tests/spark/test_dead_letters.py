@@ -1,0 +1,365 @@
+"""Changes that cannot be decoded: put aside where that was chosen, once each, passed over by whoever reads again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from deelog_schemas.config import Config
+from deelog_schemas.envelope import Stamp
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import HEADER_NAME, Kind, node_number, pack
+from deelog_schemas.operation import Operation, Reason
+from deelog_spark import DiffJob, regions
+from tests.spark.reference import held, in_parquet, in_topic, unordered
+from tests.spark.test_diff_job import Killed, configured, die, foreign, run, signals_of, table
+from tests.spark.test_diff_loss import cut
+from tests.spark.test_status import asked
+from tests.support.changes import MEMBER, Cache, settled_ends
+from tests.support.kafka import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SIZES = pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+
+
+def tolerant(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Config:
+    """All sinks, and a dead-letter topic."""
+    fields = {
+        "errors_tolerance": "all",
+        "errors_deadletterqueue_topic_name": f"{prefix}.dlq",
+        "errors_deadletterqueue_topic_replication_factor": 1,
+    }
+    return configured(kafka, prefix, tmp_path, **{**fields, **more})
+
+
+def by(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
+    monkeypatch.setattr(regions, "SMALL_RECORDS", size)
+
+
+def change(cache: Cache, segment: int, raw: bytes, value: bytes | None, kind: Kind = Kind.CHANGE) -> int:
+    """A record of the segment's next position, whatever its key and value are; its offset."""
+    live = cache.live[segment]
+    live.sequence += 1
+    offsets: list[int] = []
+    with cache.batch():
+        cache.produce(
+            segment, kind, (live.epoch, live.sequence), raw, value, [("trace", b"t-%d" % live.sequence)], offsets.append
+        )
+    cache._producer.flush(30)
+    return offsets[0]
+
+
+def broken(cache: Cache, segment: int, number: int, value: bytes = b"{broken") -> int:
+    """A change of a key whose value is no JSON."""
+    return change(cache, segment, cache.codec.key(cache.key(segment, number)), value)
+
+
+def envelope(cache: Cache, segment: int, number: int) -> bytes:
+    """A good envelope."""
+    operation = Operation(1, 1, Reason.PUT, cache.key(segment, number), b"unseen", None, 0, False)
+    return cache.codec.change(operation, Stamp(segment, "n1", 5))
+
+
+def letters(config: Config) -> list[Any]:
+    """What stands on the dead-letter topic."""
+    topic, servers = config["errors.deadletterqueue.topic.name"], ",".join(config["bootstrap.servers"])
+    settled_ends(servers, topic, 1)
+    settings = {"bootstrap.servers": servers, "group.id": "l", "enable.partition.eof": True}
+    client = Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
+    client.assign([TopicPartition(topic, 0, 0)])
+    found: list[Any] = []
+    try:
+        while True:
+            message: Any = client.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                return found
+            found.append(message)
+    finally:
+        client.close()
+
+
+def places(config: Config) -> list[tuple[int, int]]:
+    """Partition and offset of each letter, as its headers say, in order."""
+    told = [dict(message.headers()) for message in letters(config)]
+    return sorted((int(h["__connect.errors.partition"]), int(h["__connect.errors.offset"])) for h in told)
+
+
+def values(config: Config, segment: int) -> list[tuple[str, bytes | None]]:
+    """Op and new value of what was told of a segment."""
+    return [(t.op, t.after and t.after.value) for t in in_topic(config, 2).get(segment, [])]
+
+
+def check_sinks(config: Config) -> None:
+    """All sinks hold what the diff topic holds."""
+    told = in_topic(config, 2)
+    assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(told)
+    assert table(config) == held(told)
+
+
+@SIZES
+def test_letters(
+    kafka: Broker,
+    prefix: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    size: int,
+) -> None:
+    """They are the records as they were; every sink has the rest, and the keys their last good values."""
+    by(monkeypatch, size)
+    config = tolerant(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"good")
+    whole = envelope(cache, 0, 0)
+    raw = cache.codec.key(cache.key(0, 0))
+    wanted = [
+        (raw, b"{broken", "VALUE_CONVERTER"),
+        (raw, b"{}", "VALUE_CONVERTER"),
+        (raw, whole[:-1], "VALUE_CONVERTER"),  # its `after` is there, whole
+        (raw, whole.replace(b'"op":"c"', b'"op":"r"'), "VALUE_CONVERTER"),
+        (b"no key", whole, "KEY_CONVERTER"),
+        (b'{"key":7}', None, "KEY_CONVERTER"),
+    ]
+    offsets = [change(cache, 0, k, v, Kind.CHANGE if v is not None else Kind.TOMBSTONE) for k, v, _ in wanted]
+    cache.put(cache.key(0, 1), b"behind")
+    with caplog.at_level(logging.WARNING, "deelog.diff"):
+        told = run(config, spark)
+    assert values(config, 0) == [("c", b"good"), ("c", b"behind")]
+    check_sinks(config)
+    assert told["dead_letters"] == len(wanted)
+    assert f"{config.topics.changes}[0]@{offsets[0]}: the record value is not JSON" in caplog.text
+    assert f"6 records cannot be decoded and were put on {prefix}.dlq" in caplog.text
+    found = letters(config)
+    assert [(m.key(), m.value()) for m in found] == [(k, v) for k, v, _ in wanted]
+    node = node_number(MEMBER)
+    for number, (message, offset, (_, value, stage)) in enumerate(zip(found, offsets, wanted, strict=True)):
+        kind = Kind.TOMBSTONE if value is None else Kind.CHANGE
+        headers = message.headers()
+        reason = headers.pop()
+        assert reason[0] == "__connect.errors.exception.message"
+        assert (b"the record key" if stage == "KEY_CONVERTER" else b"") in reason[1]
+        assert headers == [
+            (HEADER_NAME, pack(kind, 0, 0, 1, 2 + number, node)),
+            ("trace", b"t-%d" % (2 + number)),
+            ("__connect.errors.topic", config.topics.changes.encode()),
+            ("__connect.errors.partition", b"0"),
+            ("__connect.errors.offset", b"%d" % offset),
+            ("__connect.errors.stage", stage.encode()),
+            ("__connect.errors.class.name", b"deelog_schemas.envelope.JsonCodec"),
+            ("__connect.errors.exception.class.name", b"deelog_schemas.errors.RecordError"),
+        ]
+    assert signals_of(cache) == [], "on.data.loss is fail"
+    assert "6 dead letters" in asked(config, tmp_path).output
+    cache.put(cache.key(0, 0), b"good again")
+    assert run(config, spark)["dead_letters"] == len(wanted)
+    assert len(letters(config)) == len(wanted)
+
+
+def test_without_headers_and_with_every_one_logged(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = {"errors_deadletterqueue_context_headers_enable": "false", "errors_log_enable": "true"}
+    config = tolerant(kafka, prefix, tmp_path, **more)
+    cache = Cache(config)
+    run(config, spark)
+    offsets = [broken(cache, 0, number) for number in range(3)]
+    with caplog.at_level(logging.WARNING, "deelog.diff"):
+        run(config, spark)
+    assert [[name for name, _ in m.headers()] for m in letters(config)] == [[HEADER_NAME, "trace"]] * 3
+    assert [f"[0]@{offset}: the record value is not JSON" in caplog.text for offset in offsets] == [True] * 3
+
+
+@SIZES
+def test_reset_behind_one_in_the_same_batch(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """What the reset brings is compared with the key's last good value; the next one does not meet the record again."""
+    by(monkeypatch, size)
+    config = tolerant(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"same")
+    cache.put(cache.key(0, 1), b"old")
+    run(config, spark)
+    offsets = [broken(cache, 0, 0), broken(cache, 0, 1), change(cache, 0, b"no key", envelope(cache, 0, 0))]
+    whole = envelope(cache, 0, 1)
+    offsets.append(broken(cache, 0, 1, whole[:-1]))
+    cache.put(cache.key(0, 1), b"new", lost=True)
+    cache.reset(0)
+    told = run(config, spark)
+    assert told["resets_rows"] == {"c": 2, "u": 1, "d": 0}, "two of the start"
+    assert values(config, 0) == [("c", b"same"), ("c", b"old"), ("u", b"new")]
+    assert places(config) == [(0, offset) for offset in offsets]
+    check_sinks(config)
+    cache.put(cache.key(0, 1), b"newer", lost=True)
+    cache.reset(0)
+    run(config, spark)
+    assert values(config, 0)[3:] == [("u", b"newer")]
+
+
+@SIZES
+@pytest.mark.parametrize("kind", [Kind.CHANGE, Kind.READ])
+def test_inside_a_reset_it_stops(
+    kafka: Broker,
+    prefix: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    kind: Kind,
+) -> None:
+    """The job, and a start over it, be that at its base: count and digest would not match."""
+    by(monkeypatch, size)
+    config = tolerant(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"v")
+    run(config, spark)
+    cache.begin(0)
+    cache.rows(0)
+    offset = change(cache, 0, cache.codec.key(cache.key(0, 0)), b"{broken", kind)
+    cache.end(0)
+    again = tolerant(kafka, prefix, tmp_path / "again")
+    for which in (config, config, again):
+        with pytest.raises(RecordError, match=rf"\[0\]@{offset}: the record value is not JSON"):
+            run(which, spark)
+    assert letters(config) == []
+
+
+@SIZES
+def test_what_is_not_ours_stops_whatever_the_tolerance(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    by(monkeypatch, size)
+    for number, what in enumerate(["no header", "short header", "version", "segment", "control", "key", "value"]):
+        config = tolerant(kafka, f"{prefix}{number}", tmp_path / str(number))
+        cache = Cache(config, cleanup="delete" if what == "key" else "compact")  # compaction needs keys
+        run(config, spark)
+        header = (HEADER_NAME, pack(Kind.CHANGE, 0, 0, 1, 9, 0))
+        match what:
+            case "key":
+                with cache.batch():
+                    cache.raw(cache.topics.changes, 0, None, b"{}", [header])
+            case "value":
+                with cache.batch():
+                    cache.raw(cache.topics.changes, 0, cache.codec.key(b"x"), None, [header])
+            case _:
+                foreign(cache, what)
+        with pytest.raises(RecordError, match=r"\[0\]@0: "):
+            run(config, spark)
+        assert letters(config) == [], what
+
+
+POINTS = [
+    ("checkpoint.Checkpoint.write_plan", True),
+    ("writer.Writer.write", False),
+    ("writer.Writer.write", True),
+    ("parquet.ParquetSink.write", False),
+    ("jdbc.JdbcSink._land", True),
+    ("checkpoint.Checkpoint.write_state", False),
+    ("checkpoint.Checkpoint.write_state", True),
+]
+
+
+def test_each_once_wherever_the_job_ends(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tolerant(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    run(config, spark)
+    wanted = []
+    for number, point in enumerate(POINTS):
+        cache.put(cache.key(0, number), b"v")
+        wanted.append((0, broken(cache, 0, number)))
+        wanted.append((1, broken(cache, 4, number)))
+        with monkeypatch.context() as patch:
+            die(patch, *point)
+            with pytest.raises(Killed):
+                run(config, spark)
+    assert run(config, spark)["dead_letters"] == len(wanted)
+    assert places(config) == sorted(wanted)
+    check_sinks(config)
+
+
+START_POINTS = [
+    ("checkpoint.Checkpoint.write_plan", True),
+    ("writer.Writer.write", False),
+    ("writer.Writer.write", True),
+    ("checkpoint.Checkpoint.finish_start", False),
+    ("checkpoint.Checkpoint.finish_start", True),
+]
+
+
+@SIZES
+def test_start_over_a_topic_that_holds_some(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """The first start puts them aside, wherever it ends; a later one only what came since."""
+    by(monkeypatch, size)
+    config = tolerant(kafka, prefix, tmp_path, on_data_loss="reset")
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"good")
+    wanted = [(0, broken(cache, 0, 0)), (0, broken(cache, 0, 1)), (1, broken(cache, 4, 0))]
+    cache.put(cache.key(0, 1), b"behind")
+    for point in START_POINTS:
+        with monkeypatch.context() as patch:
+            die(patch, *point)
+            with pytest.raises(Killed):
+                run(config, spark)
+    told = run(config, spark)
+    assert (told["dead_letters"], places(config)) == (3, wanted)
+    assert values(config, 0) == [("c", b"good"), ("c", b"behind")]
+    assert signals_of(cache)[-1]["data"]["segments"] == [0, 4]
+    many = len(signals_of(cache))
+    wanted.append((0, broken(cache, 0, 0, envelope(cache, 0, 0)[:-1])))
+    for folder in ("again", "more"):
+        told = run(tolerant(kafka, prefix, tmp_path / folder, on_data_loss="reset"), spark)
+        assert told["dead_letters"] == (1 if folder == "again" else 0)
+        assert places(config) == sorted(wanted)
+        assert len(signals_of(cache)) == many + 1
+    assert values(config, 0) == [("c", b"good"), ("c", b"behind")]
+
+
+def test_start_where_only_the_diff_topic_knows_the_last_good_value(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """What the change topic held below is gone; a delete that it still holds is none of that."""
+    config = tolerant(kafka, prefix, tmp_path)
+    cache = Cache(config, cleanup="compact,delete")
+    for number in range(3):
+        cache.put(cache.key(0, number), b"v")
+    run(config, spark)
+    cut(cache)
+    broken(cache, 0, 0)
+    cache.put(cache.key(0, 1), None)
+    broken(cache, 0, 1)
+    run(tolerant(kafka, prefix, tmp_path / "again"), spark)
+    assert [(t.op, t.key) for t in in_topic(config, 2)[0]] == [
+        *(("c", cache.key(0, number)) for number in range(3)),
+        *sorted(("d", cache.key(0, number)) for number in (1, 2)),
+    ]
+
+
+def test_asked_for_once_and_repaired(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    config = tolerant(kafka, prefix, tmp_path, on_data_loss="reset")
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"v")
+    broken(cache, 0, 0)
+    cache.put(cache.key(0, 0), b"w", lost=True)
+    run(config, spark)
+    assert [s["data"]["segments"] for s in signals_of(cache)] == [[0]]
+    cache.reset(0, "signal")
+    run(config, spark)
+    assert values(config, 0) == [("c", b"v"), ("u", b"w")]
+    assert len(signals_of(cache)) == 1
+    check_sinks(config)
