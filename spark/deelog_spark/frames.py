@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Batches = Iterator[pa.RecordBatch]
 _BLOB: Final = "blob binary"
 _CHUNK: Final = 5_000
+_CHUNK_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +330,24 @@ def rows_of(batches: Batches) -> Iterator[Row]:
 
 def batches_of(rows: Iterable[Row]) -> Batches:
     """The reverse."""
-    left = iter(rows)
-    while some := list(itertools.islice(left, _CHUNK)):
+    for some in _chunks(rows):
         columns = zip(*some, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Some thousand rows at a time, or fewer that are large: a column of Arrow ends at 2 GB, a task's memory sooner."""
+    some: list[Row] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row.key) + len(row.value or b"")
+        if len(some) == _CHUNK or size >= _CHUNK_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 # -- decoded -----------------------------------------------------------------------------------------------------------
