@@ -288,6 +288,8 @@ def _pass_on(task: Walk, checkpoint: str, batch: int, partitions: Iterator[int])
 
 _readers: dict[str, Reader] = {}
 _writers: dict[str, Writer] = {}
+_KEPT: Final = 4
+"""Jobs of one Spark application whose connections a worker keeps, the last used ones."""
 
 
 @contextmanager
@@ -295,14 +297,14 @@ def reader(config: Config) -> Iterator[Reader]:
     """This process's reader: a worker serves batch after batch, its connections stay, unless one went wrong."""
     name = repr(sorted(config.raw.items()))
     reader = _readers.pop(name, None) or Reader(config)
-    while _readers:
-        _readers.popitem()[1].close()
     try:
         yield reader
     except BaseException:
         reader.close()
         raise
     _readers[name] = reader
+    if len(_readers) > _KEPT:
+        _readers.pop(next(iter(_readers))).close()
 
 
 def _writer(config: Config) -> Writer:
@@ -310,10 +312,11 @@ def _writer(config: Config) -> Writer:
     from deelog_spark.writer import Writer
 
     name = repr(sorted(config.raw.items()))
-    if name not in _writers:
-        _writers.clear()
-        _writers[name] = Writer(config, Renderer(codec_of(config)))
-    return _writers[name]
+    writer = _writers.pop(name, None) or Writer(config, Renderer(codec_of(config)))
+    _writers[name] = writer
+    if len(_writers) > _KEPT:
+        _writers.pop(next(iter(_writers))).close()
+    return writer
 
 
 def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool, batches: Batches) -> Batches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from deelog_schemas.keys import partition_of, segment_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import ON_CHANGES, Record, decode
 from deelog_spark import DiffJob, frames, regions
+from deelog_spark.checkpoint import Checkpoint
 from deelog_spark.writer import Written
 from tests.spark.history import TURNS, History, Turn
 from tests.spark.reference import Told, expected, held, in_topic
@@ -274,3 +276,40 @@ def test_all_segments_reset_in_one_batch(
     assert found == expected(config, 3)
     assert [sorted(row.op for row in found[segment]) for segment in range(64)] == [sorted("cccuddccd")] * 64
     assert [row.cause for row in found[0]] == ["change"] * 3 + ["reset"] * 4 + ["change"] * 2
+
+
+def test_two_caches_on_one_application(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the same time, through the same workers."""
+    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 0)
+    monkeypatch.setattr(regions, "SMALL_RECORDS", 0)
+    configs = [
+        config_of(kafka.bootstrap, f"{prefix}{n}", str(tmp_path / f"{n}"), diff_max_offsets_per_trigger=300)
+        for n in range(2)
+    ]
+    topics = [Topic(Cache(config), number) for number, config in enumerate(configs)]
+    jobs = [DiffJob(config, spark) for config in configs]
+    try:
+        for job in jobs:
+            job.start()
+        for topic in topics:
+            topic.play(80)
+            topic.settle()
+        for topic, config in zip(topics, configs, strict=True):
+            until_read(topic, config)
+            check(topic, config, {})
+    finally:
+        for job in jobs:
+            job.stop()
+
+
+def until_read(topic: Topic, config: Config) -> None:
+    """Waits until a job that runs has come to the topic's end."""
+    ends, read = topic.cache.ends(), None
+    deadline = time.monotonic() + 120
+    while read != ends:
+        assert time.monotonic() < deadline, f"{read} of {ends}"
+        time.sleep(0.1)
+        done = Checkpoint(config["diff.checkpoint.location"]).now()
+        read = None if done is None else done.end
