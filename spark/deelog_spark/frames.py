@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Batches = Iterator[pa.RecordBatch]
 _BLOB: Final = "blob binary"
 _CHUNK: Final = 5_000
+_CHUNK_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,6 @@ class Walked:
     kept: int
     """Of them, captured changes that count."""
     repeats: int
-    size: int
-    """Bytes of keys and values."""
     newest_ms: int
     """Kafka's timestamp of the last record, 0 without one."""
     error: str | None
@@ -126,7 +125,7 @@ class Walker:
     def __init__(self, task: Walk, partition: int, source: Iterable[list[Message]]) -> None:
         self._task, self._partition, self._source = task, partition, source
         self._marks = Marks(task.segments, task.void, task.partitions, task.count)
-        self._size = self._newest_ms = 0
+        self._newest_ms = 0
         self.error: str | None = None
         """Set where a record is not ours: nothing behind it is walked."""
 
@@ -162,7 +161,6 @@ class Walker:
             marks.records,
             marks.kept,
             marks.repeats,
-            self._size,
             self._newest_ms,
             self.error,
         )
@@ -175,7 +173,6 @@ class Walker:
             keys: list[Any] = [message.key() for message in messages]
             keyless = keys.index(None) if None in keys else len(keys)
             good: Any = messages[:keyless]
-            self._size += sum(map(len, keys[:keyless])) + sum(map(len, good))  # a message is as long as its value
             headers, controls = [header for header, _ in told], [control for _, control in told]
             self._newest_ms = messages[-1].timestamp()[1]
             row = keyless
@@ -309,6 +306,8 @@ def _pass_on(task: Walk, checkpoint: str, batch: int, partitions: Iterator[int])
 
 _readers: dict[str, Reader] = {}
 _writers: dict[str, Writer] = {}
+_KEPT: Final = 4
+"""Jobs of one Spark application whose connections a worker keeps, the last used ones."""
 
 
 @contextmanager
@@ -316,14 +315,14 @@ def reader(config: Config) -> Iterator[Reader]:
     """This process's reader: a worker serves batch after batch, its connections stay, unless one went wrong."""
     name = repr(sorted(config.raw.items()))
     reader = _readers.pop(name, None) or Reader(config)
-    while _readers:
-        _readers.popitem()[1].close()
     try:
         yield reader
     except BaseException:
         reader.close()
         raise
     _readers[name] = reader
+    if len(_readers) > _KEPT:
+        _readers.pop(next(iter(_readers))).close()
 
 
 def _writer(config: Config) -> Writer:
@@ -331,10 +330,11 @@ def _writer(config: Config) -> Writer:
     from deelog_spark.writer import Writer
 
     name = repr(sorted(config.raw.items()))
-    if name not in _writers:
-        _writers.clear()
-        _writers[name] = Writer(config, renderer_of(config))
-    return _writers[name]
+    writer = _writers.pop(name, None) or Writer(config, renderer_of(config))
+    _writers[name] = writer
+    if len(_writers) > _KEPT:
+        _writers.pop(next(iter(_writers))).close()
+    return writer
 
 
 def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool, batches: Batches) -> Batches:
@@ -351,11 +351,24 @@ def rows_of(batches: Batches) -> Iterator[Row]:
 
 def batches_of(rows: Iterable[Row]) -> Batches:
     """The reverse."""
-    left = iter(rows)
-    while some := list(itertools.islice(left, _CHUNK)):
+    for some in _chunks(rows):
         columns = zip(*some, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Some thousand rows at a time, or fewer that are large: a column of Arrow ends at 2 GB, a task's memory sooner."""
+    some: list[Row] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row.key) + len(row.value or b"")
+        if len(some) == _CHUNK or size >= _CHUNK_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def told(rows: DataFrame, config: Config) -> DataFrame:

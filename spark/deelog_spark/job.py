@@ -36,7 +36,7 @@ from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.parquet import ParquetSink
 from deelog_spark.planner import START_OVER, Planner
 from deelog_spark.reading import latest
-from deelog_spark.rows import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row
+from deelog_spark.rows import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row, place_of
 from deelog_spark.session import JARS_VARIABLE, refuse_connect, session
 from deelog_spark.writer import Writer, Written
 
@@ -152,7 +152,7 @@ class DiffJob:
         if not available_now:
             trigger = {"processingTime": f"{self.config['diff.trigger.interval.ms']} milliseconds"}
         writing = _loaded(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
-        writing = writing.option("checkpointLocation", self._checkpoint.spark.as_uri())
+        writing = writing.option("checkpointLocation", place_of(self._checkpoint.spark))
         self._query = writing.queryName(f"{self.topics.diff}-{uuid.uuid4().hex[:8]}").start()
         return self
 
@@ -274,7 +274,7 @@ class DiffJob:
             self._jdbc.fill(latest(self._session(), self.config), state.checkpoint, state.number)
 
     def _rows_frame(self, number: int) -> DataFrame:
-        rows = self._session().read.parquet(self._checkpoint.rows_path(number).as_uri())
+        rows = self._session().read.parquet(place_of(self._checkpoint.rows_path(number)))
         return rows.where(rows["cause"].isin(CHANGE, RESET))
 
     def _session(self) -> SparkSession:

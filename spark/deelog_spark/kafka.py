@@ -23,7 +23,15 @@ from confluent_kafka import (
 from confluent_kafka import (
     KafkaException as KafkaException,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from deelog_schemas.config import Config
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
@@ -311,6 +319,16 @@ class Cluster:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         self.layout(topic, wait=REQUEST_SECONDS)
+
+    @RETRYING.wraps
+    def alter(self, topic: str, settings: dict[str, str]) -> None:
+        """Sets these settings of a topic and leaves the others."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        answer = self._admin.incremental_alter_configs([resource], request_timeout=REQUEST_SECONDS)
+        answer[resource].result(REQUEST_SECONDS)
 
     def ends(self, topic: str, partitions: int) -> dict[int, int]:
         """The last stable offset of every partition."""

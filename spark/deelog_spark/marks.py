@@ -11,8 +11,7 @@ are settled in numpy at once (0.3 µs per record); of the others each stretch be
 nothing comes again, such as the rows of a reset; what is left goes through `step`, record by record (4 µs). Weighed:
 `step` in C or Rust (a wheel per platform), and all rules in numpy (a second telling of each).
 
-A task must be one whole Kafka partition in offset order; that is why `minPartitions` and `maxRecordsPerPartition`
-are refused.
+A walk is of one whole Kafka partition, in offset order.
 """
 
 from __future__ import annotations

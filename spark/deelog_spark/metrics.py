@@ -74,6 +74,7 @@ class Metrics:
         for name, help_, value in (
             ("records", "Records of the change topic that were read.", last["records"]),
             ("repeats", "Of them, those that came again and were dropped.", last["repeats"]),
+            ("dead_letters", "Of them, those that could not be decoded and were put aside.", last["dead_letters"]),
         ):
             yield self._family(CounterMetricFamily, name, help_, [((), value)])
         resets = [((reason,), count) for reason, count in last["resets"].items()]

@@ -13,6 +13,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deelog_spark.rows import place_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -32,7 +34,7 @@ class ParquetSink:
         staging, place = self.root / "_staging" / name, self.root / f"batch={name}"
         if not place.exists():
             shutil.rmtree(staging, ignore_errors=True)
-            rows.write.parquet(staging.as_uri())
+            rows.write.parquet(place_of(staging))
             staging.rename(place)
         files = sorted(p.name for p in place.glob("*.parquet"))
         manifest.parent.mkdir(exist_ok=True)

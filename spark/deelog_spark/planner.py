@@ -23,7 +23,7 @@ from deelog_schemas.keys import partition_of, segments_of
 from deelog_spark import calm, fold, frames, regions
 from deelog_spark.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, Totals
 from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicError
-from deelog_spark.kafka import Cluster, Known
+from deelog_spark.kafka import Cluster, KafkaException, Known
 from deelog_spark.marks import Ended, Segment
 from deelog_spark.rows import RESET, Renderer, Row
 from deelog_spark.writer import Writer, Written
@@ -35,6 +35,8 @@ log = logging.getLogger("deelog.diff")
 
 TOPIC_WAIT_SECONDS: Final = 60.0
 START_OVER: Final = "the job then starts over and emits differences only"
+_MOST_BYTES: Final = 2**31 - 1
+"""The largest `max.message.bytes` that a topic takes."""
 
 
 class Planner:
@@ -79,12 +81,15 @@ class Planner:
     def _prepare_diff(self) -> None:
         lag = str(self.config["reader.max.lag.ms"])
         settings = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag, "delete.retention.ms": lag}
+        settings["max.message.bytes"] = str(self._largest_record())
         try:
             diff = self._cluster.layout(self.topics.diff)
         except TopicError:
             replicas = self.config["topic.creation.default.replication.factor"]
             self._cluster.create(self.topics.diff, self.partitions, replicas, settings)
             diff = self._cluster.layout(self.topics.diff)
+        else:
+            self._raise_limit(settings["max.message.bytes"])
         if diff.partitions != self.partitions:
             raise TopicError(
                 f"topic {self.topics.diff} has {diff.partitions} partitions, {self.topics.changes} has "
@@ -100,6 +105,26 @@ class Planner:
             except TopicError:
                 replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
                 self._cluster.create(name, 1, replicas, {})
+
+    def _raise_limit(self, largest: str) -> None:
+        """The change topic's limit may have been raised since the diff topic was created."""
+        if int(self._cluster.settings(self.topics.diff)["max.message.bytes"]) >= int(largest):
+            return
+        try:
+            self._cluster.alter(self.topics.diff, {"max.message.bytes": largest})
+        except KafkaException as error:
+            log.warning(
+                "topic %s takes no records of %s bytes, as a difference of two large values may have: set its "
+                "max.message.bytes (%s)",
+                self.topics.diff,
+                largest,
+                error.args[0].str(),
+            )
+
+    def _largest_record(self) -> int:
+        """Of the diff topic: a difference holds two values, each of which filled a record of the change topic."""
+        limit = int(self._cluster.settings(self.topics.changes)["max.message.bytes"])
+        return min(2 * limit, _MOST_BYTES)
 
     def _bounds(self) -> tuple[dict[int, int], dict[int, int]]:
         changes = self.topics.changes

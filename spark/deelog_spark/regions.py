@@ -37,7 +37,7 @@ from deelog_schemas.records import Record, decode
 from deelog_spark import calm, frames
 from deelog_spark.fold import Void
 from deelog_spark.kafka import Reader, headers_of
-from deelog_spark.rows import CHANGE, RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row, Unread, entry_of
+from deelog_spark.rows import CHANGE, RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row, Unread, entry_of, place_of
 from deelog_spark.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def folded(spark: Callable[[], SparkSession], reader: Reader, task: Task, place:
             for batch in task.run(partitions, reader):
                 writer.write_batch(batch)
         return
-    frames.tasks(spark(), partitions, task.run_there, ROW_DDL).write.parquet(place.as_uri())
+    frames.tasks(spark(), partitions, task.run_there, ROW_DDL).write.parquet(place_of(place))
 
 
 def count(written: Path | None) -> int:

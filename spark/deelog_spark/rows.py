@@ -7,6 +7,7 @@ dumping it. The last one: everything that the capture said stays as it was said.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -87,6 +88,11 @@ ROW_DDL: Final = (
 
 ROW_ORDER: Final = ("partition", "offset", "ordinal", "key")
 """How rows leave; `key` only settles the order of segments at a start, whose rows share one offset."""
+
+
+def place_of(path: Path) -> str:
+    """A file or directory as Spark takes it: a URI in which nothing is escaped, a space neither."""
+    return f"file://{path}"
 
 
 class Told(NamedTuple):

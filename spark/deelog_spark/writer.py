@@ -36,6 +36,8 @@ TRANSACTION_MS: Final = 300_000
 _FLUSH_SECONDS: Final = 120.0
 _MARK_SECONDS: Final = 5.0
 _QUEUE_KBYTES: Final = 65_536
+_RECORD_BYTES: Final = 1_000_000_000
+"""As much as librdkafka can be told: how large a record may be, the diff topic alone says."""
 _BLOCK_SECONDS: Final = 60.0
 _FENCED_AT_ONCE: Final = 16
 
@@ -339,6 +341,7 @@ class Writer:
         producer = self._producers.get(partition)
         if producer is None:
             settings: dict[str, Any] = {
+                "message.max.bytes": _RECORD_BYTES,
                 **self._config.overrides("producer"),
                 "bootstrap.servers": ",".join(self._config["bootstrap.servers"]),
                 "transactional.id": self._topics.transactional_id_diff(partition),

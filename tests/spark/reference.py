@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import pyarrow.dataset as ds
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from deelog_schemas.config import Config
-from deelog_schemas.fold import SegmentReader
+from deelog_schemas.fold import Change, SegmentReader, difference
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
@@ -64,25 +65,41 @@ def read(config: Config, topic: str, partitions: int) -> list[Record]:
     return sorted(found, key=lambda r: (r.partition, r.offset))
 
 
-def expected(config: Config, partitions: int) -> dict[int, list[Told]]:
-    """What a reader that was there from the first record on tells, by segment, in order."""
+def expected(config: Config, partitions: int, start: Mapping[int, int] | None = None) -> dict[int, list[Told]]:
+    """What a reader that was there from the first record on tells, by segment, in order.
+
+    One that begins without state at the offsets `start` tells first what each segment has come to there; of one in an
+    open reset nothing, until that ends.
+    """
     codec = codec_of(config)
+    start = start or {}
 
     def entry(record: Record) -> tuple[bytes, Entry | None]:
         key = codec.decode_key(record.key)
         return key, None if record.value is None else codec.decode_value(record.value).after
 
-    readers: dict[int, SegmentReader] = {}
+    records = read(config, config.topics.changes, partitions)
+    readers = {record.header.segment: SegmentReader(record.header.segment) for record in records}
     told: dict[int, list[Told]] = defaultdict(list)
-    for record in read(config, config.topics.changes, partitions):
-        number = record.header.segment
-        reader = readers.setdefault(number, SegmentReader(number))
-        for change in reader.apply(record, entry):
+
+    def tell(number: int, changes: list[Change], record: Record | None) -> None:
+        for change in changes:
             op = op_of(change.before, change.after)
-            if change.cause == "change" and record.value is not None:
+            if record is not None and change.cause == "change" and record.value is not None:
                 op = codec.decode_value(record.value).op  # as the cache saw it
             before = change.before if change.cause == "reset" else None
             told[number].append(Told(number, op, change.key, before, change.after, change.position, change.cause))
+
+    for record in records:
+        if record.offset < start.get(record.partition, 0):
+            readers[record.header.segment].apply(record, entry)
+    for number, reader in readers.items():
+        reader.entries = {} if reader.open is not None else reader.entries
+        tell(number, difference({}, reader.entries, reader.mark), None)
+    for record in records:
+        if record.offset >= start.get(record.partition, 0):
+            number = record.header.segment
+            tell(number, readers[number].apply(record, entry), record)
     return dict(told)
 
 

@@ -109,6 +109,20 @@ def test_random_batches_cut_anywhere(
     assert {k: e for k, e in found.items() if e is not None} == cache.entries()
 
 
+def test_places_with_blanks_in_their_names(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoint and parquet sink, through Spark's tasks."""
+    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 0)
+    monkeypatch.setattr(regions, "SMALL_RECORDS", 0)
+    config = configured(kafka, prefix, tmp_path / "100% of it, \u00e4 #1")
+    cache = Cache(config)
+    run(config, spark)
+    scenes.two_resets(cache, 4)
+    run(config, spark)
+    check(cache, config)
+
+
 class Killed(Exception):
     """Stands for the process's end at this very point."""
 

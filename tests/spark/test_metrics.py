@@ -59,6 +59,7 @@ def test_figures_of_a_job_over_restarts(config: Config, spark: SparkSession) -> 
         counted["u", "change"] += 1
         by_cause = {(op, cause): v for (name, cause, op), v in _of(found, "differences_total")}
         assert by_cause == counted
+        assert found["dead_letters_total",] == 0
         assert found["open_resets",] == 1
         assert found["lag_records",] <= 1  # the marker of the transaction
         assert 0 < found["behind_seconds",] < 60

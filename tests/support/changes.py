@@ -55,10 +55,11 @@ class Live:
 class Cache:
     """An imagined cache with its writer. What it is told to do it does to its entries and, unless lost, to Kafka.
 
-    Every method writes one transaction, or joins the one of `batch()`.
+    Every method writes one transaction, or joins the one of `batch()`. `more` are settings of the topics
+    (`_` for `.`).
     """
 
-    def __init__(self, config: Config, partitions: int = 2, cleanup: str = "compact") -> None:
+    def __init__(self, config: Config, partitions: int = 2, cleanup: str = "compact", **more: str) -> None:
         self.config, self.topics = config, config.topics
         self.partitions, self.segments = partitions, int(config["segment.count"])
         self.live = [Live() for _ in range(self.segments)]
@@ -74,9 +75,14 @@ class Cache:
         )
         servers = ",".join(config["bootstrap.servers"])
         self.admin = AdminClient({"bootstrap.servers": servers})
-        self._create(cleanup)
+        self._create(cleanup, more)
         self._producer = Producer(
-            {"bootstrap.servers": servers, "transactional.id": f"{self.topics.prefix}/builder", "linger.ms": 1}
+            {
+                "bootstrap.servers": servers,
+                "transactional.id": f"{self.topics.prefix}/builder",
+                "linger.ms": 1,
+                "message.max.bytes": 1_000_000_000,  # as the topic says
+            }
         )
         init_transactions(self._producer, 30)
         self._depth = 0
@@ -84,12 +90,13 @@ class Cache:
         self._number = 0
         self._clock = 1_700_000_000_000_000
 
-    def _create(self, cleanup: str) -> None:
+    def _create(self, cleanup: str, more: dict[str, str]) -> None:
         settings = {
             "cleanup.policy": cleanup,
             "retention.ms": "-1",
             "min.compaction.lag.ms": str(LAG),
             "delete.retention.ms": str(LAG),
+            **{name.replace("_", "."): value for name, value in more.items()},
         }
         names = (self.topics.changes, self.topics.positions)
         topics = [NewTopic(n, num_partitions=self.partitions, replication_factor=1, config=settings) for n in names]
@@ -100,14 +107,17 @@ class Cache:
     # -- what a test says ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """One transaction over everything inside."""
+    def batch(self, aborted: bool = False) -> Iterator[None]:
+        """One transaction over everything inside; `aborted`, all of it reaches Kafka and nobody may see it."""
         if self._depth == 0:
             self._producer.begin_transaction()
         self._depth += 1
         yield
         self._depth -= 1
-        if self._depth == 0:
+        if self._depth == 0 and aborted:
+            self._producer.flush(30)
+            self._producer.abort_transaction(30)
+        elif self._depth == 0:
             self._producer.commit_transaction(30)
 
     def key(self, segment: int, number: int) -> bytes:

@@ -1,0 +1,78 @@
+"""Entries as large and as small as they may be, through the whole job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deelog_schemas.keys import segment_of
+from deelog_spark import DiffJob, frames, regions
+from deelog_spark.kafka import Cluster
+from deelog_spark.rows import CHANGE, Row
+from tests.spark.reference import expected, in_topic
+from tests.spark.test_diff_job import check, configured, run
+from tests.support.changes import Cache
+from tests.support.kafka import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEY = b"a"
+
+
+@pytest.mark.parametrize(("size", "largest"), [(960_000, "1000000"), (10_000_000, "10500000")])
+@pytest.mark.parametrize("small", [20_000, 0], ids=["by the driver", "by executors"])
+def test_large_values_of_a_short_key(
+    kafka: Broker,
+    prefix: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    largest: str,
+    small: int,
+) -> None:
+    """Changes as large as the change topic takes, and the difference of a reset, which holds two such values."""
+    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", small)
+    monkeypatch.setattr(regions, "SMALL_RECORDS", small)
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config, max_message_bytes=largest)
+    run(config, spark)
+    cache.put(KEY, b"1" * size)
+    cache.put(KEY, b"2" * size)
+    run(config, spark)
+    cache.put(KEY, b"3" * size, lost=True)
+    cache.reset(segment_of(KEY, cache.segments))
+    run(config, spark)
+    check(cache, config)
+    assert [(told.op, told.cause) for told in in_topic(config, 2)[segment_of(KEY, 8)]] == [
+        ("c", "change"),
+        ("u", "change"),
+        ("u", "reset"),
+    ]
+
+
+def test_a_diff_topic_follows_when_larger_records_are_allowed(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    run(config, spark)
+    cluster = Cluster(config)
+    cluster.alter(config.topics.changes, {"max.message.bytes": "3000000"})
+    cluster.close()
+    cache.put(KEY, b"1" * 2_900_000)
+    run(config, spark)
+    assert in_topic(config, 2) == expected(config, 2)
+    assert [len(told) for told in in_topic(config, 2).values()] == [1]
+
+
+def test_rows_that_are_large_go_by_fewer() -> None:
+    """A column of Arrow ends at 2 GB."""
+    value = b"v" * (5 << 20)
+    rows = [Row(0, offset, 0, CHANGE, "", b"", b"k", value if offset < 9 else b"") for offset in range(100)]
+    batches = list(frames.batches_of(rows))
+    assert [len(batch) for batch in batches] == [4, 4, 92]
+    assert list(frames.rows_of(iter(batches))) == rows
