@@ -6,9 +6,8 @@ deadline. Tasks have a `Reader`; all else is the driver's.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import tenacity
@@ -154,9 +153,10 @@ class Reader:
         while self._consumers:
             self._consumers.popitem()[1].close()
 
-    def read(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Message]:
-        """`chunks`, one by one."""
-        return itertools.chain.from_iterable(self.chunks(topic, partition, begin, end))
+    def read(self, topic: str, partition: int, begin: int, end: int) -> Generator[Message]:
+        """`chunks`, one by one. To be closed before the reader where it is not read to its end."""
+        for messages in self.chunks(topic, partition, begin, end):
+            yield from messages
 
     def chunks(self, topic: str, partition: int, begin: int, end: int) -> Iterator[list[Message]]:
         """The committed records of `[begin, end)` in order, as they come.

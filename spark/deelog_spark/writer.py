@@ -177,7 +177,8 @@ class Writer:
                             if originals is None:
                                 # Rows come by offset: the topic is read once more from the first of them on.
                                 reader = opened.enter_context(contextlib.closing(kafka.Reader(self._config)))
-                                originals = reader.read(self._topics.changes, partition, row.offset, end)
+                                read = reader.read(self._topics.changes, partition, row.offset, end)
+                                originals = opened.enter_context(contextlib.closing(read))
                             self._put_aside(producer, row, originals, error)
                         continue
                     result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[told.op] += 1
