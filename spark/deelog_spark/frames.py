@@ -27,12 +27,11 @@ from deelog_schemas.config import Config
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME
-from deelog_spark.kafka import Reader, headers_of
+from deelog_spark.kafka import Message, Reader, headers_of
 from deelog_spark.marks import Ended, Flags, Marks, Segment, located
 from deelog_spark.rows import CHANGE, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from deelog_spark.writer import Writer, Written

@@ -15,12 +15,14 @@ from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
-    Message,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka import (
     KafkaException as KafkaException,
+)
+from confluent_kafka import (
+    Message as Message,
 )
 from confluent_kafka.admin import (
     AdminClient,
