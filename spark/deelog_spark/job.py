@@ -22,7 +22,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
@@ -54,7 +53,6 @@ _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _RENEW_SECONDS: Final = 3600.0
-_WRITTEN_AT_ONCE: Final = 16
 
 
 _Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
@@ -389,15 +387,12 @@ class DiffJob:
         return self._write(rows, plan), frame
 
     def _write(self, rows: list[Row], plan: Batch) -> list[Written]:
-        """Writes a small batch's rows with the driver's own producers: partitions at once, for each commit waits."""
-        parts = {p: list(some) for p, some in itertools.groupby(rows, key=lambda row: row.partition)}
-
-        def write(partition: int) -> Written:
-            some = parts[partition]
-            return self._writer.write(partition, some, plan.checkpoint, plan.number, plan.end[partition])
-
-        with ThreadPoolExecutor(_WRITTEN_AT_ONCE, "deelog-write") as pool:
-            return list(pool.map(write, parts))
+        """Writes a small batch's rows, ordered by partition, with the driver's own producers."""
+        found = []
+        for partition, group in itertools.groupby(rows, key=lambda row: row.partition):
+            end = plan.end[partition]
+            found.append(self._writer.write(partition, group, plan.checkpoint, plan.number, end))
+        return found
 
     def _renew(self, state: Batch) -> None:
         """Commits every partition's mark anew now and then: offsets of a partition without changes would expire."""

@@ -111,10 +111,7 @@ def read_mark(stored: TopicPartition) -> Mark | None:
 
 
 class Writer:
-    """Writes output partitions. One per process; keeps one producer per partition and one consumer.
-
-    Several threads may write, each a partition of its own.
-    """
+    """Writes output partitions. One per process; keeps one producer per partition and one consumer."""
 
     def __init__(self, config: Config, renderer: Renderer) -> None:
         self._config, self._topics = config, config.topics

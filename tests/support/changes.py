@@ -11,7 +11,6 @@ from typing import Any
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from deelog_connector.kafka.client import init_transactions
 from deelog_schemas import canonical
 from deelog_schemas.config import Config, parse
 from deelog_schemas.digest import digest_of
@@ -84,7 +83,7 @@ class Cache:
                 "message.max.bytes": 1_000_000_000,  # as the topic says
             }
         )
-        init_transactions(self._producer, 30)
+        self._producer.init_transactions(30)
         self._depth = 0
         self._resets = 0
         self._number = 0

@@ -150,16 +150,6 @@ def consumer_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def init_transactions(producer: Producer, seconds: float) -> None:
-    """`Producer.init_transactions` in 0.07 s instead of 0.5.
-
-    A new producer of librdkafka 2.16 looks for its coordinator before it is connected, finds nobody to ask, and tries
-    again 0.5 s later: any answer from a broker must come first. This topic is never created by being asked for.
-    """
-    producer.list_topics("__transaction_state", seconds)
-    producer.init_transactions(seconds)
-
-
 class Writer:
     """One node's transactional producer. `open` gives a new session, which fences the one before."""
 
@@ -188,7 +178,7 @@ class Writer:
         self._errors = []
         producer = Producer({**self._settings, "on_delivery": self._report})
         try:
-            init_transactions(producer, REQUEST_SECONDS)
+            producer.init_transactions(REQUEST_SECONDS)
         except KafkaException as error:
             raise WriteFailed(Cause.LOST, str(error)) from error
         self._producer = producer
@@ -261,7 +251,7 @@ def fence(config: Config, transactional_ids: Iterable[str]) -> None:
         settings = {**common_settings(config), **dict(config.overrides("producer"))}
         producer = Producer({**settings, "transactional.id": transactional_id})
         try:
-            init_transactions(producer, REQUEST_SECONDS)
+            producer.init_transactions(REQUEST_SECONDS)
         except KafkaException as error:
             raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
         finally:

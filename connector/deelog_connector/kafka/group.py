@@ -29,7 +29,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from deelog_connector.kafka.client import common_settings, init_transactions
+from deelog_connector.kafka.client import common_settings
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 
@@ -186,7 +186,7 @@ def publish(config: Config, key: str, value: bytes) -> None:
 def fence(config: Config, node_id: str) -> None:
     """Fences the producer of a node: its open transaction is aborted and its later ones are refused. Blocks."""
     producer = _transactional(config, config.topics.transactional_id_node(node_id))
-    init_transactions(producer, _CALL_SECONDS)
+    producer.init_transactions(_CALL_SECONDS)
 
 
 def _transactional(config: Config, transactional_id: str) -> Any:
@@ -257,7 +257,7 @@ class ControllerSeat:
         if producer is None:
             raise SeatLost("not seated")
         try:
-            init_transactions(producer, _CALL_SECONDS)
+            producer.init_transactions(_CALL_SECONDS)
         except KafkaException as error:
             raise SeatLost(f"the office cannot be taken: {_error(error).str()}") from error
         self._producer = producer
