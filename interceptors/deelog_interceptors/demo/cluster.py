@@ -214,7 +214,7 @@ class Cluster:
                 slot = -(-segment * _SLOTS // self.segments)
                 part = next((part for part in view if part.first <= slot <= part.last), None)
                 if part is None:
-                    raise ClusterError(f"segment {segment} has no primary")
+                    raise MovedError(f"segment {segment} has no primary")
                 node = self.by_port(part.port)
                 held = node.held(clients[part.port], segment)
                 if held.role != "primary":
