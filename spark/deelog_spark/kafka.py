@@ -322,6 +322,14 @@ class Cluster:
                 raise
         self.layout(topic, wait=REQUEST_SECONDS)
 
+    def ensure(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> Layout:
+        """What a topic looks like, created so where it is not there; one that is there stays as it is."""
+        try:
+            return self.layout(topic)
+        except TopicError:
+            self.create(topic, partitions, replication, settings)
+            return self.layout(topic)
+
     @RETRYING.wraps
     def alter(self, topic: str, settings: dict[str, str]) -> None:
         """Sets these settings of a topic and leaves the others."""
@@ -357,17 +365,13 @@ class Cluster:
             self._admin = self._new_admin()
             raise
 
-    def read(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Message]:
-        """See `Reader.read`."""
-        return self.reader.read(topic, partition, begin, end)
-
     def known(self, topic: str) -> Known:
         """Reads the positions topic to its end. RecordError where a record there is not ours."""
         partitions = self.layout(topic, wait=REQUEST_SECONDS).partitions
         begins, ends = self.begins(topic, partitions), self.ends(topic, partitions)
         known = Known({}, {})
         for partition in range(partitions):
-            for message in self.read(topic, partition, begins[partition], ends[partition]):
+            for message in self.reader.read(topic, partition, begins[partition], ends[partition]):
                 self._know(known, message)
         return known
 

@@ -60,16 +60,18 @@ class Planner:
         self.identity = Identity(
             LAYOUT, self.topics.changes, found.topic_id, config["topic.prefix"], self.partitions, self.segments
         )
-        self._audit()
-        self._prepare_diff()
-        self._prepare_letters()
+        settings = cluster.settings(self.topics.changes)
+        self._audit(settings)
+        self._prepare_diff(settings)
+        if frames.tolerant(config):
+            replicas = config["errors.deadletterqueue.topic.replication.factor"]
+            cluster.ensure(config["errors.deadletterqueue.topic.name"], 1, replicas, {})
         self._layout = regions.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
-    def _audit(self) -> None:
+    def _audit(self, settings: Mapping[str, str]) -> None:
         """A region of a reset is read again when it ends: nothing in it may have been compacted by then."""
-        settings = self._cluster.settings(self.topics.changes)
         needed = self.config["reader.max.lag.ms"]
         if "compact" in settings["cleanup.policy"] and int(settings["min.compaction.lag.ms"]) < needed:
             raise TopicError(
@@ -78,33 +80,25 @@ class Planner:
                 "lower reader.max.lag.ms"
             )
 
-    def _prepare_diff(self) -> None:
+    def _prepare_diff(self, changes: Mapping[str, str]) -> None:
         lag = str(self.config["reader.max.lag.ms"])
-        settings = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag, "delete.retention.ms": lag}
-        settings["max.message.bytes"] = str(self._largest_record())
-        try:
-            diff = self._cluster.layout(self.topics.diff)
-        except TopicError:
-            replicas = self.config["topic.creation.default.replication.factor"]
-            self._cluster.create(self.topics.diff, self.partitions, replicas, settings)
-            diff = self._cluster.layout(self.topics.diff)
-        else:
-            self._raise_limit(settings["max.message.bytes"])
+        # A difference holds two values, each of which filled a record of the change topic.
+        largest = str(min(2 * int(changes["max.message.bytes"]), _MOST_BYTES))
+        settings = {
+            "cleanup.policy": "compact",
+            "min.compaction.lag.ms": lag,
+            "delete.retention.ms": lag,
+            "max.message.bytes": largest,
+        }
+        replicas = self.config["topic.creation.default.replication.factor"]
+        diff = self._cluster.ensure(self.topics.diff, self.partitions, replicas, settings)
+        self._raise_limit(largest)
         if diff.partitions != self.partitions:
             raise TopicError(
                 f"topic {self.topics.diff} has {diff.partitions} partitions, {self.topics.changes} has "
                 f"{self.partitions}: they must have the same number; delete the diff topic and the checkpoint, the job "
                 "creates it as it must be"
             )
-
-    def _prepare_letters(self) -> None:
-        if frames.tolerant(self.config):
-            name = self.config["errors.deadletterqueue.topic.name"]
-            try:
-                self._cluster.layout(name)
-            except TopicError:
-                replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
-                self._cluster.create(name, 1, replicas, {})
 
     def _raise_limit(self, largest: str) -> None:
         """The change topic's limit may have been raised since the diff topic was created."""
@@ -120,11 +114,6 @@ class Planner:
                 largest,
                 error.args[0].str(),
             )
-
-    def _largest_record(self) -> int:
-        """Of the diff topic: a difference holds two values, each of which filled a record of the change topic."""
-        limit = int(self._cluster.settings(self.topics.changes)["max.message.bytes"])
-        return min(2 * limit, _MOST_BYTES)
 
     def _bounds(self) -> tuple[dict[int, int], dict[int, int]]:
         changes = self.topics.changes

@@ -127,7 +127,7 @@ def _check_as_of(
     for partition, offset in as_of.items():
         # Compaction takes a record when a later one of its key is older than the lag: the first one that does not
         # count tells whether any could be.
-        behind = next(cluster.read(topic, partition, offset, ends[partition]), None)
+        behind = next(cluster.reader.read(topic, partition, offset, ends[partition]), None)
         age = 0 if behind is None else time.time() * 1000 - behind.timestamp()[1]
         if age > lag:
             raise LossError(
