@@ -6,65 +6,135 @@ import json
 import logging
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deelog_schemas.errors import DeelogError
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deelog_schemas.config import Config
     from deelog_spark.job import DiffJob
 
+_TURN_SECONDS: Final = 0.5
+_OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "diff.metrics.port")
+"""Fields of which no two caches have the same."""
 
-@click.command(epilog="Example: deelog diff --config examples/diff.properties --progress")
+
+@click.command(
+    epilog="Example: deelog diff --config examples/diff.properties --progress; several caches by one application: "
+    "deelog diff --config sessions.properties --config carts.properties"
+)
 @click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Configuration file."
+    "--config",
+    "paths",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Configuration file; once more for each further cache.",
 )
 @click.option("--available-now", is_flag=True, help="Read to the end of the topic as it is now, then exit.")
-@click.option("--progress", is_flag=True, help="Show the totals: one line, renewed, on a terminal.")
+@click.option("--progress", is_flag=True, help="Show the totals: a line per cache, renewed, on a terminal.")
 @click.option("--status", "ask", is_flag=True, help="Tell lag, open resets and last batch of a job, and exit.")
-@click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object.")
-def diff(path: Path, available_now: bool, progress: bool, ask: bool, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object a line.")
+def diff(paths: tuple[Path, ...], available_now: bool, progress: bool, ask: bool, as_json: bool) -> None:
     """Turn a cache's change topic into <topic>.diff: creates, updates and deletes, each once.
 
     Prints one line once it runs and stops cleanly on SIGTERM and Ctrl-C. On a record that is not deelog's it prints
-    topic, partition and offset with the remedy and exits non-zero.
+    topic, partition and offset with the remedy and exits non-zero. Of several caches the first that fails ends all, and
+    its exit code is the command's.
     """
     from deelog_schemas.config import load
-    from deelog_spark.job import DiffJob
     from deelog_spark.kafka import KafkaException, unreachable
     from deelog_spark.status import status
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    show = Progress() if progress and sys.stderr.isatty() else None
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    show = Progress() if progress and not ask and sys.stderr.isatty() else None
     if show is None:
         logging.getLogger("deelog.diff").setLevel(logging.INFO)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    job = None
+    jobs = Jobs()
+    _stop_on_signals(jobs)
     try:
-        config = load(path, "diff")
+        configs = [load(path, "diff") for path in paths]
         if ask:
-            _tell(status(config), as_json)
+            for config in configs:
+                _tell(status(config), as_json)
             return
-        job = DiffJob(config, on_batch=None if show is None else show)
-        _stop_on_signals(job)
-        job.start(available_now)
-        click.echo(f"deelog diff: {config.topics.changes} -> {config.topics.diff}, running")
-        job.await_termination()
+        jobs.run(configs, available_now, show)
     except DeelogError as error:
-        if job is None or not job.stopping:
+        if not jobs.stopping:
             click.echo(f"deelog diff: {error}", err=True)
             sys.exit(error.exit_code)
     except KafkaException as error:
         click.echo(f"deelog diff: {unreachable(error)}", err=True)
         sys.exit(1)
     finally:
-        if job is not None:
-            job.stop()
+        jobs.stop()
         if show is not None:
             show.close()
+
+
+class Jobs:
+    """The jobs of one application, a cache each. `stop()` them."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        """Whether somebody asked for the end."""
+        self._jobs: list[DiffJob] = []
+        self._shared: SparkSession | None = None
+
+    def run(self, configs: list[Config], available_now: bool, show: Progress | None) -> None:
+        """Starts them one after the other, and waits until all have ended, one has failed, or the end is asked for."""
+        from deelog_spark.job import DiffJob
+        from deelog_spark.session import session
+
+        _refuse_twins(configs)
+        if len(configs) > 1:
+            self._shared = session()
+        for config in configs:
+            self._jobs.append(DiffJob(config, self._shared, show))
+        for job in self._jobs:
+            if self.stopping:
+                return
+            job.start(available_now)
+            click.echo(f"deelog diff: {job.topics.changes} -> {job.topics.diff}, running")
+        running = list(self._jobs)
+        while running:
+            running = [job for job in running if not job.await_termination(_TURN_SECONDS)]
+
+    def request_stop(self) -> None:
+        """Asks for the end. Safe in a signal handler."""
+        self.stopping = True
+        for job in self._jobs:
+            job.request_stop()
+
+    def stop(self) -> None:
+        """Ends them all, each behind its batch."""
+        for job in self._jobs:
+            job.request_stop()
+        for job in self._jobs:
+            job.stop()
+        if self._shared is not None:
+            self._shared.stop()
+
+
+def _refuse_twins(configs: list[Config]) -> None:
+    wrong = []
+    for field in _OWN:
+        counts = Counter(config.topics.diff if field == "diff.topic" else config[field] for config in configs)
+        wrong += [
+            FieldError(field, "stands in more than one of the files: each cache needs its own", str(value))
+            for value, count in counts.items()
+            if value and count > 1
+        ]
+    if wrong:
+        raise ConfigError(wrong)
 
 
 def _tell(told: dict[str, Any], as_json: bool) -> None:
@@ -73,31 +143,33 @@ def _tell(told: dict[str, Any], as_json: bool) -> None:
     click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
 
 
-def _stop_on_signals(job: DiffJob) -> None:
+def _stop_on_signals(jobs: Jobs) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
-        job.request_stop()
+        jobs.request_stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
 
 
 class Progress:
-    """One line on a terminal, renewed behind each batch."""
+    """A line per cache on a terminal, renewed behind each batch."""
 
     def __init__(self) -> None:
         from rich.live import Live
 
+        self._lines: dict[str, str] = {}
         self._live = Live(auto_refresh=False)
         self._live.start()
 
     def __call__(self, told: dict[str, Any]) -> None:
         changes, rows = told["changes"], told["resets_rows"]
-        self._live.update(
-            f"batch {told['batch']}  records {told['records']:,}  lag {'?' if told['lag'] is None else told['lag']}  "
+        self._lines[told["topic"]] = (
+            f"{told['topic']}  batch {told['batch']}  records {told['records']:,}  "
+            f"lag {'?' if told['lag'] is None else told['lag']}  "
             f"changes c{changes['c']:,} u{changes['u']:,} d{changes['d']:,}  resets {sum(told['resets'].values()):,}: "
-            f"c{rows['c']:,} u{rows['u']:,} d{rows['d']:,}  {told['seconds']:.1f} s",
-            refresh=True,
+            f"c{rows['c']:,} u{rows['u']:,} d{rows['d']:,}  {told['seconds']:.1f} s"
         )
+        self._live.update("\n".join(self._lines.values()), refresh=True)
 
     def close(self) -> None:
         self._live.stop()

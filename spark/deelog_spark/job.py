@@ -63,9 +63,9 @@ class DiffJob:
     """One job. `start()` it once; you must call `stop()` at the end, also after an error.
 
     `spark` is your own session, which is left running, or None for one that the job makes and ends. `on_batch` is
-    called behind each batch, the start included, with what its log line says: the totals, its `seconds`, `lag` in
-    offsets (None where the brokers do not say), `behind`: how old its newest record was, in seconds (None where that is
-    not known), `open_resets`: how many segments are held back; keep it short.
+    called behind each batch, the start included, with what its log line says: `topic`, the change topic; the totals,
+    its `seconds`, `lag` in offsets (None where the brokers do not say), `behind`: how old its newest record was, in
+    seconds (None where that is not known), `open_resets`: how many segments are held back; keep it short.
     """
 
     def __init__(
@@ -405,6 +405,7 @@ class DiffJob:
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)
         told: dict[str, Any] = {
+            "topic": self.topics.changes,
             "batch": state.number,
             "seconds": round(seconds, 3),
             "records": state.totals.records,

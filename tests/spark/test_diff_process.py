@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from deelog_interceptors.demo.processes import deelog_command
+from deelog_spark.cli import diff
 from tests.spark.kills import Kills, configured
-from tests.spark.processes import Job
+from tests.spark.processes import Job, until
+from tests.spark.reference import held, in_topic
 from tests.spark.tables import Sqlite
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
@@ -58,3 +62,62 @@ def test_available_now_ends_by_itself(kafka: Broker, prefix: str, tmp_path: Path
         assert [f"{config.topics.changes}[0]@" in line for line in job.said()] == [True] * (wanted == 4)
         assert "Traceback" not in job.printed
         assert (job.told()["resets_rows"]["c"], job.told()["changes"]["c"]) == (1, 0)
+
+
+def test_several_caches_by_one_application(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
+    """Each topic gets its own; a record that is not ours in one of them ends the application with its exit code, and
+    the next one goes on with both."""
+    configs, caches, files = [], [], []
+    for name in ("carts", "sessions"):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = config_of(kafka.bootstrap, f"{prefix}-{name}", str(folder / "cp"))
+        file = folder / "diff.json"
+        file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+        configs.append(config)
+        caches.append(Cache(config))
+        files.append(file)
+
+    def job() -> Job:
+        return Job(configs[0], tmp_path, "--config", str(files[1]), command=deelog_command("diff"))
+
+    def told() -> list[set[bytes]]:
+        return [set(held(in_topic(config, cache.partitions))) for config, cache in zip(configs, caches, strict=True)]
+
+    first = job()
+    try:
+        until(lambda: first.output.read_text().count("running\n") == 2 or first.process.poll() is not None)
+        keys = [cache.key(0, number) for number, cache in enumerate(caches)]
+        for cache, key in zip(caches, keys, strict=True):
+            cache.put(key, b"v")
+        until(lambda: told() == [{key} for key in keys])
+        first.process.terminate()
+        assert first.close() == 0, first.printed
+        assert [f"{config.topics.changes} -> " in first.printed for config in configs] == [True, True]
+    finally:
+        first.process.kill()
+    with caches[1].batch():
+        caches[1].raw(configs[1].topics.changes, 0, b"k", b"v", [])
+    second = job()
+    try:
+        assert second.close() == 4, second.printed
+        (said,) = second.said()
+        assert f"{configs[1].topics.changes}[0]@" in said
+        assert "Traceback" not in second.printed
+    finally:
+        second.process.kill()
+
+
+def test_caches_that_would_share_a_checkpoint_are_refused(tmp_path: Path) -> None:
+    """And all else that two jobs cannot share, all at once, before anything is begun."""
+    files = []
+    for name in ("carts", "sessions"):
+        more = {"cache_name": name, "diff_topic": "one", "diff_sinks": "kafka,parquet", "diff_metrics_port": 9000}
+        config = config_of("127.0.0.1:1", "shop", str(tmp_path / "cp"), **more, diff_parquet_path=str(tmp_path / "p"))
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+    found = CliRunner().invoke(diff, ["--config", str(files[0]), "--config", str(files[1])])
+    assert found.exit_code == 2
+    for field in ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "diff.metrics.port"):
+        assert f"{field} = " in found.output
+    assert not (tmp_path / "cp").exists()
