@@ -7,7 +7,8 @@
 one segment is reset, and all of them: `spark_reset_one_ratio` is the seconds that the reset adds, half a second aside,
 over a bare scan of the one partition of the diff topic that it must read, each the second time (`spark_reset_first` is
 the first reset of a job); `spark_reset_all_ratio` those of all resets over a shuffled-hash full outer join of the same
-rows, each the first time. A batch without records behind is taken off.
+rows, each the first time. A batch without records behind is taken off. `spark_peer_ratio` is how much longer
+spark-extension's `diff` takes for the same two snapshots.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from gresearch.spark.diff import diff
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -157,6 +159,12 @@ def join(new: DataFrame, old: DataFrame) -> None:
     drop(both.where(~F.col("value").eqNullSafe(F.col("was"))))
 
 
+def peer_diff(new: DataFrame, old: DataFrame) -> None:
+    """spark-extension's, which compares whole tables and keeps what differs."""
+    found = diff(old.select("key", "value"), new.select("key", "value"), "key")
+    drop(found.where(F.col("diff") != "N"))
+
+
 def _tell(line: str) -> None:
     if sys.stderr.isatty():
         print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
@@ -194,7 +202,7 @@ def measure(bootstrap: str, records: int, segments: int, partitions: int, folder
 
 def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure]:
     """A reset of one segment, then of all, with every key live."""
-    diff, changes, everywhere = config.topics.diff, config.topics.changes, list(range(cache.partitions))
+    told, changes, everywhere = config.topics.diff, config.topics.changes, list(range(cache.partitions))
 
     def batch_of(write: Callable[[], None]) -> float:
         write()
@@ -202,15 +210,16 @@ def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure
 
     idle = min(batch_of(lambda: cache.put(first_key(0, cache.segments), b"again")) for _ in range(2))
     partition = partition_of(1, cache.partitions, cache.segments)
-    drop(scan(spark, config, diff, [partition], {}))
-    bare = cost(lambda: drop(scan(spark, config, diff, [partition], {}))).wall
+    drop(scan(spark, config, told, [partition], {}))
+    bare = cost(lambda: drop(scan(spark, config, told, [partition], {}))).wall
     first, one = (batch_of(lambda: cache.reset(1)) - idle for _ in range(2))
     begin = settled_ends(config["bootstrap.servers"][0], changes, cache.partitions)
     for segment in range(cache.segments):
         cache.reset(segment)
-    rows = [scan(spark, config, changes, everywhere, begin), scan(spark, config, diff, everywhere, {})]
+    rows = [scan(spark, config, changes, everywhere, begin), scan(spark, config, told, everywhere, {})]
     spark.conf.set("spark.sql.shuffle.partitions", JOIN_TASKS)
     joined = cost(lambda: join(*rows)).wall
+    peer = cost(lambda: peer_diff(*rows)).wall
     spark.conf.unset("spark.sql.shuffle.partitions")
     every = batch_seconds(run_job(spark, config)) - idle
     yield "spark_idle_batch", idle, "s"
@@ -221,6 +230,8 @@ def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure
     yield "spark_join", joined, "s"
     yield "spark_reset_all", every, "s"
     yield "spark_reset_all_ratio", every / joined, "ratio"
+    yield "spark_peer", peer, "s"
+    yield "spark_peer_ratio", peer / every, "ratio"
 
 
 def main() -> None:

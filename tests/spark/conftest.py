@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deelog_connector.kafka import jars
+from deelog_spark import DiffJob, regions
 from deelog_spark.session import JARS_VARIABLE, session
+from tests.spark.scenes import Carried
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,3 +39,15 @@ def spark(spark_jars: str) -> Iterator[SparkSession]:
         made = session("tests")
     yield made
     made.stop()
+
+
+@pytest.fixture
+def carried_by_driver(monkeypatch: pytest.MonkeyPatch) -> Carried:
+    """Sets how many records a batch may have that the driver carries by itself, and how many resets and starts may
+    (the same, if they are not told); larger ones go to the executors."""
+
+    def carried(records: int, regions_records: int | None = None) -> None:
+        monkeypatch.setattr(DiffJob, "SMALL_RECORDS", records)
+        monkeypatch.setattr(regions, "SMALL_RECORDS", records if regions_records is None else regions_records)
+
+    return carried

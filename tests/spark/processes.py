@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from deelog_schemas.config import Config
+from deelog_spark.checkpoint import Checkpoint
 from tests.support.changes import Cache
 
 WAIT = 120.0
@@ -81,3 +82,9 @@ def until(condition: Callable[[], bool], seconds: float = WAIT) -> None:
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
         time.sleep(0.05)
+
+
+def until_read(cache: Cache) -> None:
+    """Waits until a job that runs, wherever it does, has come to the change topic's end."""
+    ends, checkpoint = cache.ends(), Checkpoint(cache.config["diff.checkpoint.location"])
+    until(lambda: (done := checkpoint.now()) is not None and done.end == ends)

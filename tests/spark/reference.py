@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,44 +32,67 @@ class Told(NamedTuple):
     cause: str
 
 
+class Follower:
+    """A plain consumer of all committed records of a topic, as far as they are there. `close()` it."""
+
+    def __init__(self, config: Config, topic: str, partitions: int) -> None:
+        self._servers, self._topic, self._partitions = ",".join(config["bootstrap.servers"]), topic, partitions
+        self._client = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "reference",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+        self._client.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+        self._reached = dict.fromkeys(range(partitions), -1)
+        self.records: list[Record] = []
+        """What was read up to now, by partition and offset."""
+
+    def read(self) -> list[Record]:
+        """Goes on to where the topic ends now; all records."""
+        ends = settled_ends(self._servers, self._topic, self._partitions)
+        while any(self._reached[p] < end for p, end in ends.items()):
+            message: Any = self._client.poll(30)
+            assert message is not None, f"{self._topic} gives nothing"
+            error = message.error()
+            if error is None:
+                place = (message.topic(), message.partition(), message.offset())
+                self.records.append(decode(*place, message.key(), message.value(), message.headers()))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                self._reached[message.partition()] = message.offset()
+        self.records.sort(key=lambda r: (r.partition, r.offset))
+        return self.records
+
+    def close(self) -> None:
+        """Lets go."""
+        self._client.close()
+
+
 def read(config: Config, topic: str, partitions: int) -> list[Record]:
     """All committed records of a topic, by partition and offset, as a plain consumer sees them."""
-    client = Consumer(
-        {
-            "bootstrap.servers": ",".join(config["bootstrap.servers"]),
-            "group.id": "reference",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    found: list[Record] = []
+    follower = Follower(config, topic, partitions)
     try:
-        settled_ends(",".join(config["bootstrap.servers"]), topic, partitions)
-        client.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-        left = set(range(partitions))
-        while left:
-            message: Any = client.poll(30)
-            assert message is not None, f"{topic} gives nothing"
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                left.discard(message.partition())
-            else:
-                place = (message.topic(), message.partition(), message.offset())
-                found.append(decode(*place, message.key(), message.value(), message.headers()))
+        return follower.read()
     finally:
-        client.close()
-    return sorted(found, key=lambda r: (r.partition, r.offset))
+        follower.close()
 
 
-def expected(config: Config, partitions: int, start: Mapping[int, int] | None = None) -> dict[int, list[Told]]:
+def expected(
+    config: Config,
+    partitions: int,
+    start: Mapping[int, int] | None = None,
+    records: Sequence[Record] | None = None,
+) -> dict[int, list[Told]]:
     """What a reader that was there from the first record on tells, by segment, in order.
 
     One that begins without state at the offsets `start` tells first what each segment has come to there; of one in an
-    open reset nothing, until that ends.
+    open reset nothing, until that ends. `records` are those of a topic that holds fewer by now.
     """
     codec = codec_of(config)
     start = start or {}
@@ -78,7 +101,7 @@ def expected(config: Config, partitions: int, start: Mapping[int, int] | None = 
         key = codec.decode_key(record.key)
         return key, None if record.value is None else codec.decode_value(record.value).after
 
-    records = read(config, config.topics.changes, partitions)
+    records = read(config, config.topics.changes, partitions) if records is None else records
     readers = {record.header.segment: SegmentReader(record.header.segment) for record in records}
     told: dict[int, list[Told]] = defaultdict(list)
 
@@ -103,12 +126,13 @@ def expected(config: Config, partitions: int, start: Mapping[int, int] | None = 
     return dict(told)
 
 
-def in_topic(config: Config, partitions: int) -> dict[int, list[Told]]:
-    """What stands in the diff topic, by segment, in order; each delete with its tombstone right behind it."""
+def in_topic(config: Config, partitions: int, records: Sequence[Record] | None = None) -> dict[int, list[Told]]:
+    """What stands in the diff topic, by segment, in order; each delete with its tombstone right behind it. `records`
+    are those of a topic that holds fewer by now."""
     codec = codec_of(config)
     told: dict[int, list[Told]] = defaultdict(list)
     due: Record | None = None
-    for record in read(config, config.topics.diff, partitions):
+    for record in read(config, config.topics.diff, partitions) if records is None else records:
         header = record.header
         if due is not None:
             assert (record.value, record.key) == (None, due.key), "a delete without its tombstone"

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Protocol
 
 from deelog_schemas.fold import Position
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Operation, Reason
 from tests.support.changes import Cache
+
+
+class Carried(Protocol):
+    """The fixture `carried_by_driver`."""
+
+    def __call__(self, records: int, regions_records: int | None = None) -> None:
+        """See there."""
 
 
 def scripted(cache: Cache) -> None:
@@ -82,10 +90,12 @@ def close(cache: Cache) -> None:
 
 
 class Player:
-    """Random turns; the same seed gives the same records."""
+    """Random turns; the same seed gives the same records. Without `repeats` no record says again what an older one
+    said: compaction would keep it instead of what is newer."""
 
-    def __init__(self, cache: Cache, seed: int) -> None:
+    def __init__(self, cache: Cache, seed: int, repeats: bool = True) -> None:
         self.cache, self.random = cache, random.Random(seed)
+        self._weights = (50, 12, 6, 8 if repeats else 0, 3, 16)
         self.rows: dict[int, list[bytes]] = {}
         self.past: list[tuple[int, Operation]] = []
 
@@ -109,7 +119,7 @@ class Player:
         segment = pick.randrange(cache.segments - 1)
         live = cache.live[segment]
         key = cache.key(segment, pick.randrange(5))
-        match pick.choices(("put", "delete", "lose", "repeat", "claim", "reset"), (50, 12, 6, 8, 3, 16))[0]:
+        match pick.choices(("put", "delete", "lose", "repeat", "claim", "reset"), self._weights)[0]:
             case "put":
                 cache.put(key, b"v%d" % pick.randrange(10**6), again=pick.choice((1, 1, 1, 2)))
                 self._remember(segment, key, (live.epoch, live.sequence))

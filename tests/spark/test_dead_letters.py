@@ -14,8 +14,8 @@ from deelog_schemas.envelope import Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, node_number, pack
 from deelog_schemas.operation import Operation, Reason
-from deelog_spark import DiffJob, regions
 from tests.spark.reference import held, in_parquet, in_topic, unordered
+from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import Killed, configured, die, foreign, run, signals_of, table
 from tests.spark.test_diff_loss import cut
 from tests.spark.test_status import asked
@@ -36,11 +36,6 @@ def tolerant(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Config:
         "errors_deadletterqueue_topic_replication_factor": 1,
     }
     return configured(kafka, prefix, tmp_path, **{**fields, **more})
-
-
-def by(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
-    monkeypatch.setattr(regions, "SMALL_RECORDS", size)
 
 
 def change(cache: Cache, segment: int, raw: bytes, value: bytes | None, kind: Kind = Kind.CHANGE) -> int:
@@ -111,12 +106,12 @@ def test_letters(
     prefix: str,
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    carried_by_driver: Carried,
     caplog: pytest.LogCaptureFixture,
     size: int,
 ) -> None:
     """They are the records as they were; every sink has the rest, and the keys their last good values."""
-    by(monkeypatch, size)
+    carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config)
     run(config, spark)
@@ -182,10 +177,10 @@ def test_without_headers_and_with_every_one_logged(
 
 @SIZES
 def test_reset_behind_one_in_the_same_batch(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
     """What the reset brings is compared with the key's last good value; the next one does not meet the record again."""
-    by(monkeypatch, size)
+    carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config)
     cache.put(cache.key(0, 0), b"same")
@@ -214,12 +209,12 @@ def test_inside_a_reset_it_stops(
     prefix: str,
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    carried_by_driver: Carried,
     size: int,
     kind: Kind,
 ) -> None:
     """The job, and a start over it, be that at its base: count and digest would not match."""
-    by(monkeypatch, size)
+    carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config)
     cache.put(cache.key(0, 0), b"v")
@@ -237,9 +232,9 @@ def test_inside_a_reset_it_stops(
 
 @SIZES
 def test_what_is_not_ours_stops_whatever_the_tolerance(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
-    by(monkeypatch, size)
+    carried_by_driver(size)
     for number, what in enumerate(["no header", "short header", "version", "segment", "control", "key", "value"]):
         config = tolerant(kafka, f"{prefix}{number}", tmp_path / str(number))
         cache = Cache(config, cleanup="delete" if what == "key" else "compact")  # compaction needs keys
@@ -301,10 +296,16 @@ START_POINTS = [
 
 @SIZES
 def test_start_over_a_topic_that_holds_some(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+    kafka: Broker,
+    prefix: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    carried_by_driver: Carried,
+    size: int,
 ) -> None:
     """The first start puts them aside, wherever it ends; a later one only what came since."""
-    by(monkeypatch, size)
+    carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path, on_data_loss="reset")
     cache = Cache(config)
     cache.put(cache.key(0, 0), b"good")

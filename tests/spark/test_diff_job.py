@@ -13,10 +13,11 @@ from deelog_schemas import canonical
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
-from deelog_spark import DiffJob, regions
+from deelog_spark import DiffJob
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, TopicError
 from tests.spark import scenes
 from tests.spark.reference import expected, held, in_parquet, in_topic, read, unordered
+from tests.spark.scenes import Carried
 from tests.spark.tables import Sqlite, in_table
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
@@ -64,10 +65,9 @@ def table(config: Config) -> Any:
 
 @pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
 def test_scripted(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
-    monkeypatch.setattr(regions, "SMALL_RECORDS", size)
+    carried_by_driver(size)
     config = configured(kafka, prefix, tmp_path)
     cache = Cache(config)
     run(config, spark)  # the job is there before the first record
@@ -90,10 +90,9 @@ def test_scripted(
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_batches_cut_anywhere(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, seed: int
 ) -> None:
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 45)  # some batches go through the driver, some do not
-    monkeypatch.setattr(regions, "SMALL_RECORDS", 400)  # and some resets
+    carried_by_driver(45, 400)  # some batches go through the driver, some do not
     config = configured(kafka, prefix, tmp_path, diff_max_offsets_per_trigger=30 + 30 * seed)
     cache = Cache(config)
     run(config, spark)
@@ -110,11 +109,10 @@ def test_random_batches_cut_anywhere(
 
 
 def test_places_with_blanks_in_their_names(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried
 ) -> None:
     """Checkpoint and parquet sink, through Spark's tasks."""
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 0)
-    monkeypatch.setattr(regions, "SMALL_RECORDS", 0)
+    carried_by_driver(0)
     config = configured(kafka, prefix, tmp_path / "100% of it, \u00e4 #1")
     cache = Cache(config)
     run(config, spark)
@@ -305,9 +303,9 @@ FOREIGN = ["no header", "short header", "version", "kind", "segment", "value", "
 
 @pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
 def test_foreign_records_stop_the_job(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
+    carried_by_driver(size)
     for number, what in enumerate(FOREIGN if size else ["no header", "value"]):
         config = configured(kafka, f"{prefix}{number}", tmp_path / str(number))
         cache = Cache(config)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,11 +24,12 @@ from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, unpack
 from deelog_schemas.keys import partition_of, segment_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import ON_CHANGES, Record, decode
-from deelog_spark import DiffJob, frames, regions
-from deelog_spark.checkpoint import Checkpoint
+from deelog_spark import DiffJob, frames
 from deelog_spark.writer import Written
 from tests.spark.history import TURNS, History, Turn
+from tests.spark.processes import until_read
 from tests.spark.reference import Told, expected, held, in_topic
+from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
@@ -190,13 +190,13 @@ def test_generated_topics(
     tmp_path: Path,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
+    carried_by_driver: Carried,
     small: bool,
     segments: int,
 ) -> None:
     """Cut into batches anywhere, with restarts between parts, and started over at the end."""
     if not small:
-        monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 0)
-        monkeypatch.setattr(regions, "SMALL_RECORDS", 0)
+        carried_by_driver(0)
 
     made = 0
     passed: list[bool] = []
@@ -244,11 +244,10 @@ def test_generated_topics(
 
 @pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
 def test_all_segments_reset_in_one_batch(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, size: int
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
     """Each with changes before, inside and behind it, all begun before the first ends."""
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
-    monkeypatch.setattr(regions, "SMALL_RECORDS", size)
+    carried_by_driver(size)
     config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"), segment_count=64)
     cache = Cache(config, 3)
     keys = [[cache.key(segment, n) for n in range(4)] for segment in range(64)]
@@ -279,11 +278,10 @@ def test_all_segments_reset_in_one_batch(
 
 
 def test_two_caches_on_one_application(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried
 ) -> None:
     """At the same time, through the same workers."""
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", 0)
-    monkeypatch.setattr(regions, "SMALL_RECORDS", 0)
+    carried_by_driver(0)
     configs = [
         config_of(kafka.bootstrap, f"{prefix}{n}", str(tmp_path / f"{n}"), diff_max_offsets_per_trigger=300)
         for n in range(2)
@@ -297,19 +295,8 @@ def test_two_caches_on_one_application(
             topic.play(80)
             topic.settle()
         for topic, config in zip(topics, configs, strict=True):
-            until_read(topic, config)
+            until_read(topic.cache)
             check(topic, config, {})
     finally:
         for job in jobs:
             job.stop()
-
-
-def until_read(topic: Topic, config: Config) -> None:
-    """Waits until a job that runs has come to the topic's end."""
-    ends, read = topic.cache.ends(), None
-    deadline = time.monotonic() + 120
-    while read != ends:
-        assert time.monotonic() < deadline, f"{read} of {ends}"
-        time.sleep(0.1)
-        done = Checkpoint(config["diff.checkpoint.location"]).now()
-        read = None if done is None else done.end

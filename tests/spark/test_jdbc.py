@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from deelog_schemas.config import Config
-from deelog_spark import DiffJob, jdbc, regions
+from deelog_spark import DiffJob, jdbc
 from deelog_spark.errors import BusyError, DiffError, SinkError
 from deelog_spark.jdbc import JdbcSink
 from tests.spark import scenes
 from tests.spark.processes import until
 from tests.spark.reference import expected, held, in_topic
+from tests.spark.scenes import Carried
 from tests.spark.tables import Database, OnPostgres, Sqlite, in_table
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
@@ -67,10 +68,9 @@ def on_one_table(config: Config, database: Database) -> None:
 @pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
 def test_what_the_cache_holds(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, postgres: Postgres, size: int,
-    monkeypatch: pytest.MonkeyPatch,
+    carried_by_driver: Carried,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", size)
-    monkeypatch.setattr(regions, "SMALL_RECORDS", size)
+    carried_by_driver(size)
     database = OnPostgres(postgres)
     config = configured(kafka.bootstrap, prefix, tmp_path, database, diff_max_offsets_per_trigger=150)
     cache = Cache(config)

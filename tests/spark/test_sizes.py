@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deelog_schemas.keys import segment_of
-from deelog_spark import DiffJob, frames, regions
+from deelog_spark import frames
 from deelog_spark.kafka import Cluster
 from deelog_spark.rows import CHANGE, Row
 from tests.spark.reference import expected, in_topic
+from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import check, configured, run
 from tests.support.changes import Cache
 from tests.support.kafka import Broker
@@ -29,14 +30,13 @@ def test_large_values_of_a_short_key(
     prefix: str,
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    carried_by_driver: Carried,
     size: int,
     largest: str,
     small: int,
 ) -> None:
     """Changes as large as the change topic takes, and the difference of a reset, which holds two such values."""
-    monkeypatch.setattr(DiffJob, "SMALL_RECORDS", small)
-    monkeypatch.setattr(regions, "SMALL_RECORDS", small)
+    carried_by_driver(small)
     config = configured(kafka, prefix, tmp_path)
     cache = Cache(config, max_message_bytes=largest)
     run(config, spark)

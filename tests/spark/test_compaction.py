@@ -1,0 +1,91 @@
+"""Topics that Kafka compacts while the job runs, and while it is away: a real broker whose cleaner is in a hurry."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from deelog_spark import DiffJob
+from deelog_spark.checkpoint import Checkpoint
+from tests.spark.processes import until, until_read
+from tests.spark.reference import Follower, expected, held, in_topic, read
+from tests.spark.scenes import Player
+from tests.spark.test_diff_job import run
+from tests.support.changes import Cache, config_of
+from tests.support.kafka import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LAG_MS = 4_000
+"""Older records may go at any time."""
+HURRY = {"segment.ms": "200", "min.cleanable.dirty.ratio": "0.001"}
+
+
+def alter(cache: Cache, kind: ResourceType, name: str, settings: dict[str, str]) -> None:
+    """Sets what a broker or topic is to do from now on."""
+    entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in settings.items()]
+    for future in cache.admin.incremental_alter_configs(
+        [ConfigResource(kind, name, incremental_configs=entries)]
+    ).values():
+        future.result(30)
+
+
+def test_compacted_while_the_job_runs_and_while_it_is_away(
+    own_kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The job tells what a reader tells that saw every record; one that starts over tells what is new, and no more."""
+    config = config_of(own_kafka.bootstrap, prefix, str(tmp_path / "cp"), reader_max_lag_ms=LAG_MS, segment_count=16)
+    cache = Cache(config, min_compaction_lag_ms=str(LAG_MS), delete_retention_ms=str(LAG_MS))
+    (broker,) = cache.admin.list_topics(timeout=30).brokers
+    alter(cache, ResourceType.BROKER, str(broker), {"log.cleaner.backoff.ms": "100"})
+    alter(cache, ResourceType.TOPIC, config.topics.changes, HURRY)
+    player = Player(cache, 5, repeats=False)
+
+    def play() -> None:
+        """Leaves no reset open: one that is older than the lag cannot be read again."""
+        for _ in range(20):
+            player.turn()
+        player.finish()
+
+    job = DiffJob(config, spark)
+    names = (config.topics.changes, config.topics.diff)
+    try:
+        job.start()
+        alter(cache, ResourceType.TOPIC, config.topics.diff, HURRY)
+        changes, diff = followers = [Follower(config, name, cache.partitions) for name in names]
+
+        def gone() -> bool:
+            """Whether most of either topic is."""
+            play()
+            until_read(cache)
+            seen = [len(follower.read()) for follower in followers]
+            return all(len(read(config, n, cache.partitions)) < s / 2 for n, s in zip(names, seen, strict=True))
+
+        until(gone)
+    finally:
+        job.stop()
+    wanted = expected(config, cache.partitions, records=changes.read())
+    assert in_topic(config, cache.partitions, records=diff.read()) == wanted
+    assert {row.cause for rows in wanted.values() for row in rows} == {"change", "reset"}
+
+    before = held(in_topic(config, cache.partitions, records=diff.records))
+    ends = {record.partition: record.offset for record in diff.records}
+    play()
+    state = Checkpoint(config["diff.checkpoint.location"]).now()
+    assert state is not None
+    until(lambda: time.time() * 1000 > state.written_ms + LAG_MS)
+    run(config, spark)
+    rest = [record for record in diff.read() if record.offset > ends[record.partition]]
+    new = in_topic(config, cache.partitions, records=rest)
+    after = {key: (entry.value, entry.expires_at) for key, entry in cache.entries().items()}
+    stored = {key: (row.value, row.expires_at) for key, row in before.items()}
+    changed = {key for key in stored.keys() | after.keys() if stored.get(key) != after.get(key)}
+    assert sorted(row.key for rows in new.values() for row in rows) == sorted(changed)
+    found = held(in_topic(config, cache.partitions, records=diff.records))
+    assert {key: (row.value, row.expires_at) for key, row in found.items()} == after
+    for follower in followers:
+        follower.close()
