@@ -2,13 +2,14 @@
 
     python -m benchmarks.bench_spark [--json] [--records 1000000] [--segments 256] [--partitions 4]
 
-`spark_steady_ratio` is the CPU (JVM and Python) of walking a topic by its headers over that of reading it into nothing;
-`spark_diff_ratio` with the diff topic written, exactly once. All keys of the topic are live afterwards. Then
-one segment is reset, and all of them: `spark_reset_one_ratio` is the seconds that the reset adds, half a second aside,
-over a bare scan of the one partition of the diff topic that it must read, each the second time (`spark_reset_first` is
-the first reset of a job); `spark_reset_all_ratio` those of all resets over a shuffled-hash full outer join of the same
-rows, each the first time. A batch without records behind is taken off. `spark_peer_ratio` is how much longer
-spark-extension's `diff` takes for the same two snapshots.
+`spark_steady_ratio` is the CPU (JVM and Python) of walking a topic by its headers over that of reading it into nothing,
+each the second time, when the JVM is warm; `spark_diff_ratio` with the diff topic written, exactly once. All keys of
+the topic are live afterwards. Then one segment is reset, and all of them: `spark_reset_one_ratio` is the seconds that
+the reset adds, half a second aside, over a bare scan of the one partition of the diff topic that it must read, each the
+second time (`spark_reset_first` is the first reset of a job); `spark_reset_all_ratio` those of all resets over a
+shuffled-hash full outer join of the same rows, each the first time. A batch without records behind is taken off.
+`spark_peer_all_ratio` and `spark_peer_one_ratio` are how much longer spark-extension's `diff` takes for the two
+snapshots: it knows of no segments, and compares them whole.
 """
 
 from __future__ import annotations
@@ -184,13 +185,17 @@ def measure(bootstrap: str, records: int, segments: int, partitions: int, folder
     run_job(spark, config)
     shutil.copytree(place, saved)
     fill(cache, records)
-    into_nothing(spark, config, partitions, folder)
 
+    def from_saved(run: Callable[[SparkSession, Config], Any]) -> Cost:
+        shutil.rmtree(place)
+        shutil.copytree(saved, place)
+        return cost(lambda: run(spark, config))
+
+    into_nothing(spark, config, partitions, folder)
     floor = cost(lambda: into_nothing(spark, config, partitions, folder))
-    filtered = cost(lambda: steady(spark, config))
-    shutil.rmtree(place)
-    saved.rename(place)
-    written = cost(lambda: run_job(spark, config))
+    from_saved(steady)
+    filtered = from_saved(steady)
+    written = from_saved(run_job)
     yield "spark_nothing", floor.cpu / records * 1e6, "us"
     yield "spark_steady", filtered.cpu / records * 1e6, "us"
     yield "spark_diff", written.cpu / records * 1e6, "us"
@@ -231,7 +236,8 @@ def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure
     yield "spark_reset_all", every, "s"
     yield "spark_reset_all_ratio", every / joined, "ratio"
     yield "spark_peer", peer, "s"
-    yield "spark_peer_ratio", peer / every, "ratio"
+    yield "spark_peer_all_ratio", peer / every, "ratio"
+    yield "spark_peer_one_ratio", peer / one, "ratio"
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -54,10 +53,6 @@ _CHUNK: Final = 5_000
 _SCHEMA: Final = pa.schema(
     [("offset", pa.int64()), *((name, pa.binary()) for name in ("header", "control", "key", "value"))]
 )
-_SCHEMA_OF_BOTH: Final = pa.schema([("old", pa.bool_()), *_SCHEMA])
-"""What is put away: `old` is what the diff topic tells."""
-_ROW_BYTES: Final = 300
-"""Of a record beside key and value, about, as Python holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +184,11 @@ class Task:
         codec, tolerant = frames.codec_of(self.config), frames.tolerant(self.config)
         renderer = Renderer(codec)
         for partition in partitions:
-            with closing(Shelf(_SCHEMA_OF_BOTH)) as shelf:
-                for region in self.regions:
+            with Shelf(_SCHEMA) as old, Shelf(_SCHEMA) as new:
+                for shelf, region in zip((old, new), self.regions, strict=True):
                     self._put(shelf, region, partition, reader)
-                for raw, table in shelf.take():
-                    many = pc.sum(table["old"]).as_py()
-                    both = table.drop_columns(["old"])
-                    tables = Tables(both.slice(0, many), both.slice(many), partition, self.layout, codec, tolerant)
+                for raw in sorted(old.names() | new.names(), key=lambda raw: raw or b""):
+                    tables = Tables(old.take(raw), new.take(raw), partition, self.layout, codec, tolerant)
                     yield from frames.batches_of(self._segment(raw, tables, partition, renderer))
 
     def run_there(self, partitions: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -204,16 +197,27 @@ class Task:
             yield from self.run(partitions, reader)
 
     def _put(self, shelf: Shelf, region: Region, partition: int, reader: Reader) -> None:
-        old, every = region is self.regions[0], len(self.wanted) == self.layout.segments
-        mine = {number.to_bytes(4, "big") for number in self.wanted}
-        for message in reader.read(region.topic, partition, region.begin[partition], region.end[partition]):
-            header, control = headers_of(message)
-            raw = header[4:8] if header is not None and len(header) == SIZE else None
+        """What the region holds of the wanted segments, by their numbers as a header has them."""
+        every = len(self.wanted) == self.layout.segments
+        mine = {number.to_bytes(4, "big") for number in self.wanted} | {None}
+        for messages in reader.chunks(region.topic, partition, region.begin[partition], region.end[partition]):
+            told = list(map(headers_of, messages))
             # What is not ours is taken as well, to say so.
-            if raw in mine or raw is None or every:
-                key, value = message.key(), message.value()
-                size = _ROW_BYTES + len(key or b"") + len(value or b"")
-                shelf.put(raw, (old, message.offset(), header, control, key, value), size)
+            names = [h[4:8] if h is not None and len(h) == SIZE else None for h, _ in told]
+            if not every:
+                chosen = [row for row, name in enumerate(names) if name in mine]
+                names, told = [names[row] for row in chosen], [told[row] for row in chosen]
+                messages = [messages[row] for row in chosen]
+            if not names:
+                continue
+            columns = (
+                [message.offset() for message in messages],
+                *zip(*told, strict=True),
+                [message.key() for message in messages],
+                [message.value() for message in messages],
+            )
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+            shelf.put(pa.array(names, pa.binary()), pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
 
     def _segment(self, raw: bytes | None, tables: Tables, partition: int, renderer: Renderer) -> list[Row]:
         number = -1 if raw is None else int.from_bytes(raw, "big")
