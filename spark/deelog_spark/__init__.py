@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deelog_spark.job import DiffJob
-    from deelog_spark.reading import changes, collapse, latest
+    from deelog_spark.reading import changes, collapse, latest, real_time
 
-__all__ = ["DiffJob", "changes", "collapse", "latest"]
+__all__ = ["DiffJob", "changes", "collapse", "latest", "real_time"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
         from deelog_spark.job import DiffJob
 
         return DiffJob
-    if name in ("changes", "collapse", "latest"):
+    if name in ("changes", "collapse", "latest", "real_time"):
         from deelog_spark import reading
 
         return getattr(reading, name)

@@ -7,6 +7,7 @@ one scan, one aggregation, in the JVM. The last one; it tells what the job has t
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,36 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     return decoded(_differences(cut(raw), config, tombstones=False), config)
 
 
+def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> dict[str, str]:
+    """What makes a query over `changes()` one of Spark's real-time mode: `.trigger(**real_time(spark, config))`.
+
+    Rows arrive some milliseconds behind their commit instead of a micro-batch later; `every` is how often the query
+    writes its checkpoint. Spark's limits: output mode `update`, no `foreachBatch`, no Python in the query, sinks Kafka,
+    `foreach`, console and memory, each of which gets what came since the last checkpoint again after a failure.
+
+    Checked here is what Spark does not check: a task stays on each partition of the diff topic for good, and partitions
+    beyond the application's task slots would deliver nothing, in silence. Keep the slots free of other queries. Raises
+    `DiffError` where they do not suffice, through Spark Connect, which does not tell them, and before Spark 4.2;
+    `TopicError` where there is no diff topic.
+    """
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise DiffError("real-time mode is not offered through Spark Connect, which does not tell the task slots")
+    if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
+        raise DiffError(
+            f"real-time mode needs PySpark 4.2 or newer, this is {spark.version}: use a micro-batch trigger"
+        )
+    partitions, slots = _diff_partitions(config), spark.sparkContext.defaultParallelism
+    if slots < partitions:
+        raise DiffError(
+            f"real-time mode needs a task slot for each of the {partitions} partitions of {config.topics.diff}, this "
+            f"application has {slots}: start it with more cores (local[{partitions}], --total-executor-cores), or use "
+            "a micro-batch trigger"
+        )
+    return {"realTime": every}
+
+
 def collapse(rows: DataFrame) -> DataFrame:
     """The last difference of each key, for a MERGE in a `foreachBatch` of your own: a batch DataFrame.
 
@@ -67,12 +98,9 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     from pyspark.sql import functions as F
 
     topic = config.topics.diff
+    partitions = _diff_partitions(config)
     cluster = Cluster(config)
     try:
-        try:
-            partitions = cluster.layout(topic).partitions
-        except TopicError as error:
-            raise TopicError(f"topic {topic} does not exist: run the job that writes it first (deelog diff)") from error
         begins, ends = cluster.begins(topic, partitions), cluster.ends(topic, partitions)
         if as_of is not None:
             _check_as_of(cluster, topic, as_of, begins, ends)
@@ -98,6 +126,17 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
         "partition",
         "offset",
     )
+
+
+def _diff_partitions(config: Config) -> int:
+    topic = config.topics.diff
+    cluster = Cluster(config)
+    try:
+        return cluster.layout(topic).partitions
+    except TopicError as error:
+        raise TopicError(f"topic {topic} does not exist: run the job that writes it first (deelog diff)") from error
+    finally:
+        cluster.close()
 
 
 def _bounded(

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
-from deelog_spark import changes, collapse, latest
+from deelog_spark import DiffJob, changes, collapse, latest, real_time
 from deelog_spark.errors import DiffError, LossError, TopicError
 from tests.spark import scenes
+from tests.spark.processes import until
 from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import configured, run
-from tests.support.changes import Cache, settled_ends
+from tests.support.changes import Cache, config_of, settled_ends
 from tests.support.kafka import Broker
 
 if TYPE_CHECKING:
@@ -177,3 +180,50 @@ def test_what_is_not_ours_stops_the_question(kafka: Broker, prefix: str, tmp_pat
     found: Any = latest(spark, config)
     with pytest.raises(Exception, match="was not written by the diff job of this version"):
         found.collect()
+
+
+def test_real_time_mode_delivers_every_partition(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """While the query's one batch runs, whose end a micro-batch would wait for. It holds all task slots: the job, which
+    carries small batches itself, works beside it."""
+    config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"))
+    cache, out = Cache(config), f"{prefix}-out"
+    cache.admin.create_topics([NewTopic(out, 1)])[out].result(30)
+    keys = {cache.key(segment, 0) for segment in range(cache.segments)}
+    seen = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": out})
+    seen.assign([TopicPartition(out, 0, 0)])
+    job = DiffJob(config, spark).start()
+    try:
+        rows = changes(spark, config).selectExpr("key", "op AS value")
+        sink = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": out, "checkpointLocation": str(tmp_path / "out")}
+        writing = rows.writeStream.format("kafka").options(**sink).outputMode("update")
+        query = writing.trigger(**real_time(spark, config, "5 minutes")).start()
+        try:
+            for key in keys:
+                cache.put(key, b"v")
+            found: set[Any] = set()
+
+            def all_seen() -> bool:
+                found.update(message.key() for message in seen.consume(100, 0.1))
+                return found >= keys or not query.isActive
+
+            until(all_seen)
+            assert (query.exception(), found, query.lastProgress) == (None, keys, None)
+        finally:
+            query.stop()
+    finally:
+        job.stop()
+        seen.close()
+
+
+def test_real_time_mode_without_a_slot_for_each_partition_is_refused(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    with pytest.raises(TopicError, match="does not exist: run the job that writes it first"):
+        real_time(spark, config)
+    Cache(config, 3)
+    run(config, spark)
+    with pytest.raises(DiffError, match=r"a task slot for each of the 3 partitions .* has 2: .*local\[3\]"):
+        real_time(spark, config)
