@@ -43,8 +43,8 @@ from tests.support.changes import Cache, config_of, settled_ends
 
 VALUE = b"v" * 100
 WRITTEN_AT_ONCE = 10_000
-JOIN_TASKS = 8
-"""The peer's hash maps must fit into memory: of each of 2 tasks they do not."""
+RECORDS_PER_JOIN_TASK = 125_000
+"""The peer's hash maps must fit into memory."""
 MEMORY = "3g"
 """Of the JVM, for the peer's sake; the job itself has 1g."""
 FREE_SECONDS = 0.5
@@ -202,10 +202,10 @@ def measure(bootstrap: str, records: int, segments: int, partitions: int, folder
     yield "spark_steady_ratio", filtered.cpu / floor.cpu, "ratio"
     yield "spark_diff_ratio", written.cpu / floor.cpu, "ratio"
     yield "spark_diff_rate", records / written.wall, "records/s"
-    yield from resets(spark, config, cache)
+    yield from resets(spark, config, cache, records)
 
 
-def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure]:
+def resets(spark: SparkSession, config: Config, cache: Cache, records: int) -> Iterator[Figure]:
     """A reset of one segment, then of all, with every key live."""
     told, changes, everywhere = config.topics.diff, config.topics.changes, list(range(cache.partitions))
 
@@ -222,7 +222,7 @@ def resets(spark: SparkSession, config: Config, cache: Cache) -> Iterator[Figure
     for segment in range(cache.segments):
         cache.reset(segment)
     rows = [scan(spark, config, changes, everywhere, begin), scan(spark, config, told, everywhere, {})]
-    spark.conf.set("spark.sql.shuffle.partitions", JOIN_TASKS)
+    spark.conf.set("spark.sql.shuffle.partitions", max(2, records // RECORDS_PER_JOIN_TASK))
     joined = cost(lambda: join(*rows)).wall
     peer = cost(lambda: peer_diff(*rows)).wall
     spark.conf.unset("spark.sql.shuffle.partitions")

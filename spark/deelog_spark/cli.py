@@ -45,7 +45,7 @@ _OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "d
 def diff(paths: tuple[Path, ...], available_now: bool, progress: bool, ask: bool, as_json: bool) -> None:
     """Turn a cache's change topic into <topic>.diff: creates, updates and deletes, each once.
 
-    Prints one line once it runs and stops cleanly on SIGTERM and Ctrl-C. On a record that is not deelog's it prints
+    Prints a line once it runs and stops cleanly on SIGTERM and Ctrl-C. On a record that is not deelog's it prints
     topic, partition and offset with the remedy and exits non-zero. Of several caches the first that fails ends all, and
     its exit code is the command's.
     """

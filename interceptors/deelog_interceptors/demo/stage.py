@@ -87,7 +87,9 @@ class Stage:
         self.diff_restarts += 1
         if self.diff_restarts > self.most_diff_restarts:
             self.diff.must_run()
-        self.show.say(f"the Spark job ended with exit code {self.diff.exit_code}; starting it again")
+        # One that was killed says nothing of it.
+        why = f"; its log {self.diff.tail()}" if (self.diff.exit_code or 0) > 0 else ""
+        self.show.say(f"the Spark job ended with exit code {self.diff.exit_code}; starting it again{why}")
         self.diff.start()
 
 
