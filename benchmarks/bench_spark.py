@@ -43,7 +43,7 @@ from tests.support.changes import Cache, config_of, settled_ends
 
 VALUE = b"v" * 100
 WRITTEN_AT_ONCE = 10_000
-RECORDS_PER_JOIN_TASK = 125_000
+RECORDS_PER_JOIN_TASK = 50_000
 """The peer's hash maps must fit into memory."""
 MEMORY = "3g"
 """Of the JVM, for the peer's sake; the job itself has 1g."""
@@ -218,23 +218,23 @@ def resets(spark: SparkSession, config: Config, cache: Cache, records: int) -> I
     drop(scan(spark, config, told, [partition], {}))
     bare = cost(lambda: drop(scan(spark, config, told, [partition], {}))).wall
     first, one = (batch_of(lambda: cache.reset(1)) - idle for _ in range(2))
-    begin = settled_ends(config["bootstrap.servers"][0], changes, cache.partitions)
-    for segment in range(cache.segments):
-        cache.reset(segment)
-    rows = [scan(spark, config, changes, everywhere, begin), scan(spark, config, told, everywhere, {})]
-    spark.conf.set("spark.sql.shuffle.partitions", max(2, records // RECORDS_PER_JOIN_TASK))
-    joined = cost(lambda: join(*rows)).wall
-    peer = cost(lambda: peer_diff(*rows)).wall
-    spark.conf.unset("spark.sql.shuffle.partitions")
-    every = batch_seconds(run_job(spark, config)) - idle
     yield "spark_idle_batch", idle, "s"
     yield "spark_scan", bare, "s"
     yield "spark_reset_first", first, "s"
     yield "spark_reset_one", one, "s"
     yield "spark_reset_one_ratio", (one - FREE_SECONDS) / bare, "ratio"
-    yield "spark_join", joined, "s"
+    begin = settled_ends(config["bootstrap.servers"][0], changes, cache.partitions)
+    for segment in range(cache.segments):
+        cache.reset(segment)
+    rows = [scan(spark, config, changes, everywhere, begin), scan(spark, config, told, everywhere, {})]
+    every = batch_seconds(run_job(spark, config)) - idle
     yield "spark_reset_all", every, "s"
+    spark.conf.set("spark.sql.shuffle.partitions", max(2, records // RECORDS_PER_JOIN_TASK))
+    joined = cost(lambda: join(*rows)).wall
+    yield "spark_join", joined, "s"
     yield "spark_reset_all_ratio", every / joined, "ratio"
+    peer = cost(lambda: peer_diff(*rows)).wall
+    spark.conf.unset("spark.sql.shuffle.partitions")
     yield "spark_peer", peer, "s"
     yield "spark_peer_all_ratio", peer / every, "ratio"
     yield "spark_peer_one_ratio", peer / one, "ratio"
@@ -249,11 +249,12 @@ def main() -> None:
     given = options.parse_args()
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-memory {MEMORY} pyspark-shell")
     with kafka() as bootstrap, tempfile.TemporaryDirectory() as folder:
-        figures = []
-        for figure in measure(bootstrap, given.records, given.segments, given.partitions, Path(folder)):
-            figures.append(figure)
-            _tell("{} {:.4g} {}\n".format(*figure))
-    show(figures, given.json)
+        figures = measure(bootstrap, given.records, given.segments, given.partitions, Path(folder))
+        if given.json:
+            show(list(figures), as_json=True)
+        for figure in figures:  # as they come: the last ones of a large topic take their time
+            show([figure], as_json=False)
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":
