@@ -181,6 +181,9 @@ class Task:
 
     def run(self, partitions: Iterable[int], reader: Reader) -> Iterator[pa.RecordBatch]:
         """What the work makes of each segment, and STATE or ERROR of it."""
+        yield from frames.batches_of(self._rows(partitions, reader))
+
+    def _rows(self, partitions: Iterable[int], reader: Reader) -> Iterator[Row]:
         codec, tolerant = frames.codec_of(self.config), frames.tolerant(self.config)
         renderer = Renderer(codec)
         for partition in partitions:
@@ -189,7 +192,7 @@ class Task:
                     self._put(shelf, region, partition, reader)
                 for raw in sorted(old.names() | new.names(), key=lambda raw: raw or b""):
                     tables = Tables(old.take(raw), new.take(raw), partition, self.layout, codec, tolerant)
-                    yield from frames.batches_of(self._segment(raw, tables, partition, renderer))
+                    yield from self._segment(raw, tables, partition, renderer)
 
     def run_there(self, partitions: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """The same in a task."""
