@@ -36,7 +36,7 @@ demo: java setup ## show the product on this machine (ARGS="--faults all", see `
 # Tests mostly wait: for brokers, for Spark, for timeouts. Each worker has a Kafka of its own.
 WORKERS ?= 2
 test: java setup ## all tests, with a real Kafka and a real Spark (ARGS="-k name")
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 images: setup ## base images of docker-compose.yml where no image registry is reached (Docker, debootstrap, root)
 	@tools/images/build.sh $(ARGS)

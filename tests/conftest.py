@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from deelog_connector.kafka.jars import fetch
 from tests.support.kafka import Broker, running_broker
@@ -27,14 +29,28 @@ def _file(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs Kafka or Spark by the fixtures that it takes, and what one worker is to run (a file, or all that
-    is crowded) for `--dist loadgroup`."""
+    """Mark what needs Kafka or Spark by the fixtures that it takes."""
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKERS:
                 item.add_marker(_MARKERS[fixture])
-        name = _file(item)
-        item.add_marker(pytest.mark.xdist_group("crowded" if name in _CROWDED else name))
+
+
+class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types
+    """A worker runs a whole file, or all that is crowded.
+
+    Not by `--dist loadgroup`: pytest-xdist 3.8 writes the group into what pytest 9.2 no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = nodeid.split("::")[0].removeprefix("tests/")
+        return "crowded" if name in _CROWDED else name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """See `_Scheduling`."""
+    return _Scheduling(config, log)
 
 
 class _LongestFirst:
