@@ -131,6 +131,6 @@ $(BIN)/uv: | python
 		"and try again." >&2; exit 1; }
 
 $(STAMP): requirements.lock pyproject.toml $(BIN)/uv
-	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch $@
