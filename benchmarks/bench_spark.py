@@ -253,6 +253,7 @@ def main() -> None:
         figures = measure(bootstrap, given.records, given.segments, given.partitions, Path(folder))
         if given.json:
             show(list(figures), as_json=True)
+            return
         for figure in figures:  # as they come: the last ones of a large topic take their time
             show([figure], as_json=False)
             sys.stdout.flush()

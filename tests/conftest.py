@@ -23,8 +23,10 @@ _CROWDED = ("chaos/test_chaos.py", "demo/test_demo.py", "spark/test_cluster.py",
 """Each of these starts a dozen processes: two of them at once would be a test of the machine."""
 
 
-def _file(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).as_posix()
+def _group(nodeid: str) -> str:
+    """What one worker runs: a file, or all that is crowded."""
+    name = nodeid.split("::")[0].removeprefix("tests/")
+    return "crowded" if name in _CROWDED else name
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,14 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types
-    """A worker runs a whole file, or all that is crowded.
+    """By `_group`.
 
     Not by `--dist loadgroup`: pytest-xdist 3.8 writes the group into what pytest 9.2 no longer reads.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        name = nodeid.split("::")[0].removeprefix("tests/")
-        return "crowded" if name in _CROWDED else name
+        return _group(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,7 +59,7 @@ class _LongestFirst:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: _file(item) not in _CROWDED)
+        items.sort(key=lambda item: _group(item.nodeid) != "crowded")
 
 
 def pytest_configure(config: pytest.Config) -> None:

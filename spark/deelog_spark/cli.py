@@ -59,13 +59,13 @@ def diff(paths: tuple[Path, ...], available_now: bool, progress: bool, ask: bool
     if show is None:
         logging.getLogger("deelog.diff").setLevel(logging.INFO)
     jobs = Jobs()
-    _stop_on_signals(jobs)
     try:
         configs = [load(path, "diff") for path in paths]
         if ask:
             for config in configs:
                 _tell(status(config), as_json)
             return
+        _stop_on_signals(jobs)
         jobs.run(configs, available_now, show)
     except DeelogError as error:
         if not jobs.stopping:

@@ -174,11 +174,6 @@ class DiffJob:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
-    @property
-    def stopping(self) -> bool:
-        """Whether somebody asked for the end."""
-        return self._stopping
-
     def request_stop(self) -> None:
         """Asks for the end: no further batch begins and `await_termination` returns. Safe in a signal handler."""
         self._stopping = True

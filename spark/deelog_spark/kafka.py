@@ -323,23 +323,22 @@ class Cluster:
         return {name: entry.value for name, entry in answer[resource].result(REQUEST_SECONDS).items()}
 
     @RETRYING.wraps
-    def create(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> None:
-        """Creates a topic; no error where somebody else just did."""
+    def create(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> Layout:
+        """Creates a topic, unless somebody else just did; what it looks like."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=settings)
         try:
             self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result(REQUEST_SECONDS)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-        self.layout(topic, wait=REQUEST_SECONDS)
+        return self.layout(topic, wait=REQUEST_SECONDS)
 
     def ensure(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> Layout:
         """What a topic looks like, created so where it is not there; one that is there stays as it is."""
         try:
             return self.layout(topic)
         except TopicError:
-            self.create(topic, partitions, replication, settings)
-            return self.layout(topic)
+            return self.create(topic, partitions, replication, settings)
 
     @RETRYING.wraps
     def alter(self, topic: str, settings: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,6 +20,7 @@ from deelog_schemas.header import Kind
 from deelog_spark.errors import DiffError, LossError, TopicError
 from deelog_spark.frames import cut, decoded, kafka_options
 from deelog_spark.kafka import Cluster
+from deelog_spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,13 +55,15 @@ def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> 
     """
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    if type(spark).__module__.startswith("pyspark.sql.connect."):
+    if is_connect(spark):
         raise DiffError("real-time mode is not offered through Spark Connect, which does not tell the task slots")
     if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
         raise DiffError(
             f"real-time mode needs PySpark 4.2 or newer, this is {spark.version}: use a micro-batch trigger"
         )
-    partitions, slots = _diff_partitions(config), spark.sparkContext.defaultParallelism
+    with closing(Cluster(config)) as cluster:
+        partitions = _diff_partitions(cluster, config)
+    slots = spark.sparkContext.defaultParallelism
     if slots < partitions:
         raise DiffError(
             f"real-time mode needs a task slot for each of the {partitions} partitions of {config.topics.diff}, this "
@@ -98,15 +102,12 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     from pyspark.sql import functions as F
 
     topic = config.topics.diff
-    partitions = _diff_partitions(config)
-    cluster = Cluster(config)
-    try:
+    with closing(Cluster(config)) as cluster:
+        partitions = _diff_partitions(cluster, config)
         begins, ends = cluster.begins(topic, partitions), cluster.ends(topic, partitions)
         if as_of is not None:
             _check_as_of(cluster, topic, as_of, begins, ends)
             ends = dict(as_of)
-    finally:
-        cluster.close()
 
     records = _bounded(spark, config, topic, begins, ends)
     columns = ("header", "value", "cause", "offset")
@@ -128,15 +129,12 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     )
 
 
-def _diff_partitions(config: Config) -> int:
+def _diff_partitions(cluster: Cluster, config: Config) -> int:
     topic = config.topics.diff
-    cluster = Cluster(config)
     try:
         return cluster.layout(topic).partitions
     except TopicError as error:
         raise TopicError(f"topic {topic} does not exist: run the job that writes it first (deelog diff)") from error
-    finally:
-        cluster.close()
 
 
 def _bounded(

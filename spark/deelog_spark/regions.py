@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -187,7 +188,7 @@ class Task:
         codec, tolerant = frames.codec_of(self.config), frames.tolerant(self.config)
         renderer = Renderer(codec)
         for partition in partitions:
-            with Shelf(_SCHEMA) as old, Shelf(_SCHEMA) as new:
+            with closing(Shelf(_SCHEMA)) as old, closing(Shelf(_SCHEMA)) as new:
                 for shelf, region in zip((old, new), self.regions, strict=True):
                     self._put(shelf, region, partition, reader)
                 for raw in sorted(old.names() | new.names(), key=lambda raw: raw or b""):

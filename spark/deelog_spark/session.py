@@ -41,10 +41,15 @@ _SAID_BY_US: Final = (
 )
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def refuse_connect(spark: SparkSession | None) -> None:
     """DiffError where `spark`, or without one the session that would be made, is one of Spark Connect."""
     remote = any(name in os.environ for name in _REMOTE)
-    if remote if spark is None else type(spark).__module__.startswith("pyspark.sql.connect."):
+    if remote if spark is None else is_connect(spark):
         raise DiffError(
             "the diff job does not run through Spark Connect: a batch needs the producers and the checkpoint of the "
             "process that plans it, Connect would run it on the server; start the job by spark-submit or deelog diff "

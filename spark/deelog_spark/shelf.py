@@ -21,7 +21,7 @@ _SPARK_FOLDERS: Final = "SPARK_LOCAL_DIRS"
 
 
 class Shelf:
-    """Rows of `schema` under names: bytes, or None. Put everything, then take. Call `close()`, or use `with`."""
+    """Rows of `schema` under names: bytes, or None. Put everything, then take. Call `close()`."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -63,26 +63,19 @@ class Shelf:
         """Drops everything."""
         self._file.close()
 
-    def __enter__(self) -> Shelf:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _spill(self) -> None:
         if not self._held:
             return
         names = pa.concat_arrays(self._names).dictionary_encode(null_encoding="encode")
         numbers = names.indices.to_numpy()
         order = np.argsort(numbers, kind="stable")
-        rows = pa.Table.from_batches(self._held).combine_chunks().take(pa.array(order)).combine_chunks()
+        rows = pa.concat_batches(self._held).take(pa.array(order))
         counts = np.bincount(numbers, minlength=len(names.dictionary)).tolist()
         first = 0
         for name, count in zip(names.dictionary.to_pylist(), counts, strict=True):
-            for batch in rows.slice(first, count).to_batches():
-                self._writer.write_batch(batch)
-                self._batches.setdefault(name, []).append(self._written)
-                self._written += 1
+            self._writer.write_batch(rows.slice(first, count))
+            self._batches.setdefault(name, []).append(self._written)
+            self._written += 1
             first += count
         self._names.clear()
         self._held.clear()

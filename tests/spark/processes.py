@@ -19,6 +19,13 @@ from tests.support.changes import Cache
 WAIT = 120.0
 
 
+def written(config: Config, folder: Path) -> Path:
+    """A file of the configuration, in the form of Kafka Connect."""
+    file = folder / "diff.json"
+    file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+    return file
+
+
 class Job:
     """One process of the job, begun by `command` in the environment `env`, or in this one's."""
 
@@ -31,8 +38,7 @@ class Job:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.progress = Path(config["diff.checkpoint.location"]) / "progress.json"
-        file = folder / "diff.json"
-        file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+        file = written(config, folder)
         self.errors, self.output = folder / "stderr.txt", folder / "stdout.txt"
         with self.errors.open("w") as errors, self.output.open("w") as output:
             self.process = subprocess.Popen(

@@ -13,6 +13,7 @@ import pytest
 from deelog_schemas.operation import Entry
 from deelog_spark import DiffJob
 from deelog_spark.errors import DiffError
+from tests.spark.processes import written
 from tests.spark.test_diff_job import configured, run
 from tests.spark.test_reading import diff_ends
 from tests.support.changes import Cache
@@ -71,8 +72,7 @@ def test_through_spark_connect(
     cache.put(cache.key(1, 0), b"lost", lost=True)
     cache.reset(1)
     run(config, spark)
-    file = tmp_path / "diff.json"
-    file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+    file = written(config, tmp_path)
     with connect_server(tmp_path, spark_jars) as address:
         command = [sys.executable, "-c", CLIENT, address, str(file), json.dumps(then)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from click.testing import CliRunner
 from deelog_interceptors.demo.processes import deelog_command
 from deelog_spark.cli import diff
 from tests.spark.kills import Kills, configured
-from tests.spark.processes import Job, until
+from tests.spark.processes import Job, until, written
 from tests.spark.reference import held, in_topic
 from tests.spark.tables import Sqlite
 from tests.support.changes import Cache, config_of
@@ -72,11 +71,9 @@ def test_several_caches_by_one_application(kafka: Broker, prefix: str, tmp_path:
         folder = tmp_path / name
         folder.mkdir()
         config = config_of(kafka.bootstrap, f"{prefix}-{name}", str(folder / "cp"))
-        file = folder / "diff.json"
-        file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
         configs.append(config)
         caches.append(Cache(config))
-        files.append(file)
+        files.append(written(config, folder))
 
     def job() -> Job:
         return Job(configs[0], tmp_path, "--config", str(files[1]), command=deelog_command("diff"))
@@ -114,8 +111,8 @@ def test_caches_that_would_share_a_checkpoint_are_refused(tmp_path: Path) -> Non
     for name in ("carts", "sessions"):
         more = {"cache_name": name, "diff_topic": "one", "diff_sinks": "kafka,parquet", "diff_metrics_port": 9000}
         config = config_of("127.0.0.1:1", "shop", str(tmp_path / "cp"), **more, diff_parquet_path=str(tmp_path / "p"))
-        files.append(tmp_path / f"{name}.json")
-        files[-1].write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+        (tmp_path / name).mkdir()
+        files.append(written(config, tmp_path / name))
     found = CliRunner().invoke(diff, ["--config", str(files[0]), "--config", str(files[1])])
     assert found.exit_code == 2
     for field in ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "diff.metrics.port"):

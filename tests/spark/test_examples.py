@@ -19,6 +19,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
 from tests.grid.cluster import Grid
 from tests.spark import scenes
+from tests.spark.processes import written
 from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import configured, run
 from tests.spark.test_reading import diff_ends
@@ -42,8 +43,7 @@ def config(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
 @pytest.fixture
 def example(config: Config, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Example:
     """Runs an example as its own program, in this process's session: `example(name, *arguments behind the file)`."""
-    file = tmp_path / "diff.json"
-    file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+    file = written(config, tmp_path)
 
     def started(name: str, *arguments: object) -> None:
         monkeypatch.setattr(sys, "argv", [name, str(file), *map(str, arguments)])
@@ -153,8 +153,7 @@ def test_keep_delta(config: Config, tmp_path: Path, spark: SparkSession, spark_j
         "spark.ui.enabled=false",
         f"spark.driver.extraJavaOptions={QUICK}",
     )
-    file = tmp_path / "diff.json"
-    file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
+    file = written(config, tmp_path)
     command = [sys.executable, "-c", DELTA, str(EXAMPLES / "keep_delta.py")]
     for number in range(2):
         run(config, spark)
