@@ -6,24 +6,27 @@ it costs 0.7 to 0.9 of the dict (the `%` template 1.1 to 1.3); its copies weigh 
 beyond ASCII (1.2 to 1.3). A test proves its bytes equal to those of a dumped dict on generated records.
 
 Formats of keys and values (`cache.key.format`, `cache.value.format`): `string` is a JSON string, `json` is Debezium's
-`io.debezium.data.Json` (a string that holds JSON text), `bytes` is base64 as Connect's JsonConverter writes it.
+`io.debezium.data.Json` (a string that holds JSON text), `bytes` is base64 as Connect's JsonConverter writes it, or by
+`binary.handling.mode` a string in one of Debezium's encodings.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import binascii
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from deelog_schemas import __version__, canonical
+from deelog_schemas.connect import Schema, envelope_schema, key_schema, names_of
 from deelog_schemas.errors import RecordError
 from deelog_schemas.operation import Entry, Operation, Reason
 
 NULL: Final = "null"
+FOREIGN: Final = "the record value is not a Debezium envelope of ours"
 _PUT: Final = str(Reason.PUT)
-_SNAPSHOTS: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 
 
 class Stamp(NamedTuple):
@@ -38,6 +41,9 @@ class Stamp(NamedTuple):
 class Codec(Protocol):
     """A converter between captured bytes and what stands in a Kafka record's key and value."""
 
+    gone: bytes
+    """What `after_of` finds in a delete."""
+
     def key(self, key: bytes) -> bytes:
         """The record key of an entry key."""
 
@@ -47,11 +53,42 @@ class Codec(Protocol):
     def row(self, entry: Entry, position: tuple[int, int], snapshot: str, reason: str, stamp: Stamp) -> bytes:
         """The envelope of an entry that a reset read (op r). `snapshot` is `first`, `true` or `last`."""
 
+    def difference(
+        self,
+        before: Entry | None,
+        after: Entry | None,
+        key: bytes,
+        position: tuple[int, int],
+        source_us: int,
+        reason: str | None,
+        cause: str,
+        stamp: Stamp,
+    ) -> bytes:
+        """An envelope of the diff topic: c (no `before`), u, or d (no `after`; then `before` has the key at least)."""
+
+    def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
+        """The op of a captured envelope, and the envelope with `source.cause`, all else as it was captured."""
+
     def decode_key(self, raw: bytes) -> bytes:
         """The entry key of a record key."""
 
     def decode_value(self, raw: bytes) -> Envelope:
         """What an envelope says."""
+
+    def after_of(self, raw: bytes) -> bytes | None:
+        """The bytes of an envelope's `after`, found without decoding; None where it must be decoded to be sure.
+
+        Two of the same bytes are the same entry. `gone` is that of a delete.
+        """
+
+    def decode_after(self, raw: bytes) -> Entry:
+        """The entry in what `after_of` found."""
+
+    def plain_key(self, raw: bytes) -> bytes:
+        """The record key as JSON without a schema block, for what reads nothing else."""
+
+    def plain_value(self, raw: bytes) -> bytes:
+        """The same of an envelope: `op`, `before`, `after` and `source` at least."""
 
 
 class Envelope(NamedTuple):
@@ -61,6 +98,36 @@ class Envelope(NamedTuple):
     before: Entry | None
     after: Entry | None
     source: dict[str, Any]
+
+
+def envelope_of(found: Mapping[str, Any], native: Callable[[str, Any], bytes]) -> Envelope:
+    """The envelope in decoded fields, whatever they were decoded from. `native` gives captured bytes of a key or value.
+
+    Raises `RecordError` where a field is missing or of another type.
+    """
+    try:
+        op, after, source = found["op"], found["after"], found["source"]
+        # An `after` that is missing would pass for a delete, and one without a value for an empty entry.
+        if op not in ("c", "u", "d", "r") or (op == "d") != (after is None):
+            raise ValueError(f"op {op!r} and its `after`")
+        if after is not None and after["value"] is None:
+            raise ValueError("`after` has no value")
+        if not isinstance(source, dict):
+            raise ValueError("`source` is no object")
+        return Envelope(op, entry_of(found["before"], native), entry_of(after, native), source)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{FOREIGN}: {error!r}") from error
+
+
+def entry_of(struct: Mapping[str, Any] | None, native: Callable[[str, Any], bytes]) -> Entry | None:
+    """The entry in a decoded `before` or `after`; KeyError, TypeError or ValueError where there is none."""
+    if struct is None:
+        return None
+    value, expires_at = struct["value"], struct["expires_at"]
+    if expires_at is not None and type(expires_at) is not int:
+        raise ValueError(f"`expires_at` is {expires_at!r}")
+    # A `before` of the key alone reads like one of an empty value; the header's KEY_ONLY_BEFORE tells them apart.
+    return Entry(native("key", struct["key"]), b"" if value is None else native("value", value), expires_at)
 
 
 class _Frame(NamedTuple):
@@ -78,11 +145,14 @@ class JsonCodec:
     """JSON envelopes of one topic.
 
     `topic` is the change topic (schema names derive from it), `connector` the short name in the source schema
-    (`cachetools`, `grid`, `redis`), `name` the `topic.prefix`. `cause` adds `source.cause` (the diff topic has it).
+    (`cachetools`, `grid`, `redis`), `name` the `topic.prefix`. `cause` adds `source.cause` (the diff topic has it),
+    `binary` is `binary.handling.mode`.
 
     What encodes raises `UnicodeDecodeError` where a key or value in format `string` or `json` is not UTF-8: refuse
     such bytes before they are captured. What decodes raises `RecordError` and nothing else.
     """
+
+    gone = b"null"
 
     def __init__(
         self,
@@ -95,17 +165,19 @@ class JsonCodec:
         key_schemas: bool = False,
         value_schemas: bool = False,
         cause: bool = False,
+        binary: str = "bytes",
     ) -> None:
-        self._topic, self._connector, self._cause = topic, connector, cause
+        self._cause = cause
+        key_format, value_format = written_as(key_format, binary), written_as(value_format, binary)
         self._key_text, self._key_bytes = _FORMATS[key_format]
         self._value_text, self._value_bytes = _FORMATS[value_format]
-        self._types = {"key": _type(key_format), "value": _type(value_format)}
-        self._cache = _quoted(cache)
-        opened, self._closed = self._wrapping(value_schemas, self._value_schema())
-        self._opened = opened + '{"before":'
-        self._source = f'"version":{_quoted(__version__)},"connector":{_quoted(connector)},"name":{_quoted(name)}'
+        names = names_of(topic, connector)
+        self._cache = quoted(cache)
+        opened, self._closed = _wrapping(value_schemas, envelope_schema(names, key_format, value_format, cause))
+        self._opened, self._wrapped = opened + '{"before":', opened.encode()
+        self._source = f'"version":{quoted(__version__)},"connector":{quoted(connector)},"name":{quoted(name)}'
         self._frame = _Frame(None, "", "", "", "")
-        opened, closed = self._wrapping(key_schemas, self._key_schema())
+        opened, closed = _wrapping(key_schemas, key_schema(names, key_format))
         self._key_opened, self._key_closed = opened + '{"key":', "}" + closed
 
     def key(self, key: bytes) -> bytes:
@@ -127,7 +199,7 @@ class JsonCodec:
         known, place, node, gap, tail = self._frame
         if known is not stamp:  # a batch has one stamp per segment
             _, place, node, gap, tail = self._frame = self._framed(stamp)
-        why = NULL if reason == _PUT else _quoted(reason)
+        why = NULL if reason == _PUT else quoted(reason)
         return (
             f'{self._opened}{before},"after":{after},"source":{{{self._source},"ts_ms":{ts_us // 1000},'
             f'"snapshot":"false","db":"","sequence":"[\\"{epoch}\\",\\"{sequence}\\"]","ts_us":{ts_us},'
@@ -177,9 +249,9 @@ class JsonCodec:
         cause: str | None = None,
     ) -> bytes:
         _, place, node, _, tail = self._framed(stamp)
-        why = NULL if reason is None else _quoted(reason)
+        why = NULL if reason is None else quoted(reason)
         if self._cause:
-            why = f'{why},"cause":{_quoted(cause)}'
+            why = f'{why},"cause":{quoted(cause)}'
         return (
             f'{self._opened}{before},"after":{after},"source":{{{self._source},"ts_ms":{ts_us // 1000},'
             f'"snapshot":"{snapshot}","db":"","sequence":"[\\"{epoch}\\",\\"{sequence}\\"]","ts_us":{ts_us},'
@@ -192,7 +264,7 @@ class JsonCodec:
         return _Frame(
             stamp,
             f'"cache":{self._cache},"segment":{segment}',
-            f'"node":{_quoted(node_id)}',
+            f'"node":{quoted(node_id)}',
             (',"cause":null' if self._cause else "") + '},"transaction":null,"op":"',
             f'"ts_ms":{now // 1000},"ts_us":{now},"ts_ns":{now * 1000}}}{self._closed}',
         )
@@ -211,21 +283,27 @@ class JsonCodec:
     def decode_value(self, raw: bytes) -> Envelope:
         """The envelope in captured bytes; raises `RecordError` where a field is missing or of another type."""
         found = _payload(raw, "the record value")
-        try:
-            op, after, source = found["op"], found["after"], found["source"]
-            # An `after` that is missing would pass for a delete, and one without a value for an empty entry.
-            if op not in ("c", "u", "d", "r") or (op == "d") != (after is None):
-                raise ValueError(f"op {op!r} and its `after`")
-            if after is not None and after["value"] is None:
-                raise ValueError("`after` has no value")
-            if not isinstance(source, dict):
-                raise ValueError("`source` is no object")
-            return Envelope(op, self._entry(found["before"]), self._entry(after), source)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"the record value is not a Debezium envelope of ours: {error!r}") from error
+        return envelope_of(found, self._native)
 
-    @staticmethod
-    def after_of(raw: bytes) -> bytes | None:
+    def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
+        """See `Codec`; raises `RecordError` where it is no envelope. Only the JSON is looked at, no key and value."""
+        try:
+            payload = _inner(orjson.loads(raw))
+            op = payload["op"]
+            payload["source"]["cause"] = cause
+        except (ValueError, TypeError, KeyError) as error:
+            raise RecordError(f"{FOREIGN}: {error!r}") from error
+        return op, b"%b%b%b" % (self._wrapped, orjson.dumps(payload), self._closed.encode())
+
+    def plain_key(self, raw: bytes) -> bytes:
+        """See `Codec`."""
+        return orjson.dumps(_payload(raw, "the record key"))
+
+    def plain_value(self, raw: bytes) -> bytes:
+        """See `Codec`."""
+        return orjson.dumps(_payload(raw, "the record value"))
+
+    def after_of(self, raw: bytes) -> bytes | None:
         """The JSON of an envelope's `after`, found without parsing; None where it must be parsed to be sure.
 
         Two of the same key and bytes are the same entry. A quote within a string is escaped, so that what is looked
@@ -241,81 +319,22 @@ class JsonCodec:
             found = orjson.loads(raw)
             if found["value"] is None:
                 raise ValueError("`after` has no value")
-            entry = self._entry(found)
+            entry = entry_of(found, self._native)
         except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"the record value is not a Debezium envelope of ours: {error!r}") from error
+            raise RecordError(f"{FOREIGN}: {error!r}") from error
         assert entry is not None
         return entry
 
-    def _entry(self, struct: dict[str, Any] | None) -> Entry | None:
-        if struct is None:
-            return None
-        value, expires_at = struct["value"], struct["expires_at"]
-        if expires_at is not None and type(expires_at) is not int:
-            raise ValueError(f"`expires_at` is {expires_at!r}")
-        # A `before` of the key alone reads like one of an empty value; the header's KEY_ONLY_BEFORE tells them apart.
-        raw = b"" if value is None else self._value_bytes(value)
-        return Entry(self._key_bytes(struct["key"]), raw, expires_at)
-
-    # -- the schema block of `*.converter.schemas.enable` ---------------------------------------------------------
-
-    def _wrapping(self, enabled: bool, schema: dict[str, Any]) -> tuple[str, str]:
-        return (f'{{"schema":{orjson.dumps(schema).decode()},"payload":', "}") if enabled else ("", "")
-
-    def _key_schema(self) -> dict[str, Any]:
-        return _struct_schema(f"{self._topic}.Key", [{**self._types["key"], "optional": False, "field": "key"}])
-
-    def _value_schema(self) -> dict[str, Any]:
-        row = [
-            {**self._types["key"], "optional": False, "field": "key"},
-            {**self._types["value"], "optional": True, "field": "value"},
-            _field("int64", "expires_at"),
-        ]
-        value = _struct_schema(f"{self._topic}.Value", row, optional=True)
-        moments = [_field("int64", name) for name in ("ts_ms", "ts_us", "ts_ns")]
-        fields = [
-            {**value, "field": "before"},
-            {**value, "field": "after"},
-            {**self._source_schema(), "field": "source"},
-            {**_transaction_schema(), "field": "transaction"},
-            _field("string", "op", optional=False),
-            *moments,
-        ]
-        return _struct_schema(f"{self._topic}.Envelope", fields, version=2)
-
-    def _source_schema(self) -> dict[str, Any]:
-        snapshot = {
-            "type": "string",
-            "optional": True,
-            "name": "io.debezium.data.Enum",
-            "version": 1,
-            "parameters": {"allowed": _SNAPSHOTS},
-            "default": "false",
-            "field": "snapshot",
-        }  # fmt: skip
-        fields = [
-            _field("string", "version", optional=False),
-            _field("string", "connector", optional=False),
-            _field("string", "name", optional=False),
-            _field("int64", "ts_ms", optional=False),
-            snapshot,
-            _field("string", "db", optional=False),
-            _field("string", "sequence"),
-            _field("int64", "ts_us"),
-            _field("int64", "ts_ns"),
-            _field("string", "cache", optional=False),
-            _field("int32", "segment", optional=False),
-            _field("int64", "epoch", optional=False),
-            _field("int64", "seq", optional=False),
-            _field("string", "node", optional=False),
-            _field("string", "reason"),
-        ]
-        if self._cause:
-            fields.append(_field("string", "cause"))
-        return _struct_schema(f"io.deelog.connector.{self._connector}.Source", fields)
+    def _native(self, part: str, text: Any) -> bytes:
+        return self._key_bytes(text) if part == "key" else self._value_bytes(text)
 
 
-def _quoted(text: str | None) -> str:
+def _wrapping(enabled: bool, schema: Schema) -> tuple[str, str]:
+    """What stands before and behind a payload: the schema block of `*.converter.schemas.enable`."""
+    return (f'{{"schema":{orjson.dumps(schema).decode()},"payload":', "}") if enabled else ("", "")
+
+
+def quoted(text: str | None) -> str:
     return orjson.dumps(text).decode()
 
 
@@ -331,43 +350,46 @@ def _from_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)  # else it drops what is not of its alphabet, in silence
 
 
-_FORMATS: Final[dict[str, tuple[Callable[[bytes], str], Callable[[str], bytes]]]] = {
+def _base64_url(raw: bytes) -> str:
+    return f'"{base64.urlsafe_b64encode(raw).decode()}"'
+
+
+def _from_base64_url(text: str) -> bytes:
+    return base64.b64decode(text, altchars=b"-_", validate=True)
+
+
+def _hex(raw: bytes) -> str:
+    return f'"{raw.hex()}"'
+
+
+def _from_hex(text: str) -> bytes:
+    return binascii.unhexlify(text)  # `bytes.fromhex` would pass over blanks
+
+
+_Format = tuple[Callable[[bytes], str], Callable[[str], bytes]]
+_FORMATS: Final[dict[str, _Format]] = {
     "string": (_string, str.encode),
     "json": (_string, str.encode),
     "bytes": (_base64, _from_base64),
+    "base64": (_base64, _from_base64),
+    "base64-url-safe": (_base64_url, _from_base64_url),
+    "hex": (_hex, _from_hex),
 }
-"""By format: captured bytes to JSON text, and the string in it to captured bytes."""
+"""By format, or `binary.handling.mode`: captured bytes to JSON text, and the string in it to captured bytes."""
 
 
-def _type(format_name: str) -> dict[str, Any]:
-    if format_name == "json":
-        return {"type": "string", "name": "io.debezium.data.Json", "version": 1}
-    return {"type": "bytes" if format_name == "bytes" else "string"}
+def written_as(format_name: str, binary: str) -> str:
+    """The format in which a key or value stands in JSON: bytes by `binary.handling.mode`."""
+    return binary if format_name == "bytes" else format_name
 
 
-def _field(kind: str, name: str, optional: bool = True) -> dict[str, Any]:
-    return {"type": kind, "optional": optional, "field": name}
-
-
-def _struct_schema(
-    name: str, fields: list[dict[str, Any]], optional: bool = False, version: int | None = None
-) -> dict[str, Any]:
-    schema = {"type": "struct", "fields": fields, "optional": optional, "name": name}
-    return schema if version is None else {**schema, "version": version}
-
-
-def _transaction_schema() -> dict[str, Any]:
-    fields = [
-        _field("string", "id", optional=False),
-        _field("int64", "total_order", optional=False),
-        _field("int64", "data_collection_order", optional=False),
-    ]
-    return _struct_schema("event.block", fields, optional=True, version=1)
+def _inner(found: Any) -> Any:
+    return found["payload"] if "schema" in found and "payload" in found else found
 
 
 def _payload(raw: bytes, what: str) -> dict[str, Any]:
     found = canonical.loads(raw, what)
-    payload = found.get("payload") if "schema" in found and "payload" in found else found
+    payload = _inner(found)
     if not isinstance(payload, dict):
         raise RecordError(f"{what} has no payload object")
     return payload

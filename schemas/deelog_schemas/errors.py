@@ -2,7 +2,9 @@
 
 DeelogError
 ├── ConfigError      the configuration: each field error names field, value, what is allowed
-└── RecordError      a record on a topic is corrupt or not ours: names topic, partition and offset
+├── RecordError      a record on a topic is corrupt or not ours: names topic, partition and offset
+└── RegistryError    the schema registry refuses, or answers what no registry does: names its address and the subject
+    └── RegistryAwayError   it does not answer, or cannot now
 """
 
 from __future__ import annotations
@@ -63,3 +65,13 @@ class RecordError(DeelogError):
     def at(self, topic: str, partition: int, offset: int) -> RecordError:
         """The same error, naming where the record stands."""
         return RecordError(f"{topic}[{partition}]@{offset}: {self}")
+
+
+class RegistryError(DeelogError):
+    """The schema registry refuses us or is none. Nothing was written: repair what the message names, start again."""
+
+    exit_code = 10
+
+
+class RegistryAwayError(RegistryError):
+    """Asking again may help; whoever raises it has asked as often as it may."""

@@ -100,7 +100,8 @@ class SegmentReader:
         if kind is Kind.RESET_END:
             return self._end(record)
         if kind not in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
-            return []  # claim, active, release: a new owner still writes operations of the old epoch
+            # Claim, active, release: a new owner still writes operations of the old epoch. Skipped: nothing is told.
+            return []
         opened = self.open
         mark = opened.mark if opened else self.mark
         if kind is Kind.READ and opened is None:

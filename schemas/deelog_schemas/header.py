@@ -31,13 +31,14 @@ class Kind(IntEnum):
     """What a record is. A reader that meets another number stops."""
 
     CHANGE = 1
-    TOMBSTONE = 2
+    TOMBSTONE = 2  # behind a delete; or in a reset, for those who know of none, that a key is gone
     READ = 3
     CLAIM = 16
     ACTIVE = 17
     RELEASE = 18
     RESET_BEGIN = 19
     RESET_END = 20
+    SKIPPED = 23
     # On the positions topic only:
     POSITION_RENEWAL = 22
     POSITION = 32
@@ -46,7 +47,9 @@ class Kind(IntEnum):
     RELEASE_STATE = 35
 
 
-CONTROL_KINDS: Final = frozenset({Kind.CLAIM, Kind.ACTIVE, Kind.RELEASE, Kind.RESET_BEGIN, Kind.RESET_END})
+CONTROL_KINDS: Final = frozenset(
+    {Kind.CLAIM, Kind.ACTIVE, Kind.RELEASE, Kind.RESET_BEGIN, Kind.RESET_END, Kind.SKIPPED}
+)
 """Kinds of the change topic that carry no entry."""
 
 ENTRY_KINDS: Final = frozenset({Kind.CHANGE, Kind.TOMBSTONE, Kind.READ})

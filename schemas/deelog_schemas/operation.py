@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+Trace = tuple[tuple[str, bytes], ...]
+"""The trace context of a write, as the headers of its record: `traceparent`, and `tracestate` where there is one."""
+
 
 class Reason(StrEnum):
     """Why an entry changed."""
@@ -46,9 +49,58 @@ class Operation(NamedTuple):
         """Bytes that it counts for in an op log's budget: its payload and a flat charge for the object."""
         return OVERHEAD + len(self.key) + len(self.value or b"") + len(self.before or b"")
 
+    @property
+    def trace(self) -> Trace:
+        """The headers that its record carries beside ours; none but for a `TracedOperation`."""
+        return ()
+
+    def merged(self, first: Operation) -> Operation:
+        """This one in the place of an older run of its key, which began with `first`."""
+        return self._replace(existed=first.existed, before=first.before)
+
+
+class TracedOperation(Operation):
+    """An operation that knows under which trace it was written.
+
+    Weighed: one more field of every operation (eight bytes each, one more value between nodes and in every codec, for
+    what is off by default), a table beside the op log (to be pruned with it), and this: who does not trace pays
+    nothing, and the context goes wherever the operation goes in this process. Between nodes an operation is its
+    fields: the trace stays behind.
+    """
+
+    _trace: Trace = ()
+
+    @classmethod
+    def of(cls, operation: Operation, trace: Trace) -> TracedOperation:
+        """The operation with its trace."""
+        made = cls._make(operation)
+        made._trace = trace
+        return made
+
+    @property
+    def size(self) -> int:
+        return super().size + trace_size(self._trace)
+
+    @property
+    def trace(self) -> Trace:
+        return self._trace
+
+    def merged(self, first: Operation) -> Operation:
+        """With the newest one's trace: those that gave way have no record to carry theirs."""
+        return TracedOperation.of(super().merged(first), self._trace)
+
 
 OVERHEAD = 200
 """Bytes of a Python operation beside its payload, by `sys.getsizeof` of its parts; rounded up."""
+
+
+TRACE_OVERHEAD = 300
+"""Bytes of a trace beside its texts: the operation's own dictionary, the pairs, what Python adds; rounded up."""
+
+
+def trace_size(trace: Trace) -> int:
+    """Bytes that a trace counts for. Writes of one span share it, and each counts it whole: never too little."""
+    return TRACE_OVERHEAD + sum(len(value) for _, value in trace)
 
 
 class Entry(NamedTuple):

@@ -23,8 +23,12 @@ _CONTROL_FIELDS: Final[dict[Kind, dict[str, type]]] = {
     Kind.RELEASE: {**_OF_ALL, "known": bool},
     Kind.RESET_BEGIN: {**_OF_ALL, "id": str, "reason": str},
     Kind.RESET_END: {**_OF_ALL, "id": str, "count": int, "digest": str},
+    Kind.SKIPPED: {**_OF_ALL, "first": int},
 }
 """What a reader may rely on in `deelog.control`; more may stand there."""
+
+MAX_SKIPPED: Final = 1 << 20
+"""Most operations that one skipped record stands for: a reader may have to list them."""
 
 
 class Record(NamedTuple):
@@ -35,8 +39,9 @@ class Record(NamedTuple):
 
     - claim: `epoch, member, segments, partitions`; active: `epoch, member`; release: `epoch, member, known`
     - reset begin: `epoch, member, id, reason`; reset end: `epoch, member, id, count, digest`
+    - skipped: `epoch, member, first`: it stands for the operations `first` to its own sequence, all of its epoch
 
-    `epoch` there is the claim's; the position stands in the `deelog` header.
+    `epoch` there is the claim's, of a skipped one its operations'; the position stands in the `deelog` header.
     """
 
     topic: str
@@ -71,6 +76,8 @@ def decode(
         if value is None and (header.kind is Kind.CHANGE or header.kind is Kind.READ):
             raise RecordError(f"a {header.kind.name} record without a value: it would pass for a delete")
         control = _control(header.kind, control_raw) if header.kind in CONTROL_KINDS else {}
+        if header.kind is Kind.SKIPPED and not 0 < control["first"] <= header.sequence < control["first"] + MAX_SKIPPED:
+            raise RecordError(f"a SKIPPED record for operations {control['first']} to {header.sequence}")
     except RecordError as error:
         raise error.at(topic, partition, offset) from error
     return Record(topic, partition, offset, header, key, value, control)

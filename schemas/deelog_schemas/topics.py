@@ -22,7 +22,8 @@ _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The names that belong to one cache. `diff_topic` and `signal_topic`, where given, replace the derived ones.
+    """The names that belong to one cache. `diff_topic`, `signal_topic` and `changes_topic`, where given, replace the
+    derived ones.
 
     Raises `ConfigError` naming the field when a name is not valid for Kafka (1 to 249 of `A-Z a-z 0-9 . _ -`),
     when the cache is named so that one of its topics would be taken for another cache's, or when two of the
@@ -34,6 +35,7 @@ class Topics:
     delimiter: str = "."
     diff_topic: str | None = None
     signal_topic: str | None = None
+    changes_topic: str | None = None
 
     def __post_init__(self) -> None:
         errors = self._name_errors() or self._topic_errors()
@@ -43,7 +45,7 @@ class Topics:
     @property
     def changes(self) -> str:
         """Changes and control records, per segment in order."""
-        return f"{self.prefix}{self.delimiter}{self.cache}"
+        return self.changes_topic or f"{self.prefix}{self.delimiter}{self.cache}"
 
     @property
     def positions(self) -> str:
@@ -66,9 +68,19 @@ class Topics:
         return self.signal_topic or f"{self.prefix}-signal"
 
     @property
+    def heartbeat(self) -> str:
+        """Heartbeats of the connectors of this prefix; prefix and delimiter are Debezium's."""
+        return f"__debezium-heartbeat.{self.prefix}"
+
+    @property
     def controller_group(self) -> str:
         """The consumer group whose one assigned member is the grid's controller."""
         return f"{self.prefix}.{self.cache}.controller"
+
+    @property
+    def reader_group(self) -> str:
+        """Under which nodes read. Nobody joins it and nothing is committed, but brokers ask for a right on it."""
+        return f"{self.controller_group}.reader"
 
     @property
     def diff_group(self) -> str:
@@ -101,10 +113,12 @@ class Topics:
         return errors
 
     def _topic_errors(self) -> list[FieldError]:
+        named = "topic.naming.strategy" if self.changes_topic else "cache.name"
         fields = {
-            "cache.name": (self.changes, self.positions, self.topology),
+            named: (self.changes, self.positions, self.topology),
             "diff.topic": (self.diff,),
             "signal.kafka.topic": (self.signal,),
+            "topic.prefix": (self.heartbeat,),
         }
         errors = []
         seen: set[str] = set()

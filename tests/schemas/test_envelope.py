@@ -324,3 +324,24 @@ def test_any_damage_is_an_envelope_or_a_record_error(name: str, data: st.DataObj
             assert isinstance(entry.value, bytes)
             assert entry.expires_at is None or type(entry.expires_at) is int
     assert (found.op == "d") == (found.after is None)
+
+
+@pytest.mark.parametrize(
+    ("binary", "text"),
+    [("bytes", "+/8A"), ("base64", "+/8A"), ("base64-url-safe", "-_8A"), ("hex", "fbff00")],
+)
+def test_bytes_are_written_in_the_encoding_that_was_chosen(binary: str, text: str) -> None:
+    codec = JsonCodec(TOPIC, "test", "shop", "sessions", "bytes", "bytes", True, True, binary=binary)
+    raw = b"\xfb\xff\0"
+    key, value = codec.key(raw), codec.change(Operation(1, 2, "put", raw, raw, None, 3, True, raw), Stamp(7, "n1", 5))
+    assert json.loads(key)["payload"] == {"key": text}
+    assert json.loads(value)["payload"]["after"]["value"] == text
+    kind = "bytes" if binary == "bytes" else "string"
+    assert [field["type"] for field in json.loads(key)["schema"]["fields"]] == [kind]
+    assert codec.decode_key(key) == raw
+    assert codec.decode_value(value).after == Entry(raw, raw, None)
+    for damaged in ("+", "f", "zz", "fb ff00", "ä"):
+        with pytest.raises(RecordError):
+            codec.decode_key(json.dumps({"key": damaged}).encode())
+    plain = JsonCodec(TOPIC, "test", "shop", "sessions", binary=binary)  # text stays text
+    assert json.loads(plain.key(b"a")) == {"key": "a"}

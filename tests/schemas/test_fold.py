@@ -122,9 +122,12 @@ def test_rows_count_only_inside_a_reset() -> None:
     assert (values(reader), reader.mark, reader.repeats, told) == ({}, START, 0, [])
 
 
-@pytest.mark.parametrize("kind", [Kind.CLAIM, Kind.ACTIVE, Kind.RELEASE])
-def test_claim_active_and_release_never_move_the_mark(kind: Kind) -> None:
-    control = record(kind, (9, 9), epoch=9)
+SILENT = [Kind.CLAIM, Kind.ACTIVE, Kind.RELEASE, Kind.SKIPPED]
+
+
+@pytest.mark.parametrize("kind", SILENT)
+def test_what_tells_of_no_entry_never_moves_the_mark(kind: Kind) -> None:
+    control = record(kind, (9, 9), epoch=9, first=8)
     reader, told = run(change((1, 1), b"a", b"1"), control, change((1, 2), b"a", b"2"))
     assert (values(reader), reader.mark, reader.repeats, len(told)) == ({b"a": b"2"}, (1, 2), 0, 2)
     reader, _ = run(begin((1, 1)), control, row((1, 1), b"a", b"1"), end((1, 1), a=b"1"))
@@ -320,7 +323,9 @@ EVENTS = st.one_of(
     st.builds(Event, st.just(Kind.READ), POSITIONS, st.sampled_from("abc"), st.sampled_from([b"1", b"2"])),
     st.builds(Event, st.just(Kind.RESET_BEGIN), POSITIONS, st.sampled_from("xy"), st.none()),
     st.builds(Event, st.just(Kind.RESET_END), POSITIONS, st.sampled_from("xy"), st.none(), st.integers(0, 9).map(bool)),
-    st.builds(Event, st.sampled_from([Kind.CLAIM, Kind.ACTIVE, Kind.RELEASE]), POSITIONS, st.just(""), st.none()),
+    st.builds(
+        Event, st.sampled_from([Kind.CLAIM, Kind.ACTIVE, Kind.RELEASE, Kind.SKIPPED]), POSITIONS, st.just(""), st.none()
+    ),
 )
 
 

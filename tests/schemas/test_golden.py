@@ -261,3 +261,31 @@ def test_sequence_and_moments_look_like_debeziums() -> None:
         ms, us, ns = (told["source"][name] for name in MOMENTS)
         assert (us // 1000, ns // 1000) == (ms, us)
     assert json.loads(ours["source"]["sequence"]) == ["2", "9"]
+
+
+def test_what_stands_before_and_after_each_op_as_in_debeziums() -> None:
+    """By op: whether `before` and `after` are there, and what `snapshot` says. Each shape of ours is in a sample."""
+    theirs: dict[str, set[tuple[bool, bool]]] = {}
+    snapshots: set[str] = set()
+    for sample in samples():
+        event = sample["event"].get("payload", sample["event"])
+        # MongoDB's rows are documents, and the other two have no `before`, or on demand only.
+        if any(name in sample["doc"] for name in ("mongodb", "cassandra", "cockroachdb")) or "source" not in event:
+            continue
+        has = (event.get("before") is not None, event.get("after") is not None)
+        theirs.setdefault(event["op"], set()).add(has)
+        if event["op"] == "r":
+            snapshots.add(str(event["source"].get("snapshot")).lower())
+    put = Operation(2, 9, "put", b"k", b"v", None, int(AT), False)
+    ours = {
+        "c": codec().change(put, STAMP),
+        "u": codec().change(put._replace(existed=True), STAMP),
+        "d": codec().change(put._replace(reason="remove", value=None, existed=True), STAMP),
+        "r": codec().row(Entry(b"k", b"v", None), (2, 9), "true", "start", STAMP),
+    }
+    for op, raw in ours.items():
+        told = json.loads(raw)
+        assert told["op"] == op
+        assert (told["before"] is not None, told["after"] is not None) in theirs[op], op
+    assert json.loads(ours["r"])["source"]["snapshot"] in snapshots
+    assert theirs["d"] == {(True, False)}, "a delete of Debezium's has a before and no after, without exception"

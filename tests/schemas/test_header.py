@@ -96,7 +96,7 @@ def test_the_kinds_are_divided_among_the_topics() -> None:
     assert CONTROL_KINDS | ENTRY_KINDS == ON_CHANGES
     assert not CONTROL_KINDS & ENTRY_KINDS
     assert not ON_CHANGES & ON_POSITIONS
-    assert sorted(map(int, ON_CHANGES)) == [1, 2, 3, 16, 17, 18, 19, 20]
+    assert sorted(map(int, ON_CHANGES)) == [1, 2, 3, 16, 17, 18, 19, 20, 23]
     assert sorted(map(int, ON_POSITIONS)) == [22, 32, 33, 34, 35]
 
 

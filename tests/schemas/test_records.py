@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_KINDS, Kind, pack
-from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
+from deelog_schemas.records import MAX_SKIPPED, ON_CHANGES, ON_POSITIONS, Record, decode
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -24,6 +24,7 @@ CONTROL: dict[Kind, dict[str, Any]] = {
     Kind.RELEASE: {**MEMBER, "known": True},
     Kind.RESET_BEGIN: {**MEMBER, "id": "r1", "reason": "overflow"},
     Kind.RESET_END: {**MEMBER, "id": "r1", "count": 0, "digest": "0" * 16},
+    Kind.SKIPPED: {**MEMBER, "first": 4},
 }
 
 
@@ -108,6 +109,14 @@ def test_a_field_that_a_control_record_lacks_is_named(kind: Kind) -> None:
                 read(kind, key, value, [headers[0], ("deelog.control", canonical.dumps(damaged))])
     more = {**CONTROL[kind], "later": [1]}
     assert read(kind, key, value, [headers[0], ("deelog.control", canonical.dumps(more))]).control == more
+
+
+@pytest.mark.parametrize("first", [10, 0, -5, 9 - MAX_SKIPPED])
+def test_what_a_skipped_record_stands_for_is_bounded_and_ends_at_its_position(first: int) -> None:
+    key, value, headers = parts(Kind.SKIPPED)
+    control = canonical.dumps({**CONTROL[Kind.SKIPPED], "first": first})
+    with pytest.raises(RecordError, match=rf"{WHERE}a SKIPPED record for operations {first} to 9"):
+        read(Kind.SKIPPED, key, value, [headers[0], ("deelog.control", control)])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_the_delimiter_governs_all_suffixes() -> None:
         ("p", "signal", "-", {"signal.kafka.topic"}),
         ("p" * 125, "c" * 114, ".", {"cache.name"}),
         ("p" * 125, "c" * 125, ".", {"cache.name", "diff.topic"}),
-        ("p" * 245, "c", ".", {"cache.name", "diff.topic", "signal.kafka.topic"}),
+        ("p" * 245, "c", ".", {"cache.name", "diff.topic", "signal.kafka.topic", "topic.prefix"}),
     ],
 )
 def test_names_that_cannot_be(prefix: str, cache: str, delimiter: str, fields: set[str]) -> None:

@@ -16,6 +16,7 @@ from deelog_schemas.config.config import Config, load, parse
 from deelog_schemas.config.field import Field, Importance, Role, Type
 from deelog_schemas.config.fields import FIELDS, GROUPS, split_address
 from deelog_schemas.config.secrets import MASK, Masked, Secret
+from deelog_schemas.config.transforms import Declared, refused_from_rest
 from deelog_schemas.errors import ConfigError, FieldError
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "MASK",
     "Config",
     "ConfigError",
+    "Declared",
     "Field",
     "FieldError",
     "Importance",
@@ -33,5 +35,6 @@ __all__ = [
     "Type",
     "load",
     "parse",
+    "refused_from_rest",
     "split_address",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from deelog_schemas.config import secrets
-from deelog_schemas.config.fields import CLIENT_MESSAGE_MAX_BYTES, RECORD_MARGIN_BYTES, split_address
+from deelog_schemas.config import secrets, transforms
+from deelog_schemas.config.fields import CLIENT_MESSAGE_MAX_BYTES, FIELDS, RECORD_MARGIN_BYTES, split_address
 from deelog_schemas.config.secrets import references
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.topics import Topics
@@ -25,7 +26,8 @@ def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldErr
     errors = []
     if "cache.include.list" in given and "cache.exclude.list" in given:
         errors.append(FieldError("cache.exclude.list", "must not be set together with cache.include.list: keep one"))
-    for check in (_times, _sizes, _segments, _sinks, _letters, _addresses, _names):
+    checks = (_times, _sizes, _segments, _sinks, _letters, _formats, _notifications, _addresses, _rest, _names)
+    for check in (*checks, transforms.check):
         errors += check(known, given)
     return errors
 
@@ -71,8 +73,36 @@ def _sinks(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
 
 def _letters(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
     name = "errors.deadletterqueue.topic.name"
-    if known.get("errors.tolerance") == "all" and name not in given:
-        yield FieldError(name, "is required, since errors.tolerance is all: name a topic for what is put aside")
+    for field, value in (("errors.tolerance", "all"), ("event.processing.failure.handling.mode", "dead-letter")):
+        if known.get(field) == value and name not in given:
+            yield FieldError(name, f"is required, since {field} is {value}: name a topic for what is put aside")
+
+
+def _notifications(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    name = "notification.sink.topic.name"
+    if "sink" in known.get("notification.enabled.channels", ()) and name not in given:
+        yield FieldError(name, "is required, since notification.enabled.channels names sink")
+
+
+def _formats(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    for part in ("key", "value"):
+        kind = known.get(f"{part}.converter")
+        if kind == "avro" and known.get(f"{part}.converter.schemas.enable"):
+            yield FieldError(f"{part}.converter.schemas.enable", f"must be false with {part}.converter=avro", "'true'")
+        if kind is None:
+            continue
+        mode, held = "binary.handling.mode", known.get(f"cache.{part}.format")
+        if kind == "avro" and held == "bytes" and known.get(mode, "bytes") != "bytes":
+            yield FieldError(
+                mode, f"must be bytes with {part}.converter=avro, which has them", _shown(mode, known, given)
+            )
+        url = f"{part}.converter.schema.registry.url"
+        if kind != "avro" and url in given and url in known:
+            yield FieldError(url, f"is for {part}.converter=avro, and it is {kind}", _shown(url, known, given))
+        for setting in ("basic.auth.user.info", "schema.registry.ssl.ca.location", "auto.register.schemas"):
+            name = f"{part}.converter.{setting}"
+            if name in given and url not in given and known.get(name) is not FIELDS[name].default:
+                yield FieldError(name, f"is for a schema registry, and {url} names none", _shown(name, known, given))
 
 
 def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
@@ -85,17 +115,36 @@ def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
             return
 
 
+def _rest(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    certificate, key, authority = (f"rest.ssl.{part}.location" for part in ("certificate", "key", "ca"))
+    for one, other in ((certificate, key), (key, certificate), (authority, certificate)):
+        if one in given and other not in given:
+            yield FieldError(other, f"is required, since {one} is set")
+    if "rest.readonly.token" in given and "rest.token" not in given:
+        yield FieldError("rest.token", "is required, since rest.readonly.token is set")
+    host = known.get("rest.host.name", "127.0.0.1")
+    if known.get("rest.port") and not is_loopback(host) and not {"rest.token", authority} & given.keys():
+        problem = "is not this machine's own: whoever reaches it could stop the connector; set rest.token, or "
+        problem += f"{authority} for mutual TLS"
+        yield FieldError("rest.host.name", problem, _shown("rest.host.name", known, given))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what is bound there."""
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
+
+
 def _names(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
     if not known.keys() >= {"topic.prefix", "cache.name", "topic.delimiter"}:
         return
     prefix, cache, delimiter = known["topic.prefix"], known["cache.name"], known["topic.delimiter"]
     try:
         topics = Topics(prefix, cache, delimiter, known.get("diff.topic"), known.get("signal.kafka.topic"))
-        letters = "errors.deadletterqueue.topic.name"
-        own = (topics.changes, topics.positions, topics.topology, topics.diff, topics.signal)
-        if known.get(letters) in own:
-            problem = "must be a topic of its own, not one that the cache or the job uses"
-            yield FieldError(letters, problem, _shown(letters, known, given))
+        own = {topics.changes, topics.positions, topics.topology, topics.diff, topics.signal, topics.heartbeat}
+        for name in ("errors.deadletterqueue.topic.name", "notification.sink.topic.name"):
+            if known.get(name) in own:
+                problem = "must be a topic of its own, not one that the cache or the job uses"
+                yield FieldError(name, problem, _shown(name, known, given))
     except ConfigError as error:
         yield from without_resolved(error.errors, given)
 

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deelog_schemas.config import checks, sources
+from deelog_schemas.config import checks, sources, transforms
 from deelog_schemas.config.field import REQUIRED, Field, Importance, Refused, Role, Type
 from deelog_schemas.config.fields import FIELDS, PLANNED, split_address
+from deelog_schemas.config.naming import named_by
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
-from deelog_schemas.config.secrets import MASK, Masked, is_secret, references, shown
+from deelog_schemas.config.secrets import MASK, Masked, hides, is_secret, references, shown
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.topics import Topics
 
@@ -80,10 +81,17 @@ class Config(Mapping[str, Any]):
     may raise `ConfigError`: call `resolved()` once at start to see everything that is wrong with references.
     """
 
-    __slots__ = ("_raw", "_role", "_values")
+    __slots__ = ("_raw", "_registered", "_role", "_values")
 
-    def __init__(self, raw: Mapping[str, str], values: Mapping[str, Any], role: Role) -> None:
+    def __init__(
+        self,
+        raw: Mapping[str, str],
+        values: Mapping[str, Any],
+        role: Role,
+        registered: Mapping[str, Any] | None = None,
+    ) -> None:
         """For `parse`, which has checked them. `values` lacks the names whose text holds a reference."""
+        self._registered = dict(registered or {})
         self._raw = dict(raw)
         self._values = dict(values)
         self._role = role
@@ -98,6 +106,15 @@ class Config(Mapping[str, Any]):
         return Masked(self._raw)
 
     @property
+    def registered(self) -> Mapping[str, Any]:
+        """What the schema registry says of the topics, by part of a record; empty until `formats.connected` asked."""
+        return self._registered
+
+    def with_registered(self, found: Mapping[str, Any]) -> Config:
+        """The same configuration, to be carried to where the registry shall not be asked again."""
+        return Config(self._raw, self._values, self._role, found)
+
+    @property
     def topics(self) -> Topics:
         """The names of the cache's topics, groups and transactional ids. Raises `ConfigError` without a cache.name."""
         cache = self["cache.name"]
@@ -105,6 +122,7 @@ class Config(Mapping[str, Any]):
             raise ConfigError([FieldError("cache.name", "is required here")])
         # Derived names are left to Topics, so that there is one place that makes them.
         overrides = {name: self[name] if name in self._raw else None for name in ("diff.topic", "signal.kafka.topic")}
+        strategy = self["topic.naming.strategy"]
         try:
             return Topics(
                 self["topic.prefix"],
@@ -112,6 +130,7 @@ class Config(Mapping[str, Any]):
                 self["topic.delimiter"],
                 overrides["diff.topic"],
                 overrides["signal.kafka.topic"],
+                None if strategy is None else named_by(strategy, self["topic.prefix"], self["topic.delimiter"], cache),
             )
         except ConfigError as error:
             raise ConfigError(checks.without_resolved(error.errors, self._raw)) from None
@@ -122,12 +141,32 @@ class Config(Mapping[str, Any]):
         share: int = self["cache.max.entries"] // self["segment.count"]
         return share
 
+    def of_cache(self, name: str) -> Config:
+        """This configuration for the cache of that name. Raises `ConfigError` where the name cannot be one."""
+        return parse({**self._raw, "cache.name": name}, self._role)
+
     def captures(self, cache: str) -> bool:
         """Whether the cache of that name is captured, by `cache.include.list` and `cache.exclude.list`."""
         include, exclude = self["cache.include.list"], self["cache.exclude.list"]
         if include:
             return any(pattern.fullmatch(cache) for pattern in include)
         return not any(pattern.fullmatch(cache) for pattern in exclude)
+
+    def must_capture(self) -> None:
+        """Raises `ConfigError` where `cache.name` is left out of what is captured: to be called before it is."""
+        cache = self["cache.name"]
+        if not self.captures(cache):
+            problem = "is not captured: cache.include.list or cache.exclude.list leaves it out"
+            raise ConfigError([FieldError("cache.name", problem, repr(cache))])
+
+    def declared(self, kind: str) -> dict[str, transforms.Declared]:
+        """What is said of each alias of `transforms` or `predicates`, in order."""
+        given = {name: self[name] for name in self._raw if name.startswith(f"{kind}.")}
+        # What the aliases are may only be known now, where they stand behind a reference.
+        errors = checks.across({**self, **given}, self._raw) if given else []
+        if errors:
+            raise ConfigError(errors)
+        return {alias: transforms.declared(kind, alias, given) for alias in self[kind]}
 
     def secret(self, name: str) -> str | None:
         """The value of any field as text, references resolved, to be handed on and neither kept nor printed."""
@@ -164,7 +203,7 @@ class Config(Mapping[str, Any]):
 
     def masked(self) -> dict[str, str]:
         """What was given, for a log or an answer: secrets as `********`, references as written."""
-        return {name: MASK if is_secret(name) else text for name, text in self._raw.items()}
+        return {name: MASK if hides(name, text) else text for name, text in self._raw.items()}
 
     def __getitem__(self, name: str) -> Any:
         field = self._known(name)
@@ -189,8 +228,8 @@ class Config(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Config({self._role.value}, {self.masked()!r})"
 
-    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, str], dict[str, Any], Role]]:
-        return type(self), (self._raw, self._values, self._role)
+    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, str], dict[str, Any], Role, dict[str, Any]]]:
+        return type(self), (self._raw, self._values, self._role, self._registered)
 
     def _known(self, name: str) -> Field:
         field = FIELDS.get(name) or (_field(name) if name in self._raw else None)
@@ -212,6 +251,19 @@ class Config(Mapping[str, Any]):
         return None if self["cache.name"] is None else self.topics.diff
 
 
+def displayed(mapping: Mapping[str, Any]) -> dict[str, str]:
+    """What was given for known names, right or wrong, as an answer may show it; what is no text or number is left out.
+
+    What stands under a name that is no field is not shown: the name may be a secret's, misspelt.
+    """
+    found = {}
+    for name, given in mapping.items():
+        if _field(name) is not None and isinstance(given, str | int | float):
+            text = str(given).lower() if isinstance(given, bool) else str(given)[:MAX_VALUE_LENGTH]
+            found[name] = MASK if hides(name, text) else text
+    return found
+
+
 def _field(name: Any) -> Field | None:
     """The declaration behind a name: a field's, or one made for an override that is allowed."""
     if name in FIELDS:
@@ -228,7 +280,7 @@ def _field(name: Any) -> Field | None:
                 pattern=PATTERNS.get(name.removeprefix(prefix)),
                 doc=f"Handed to the {client} as it is.",
             )
-    return None
+    return transforms.field_of(name) if isinstance(name, str) else None
 
 
 def _unknown(name: Any) -> FieldError:

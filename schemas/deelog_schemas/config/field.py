@@ -42,6 +42,7 @@ class Role(Enum):
     """Which program reads the file. All share one set of fields; some are required by some only."""
 
     NODE = "node"  # a cache with its connector: a grid node, or a program with an interceptor
+    CONNECTOR = "connector"  # a connector of several caches, which bring their names
     DIFF = "diff"  # the Spark job
     CLIENT = "client"  # whoever only talks to the topics: a signal, a reader of diffs
 

@@ -10,9 +10,10 @@ import re
 from typing import Final
 
 from deelog_schemas.config.field import Field, Importance, Role, Type, words
+from deelog_schemas.config.transforms import check_aliases
 
 HIGH, LOW = Importance.HIGH, Importance.LOW
-_NODE = frozenset({Role.NODE})
+_NODE = frozenset({Role.NODE, Role.CONNECTOR})
 _DIFF = frozenset({Role.DIFF})
 _WITH_CACHE = frozenset({Role.NODE, Role.DIFF})
 
@@ -42,6 +43,14 @@ def _servers(servers: tuple[str, ...]) -> str | None:
     return "must be HOST:PORT, several of them separated by commas"
 
 
+def _addresses(urls: tuple[str, ...]) -> str | None:
+    if not all(re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url) for url in urls):
+        return "must be http://HOST or https://HOST, with port and path as needed; several separated by commas"
+    if any("@" in url for url in urls):
+        return "must not hold a user or a password: set basic.auth.user.info of the same converter"
+    return None
+
+
 def _has_kafka(sinks: tuple[str, ...]) -> str | None:
     if "kafka" in sinks:
         return None
@@ -50,6 +59,12 @@ def _has_kafka(sinks: tuple[str, ...]) -> str | None:
 
 def _not_empty(entries: tuple[str, ...]) -> str | None:
     return None if entries else "must not be empty"
+
+
+def _operations(codes: tuple[str, ...]) -> str | None:
+    if not codes:
+        return "must not be empty: none is the word for nothing"
+    return "must be none alone, or some of c, u, d" if "none" in codes and len(codes) > 1 else None
 
 
 IDENTITY = [
@@ -86,6 +101,18 @@ IDENTITY = [
         importance=LOW,
         pattern=re.compile(r"[._-]{1,8}"),
         doc="What stands between prefix, cache and suffix in the names of topics.",
+    ),
+    Field(
+        name="topic.naming.strategy",
+        type=Type.STRING,
+        group="identity",
+        default=None,
+        importance=LOW,
+        pattern=re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII),
+        doc="Dotted path of a Python function `(prefix, delimiter, cache) -> topic` that names the change topic of a "
+        "cache, and with it the topics that have its name and a suffix. The same on every node and for the Spark job, "
+        "which import it; it must always give the same answer, and another one for every cache. Without it: "
+        "`<topic.prefix><topic.delimiter><cache.name>`.",
     ),
     Field(
         name="cache.include.list",
@@ -262,6 +289,24 @@ CAPTURE = [
         doc="Write a tombstone behind every delete, so that compaction forgets the key.",
     ),
     Field(
+        name="skipped.operations",
+        type=Type.LIST,
+        group="capture",
+        default=("none",),
+        allowed=("none", "c", "u", "d"),
+        check=_operations,
+        doc="Operations that are not told to Kafka: creates (`c`), updates (`u`), deletes (`d`). Rows of resets, "
+        "clears and corrections, which repair what Kafka holds, are never skipped.",
+    ),
+    Field(
+        name="skip.messages.without.change",
+        type=Type.BOOLEAN,
+        group="capture",
+        default=False,
+        doc="Capture no write that leaves value and expiry of its entry as they were. The cache itself tells, so "
+        "`before.image` need not be `full`.",
+    ),
+    Field(
         name="before.image",
         type=Type.ENUM,
         group="capture",
@@ -287,6 +332,15 @@ CAPTURE = [
         doc="What values are. With `string`, a value that is not UTF-8 is refused at the write.",
     ),
     Field(
+        name="binary.handling.mode",
+        type=Type.ENUM,
+        group="capture",
+        default="bytes",
+        allowed=("bytes", "base64", "base64-url-safe", "hex"),
+        doc="How keys and values of format `bytes` are written: as Connect's type bytes (base64 in JSON), or as text "
+        "in one of these encodings.",
+    ),
+    Field(
         name="max.entry.bytes",
         type=Type.INT,
         group="capture",
@@ -309,20 +363,33 @@ SNAPSHOT = [
         type=Type.ENUM,
         group="snapshot",
         default="initial",
-        allowed=("initial",),
-        planned=("always", "no_data", "when_needed", "initial_only"),
-        doc="What happens with a segment that has no record in Kafka yet: `initial` sends its whole state. It never "
-        "holds back a reset that repairs a loss.",
+        allowed=("initial", "always", "no_data", "when_needed", "initial_only"),
+        doc="`initial` sends the whole state of a segment that has no record in Kafka yet; `always` also resets each "
+        "segment the first time that a process takes it over; `no_data` sends only what changes from then on; "
+        "`initial_only` ends the capture once every segment is sent, the process with exit code 0; `when_needed` is "
+        "`initial`. None holds back a reset that repairs a loss.",
     ),
     Field(
         name="reset.strategy",
         type=Type.ENUM,
         group="snapshot",
         default="marker",
-        allowed=("marker",),
-        planned=("tombstones", "resend"),
-        doc="How a reset tells which keys are gone: `marker` encloses the state in a begin and an end, and keys that "
-        "are not between them are gone.",
+        allowed=("marker", "tombstones", "resend"),
+        doc="How a reset tells which keys are gone. `marker` encloses the state in a begin and an end, and keys that "
+        "are not between them are gone: for deelog's own readers. `tombstones` also deletes each key that Kafka holds "
+        "and the cache does not, `resend` each key that Kafka holds before it sends the segment anew: for consumers "
+        "that know nothing of resets. Both read the segment's part of the topic again. See docs/resets.md.",
+    ),
+    Field(
+        name="reset.interval.ms",
+        type=Type.LONG,
+        group="snapshot",
+        default=0,
+        low=0,
+        check=lambda ms: "must be 0 (off) or at least 1000" if 0 < ms < 1000 else None,
+        doc="Each segment is reset again that often, one after the other, in milliseconds; 0 is off. For topics with "
+        "`cleanup.policy=delete`, which drop the last record of a key that is not written to: less than half of the "
+        "topic's `retention.ms`.",
     ),
     Field(
         name="incremental.snapshot.chunk.size",
@@ -341,22 +408,108 @@ FORMAT = [
         type=kind,
         group="format",
         default=default,
+        importance=importance,
         allowed=allowed,
-        planned=planned,
+        check=check,
         doc=doc,
     )
-    for part in ("key", "value")
-    for suffix, kind, default, allowed, planned, doc in (
-        ("", Type.ENUM, "json", ("json",), ("avro",), f"How the {part} of a record is written."),
+    for part, formats in (("key", ("json", "avro")), ("value", ("json", "avro", "cloudevents")))
+    for suffix, kind, default, importance, allowed, check, doc in (
+        ("", Type.ENUM, "json", HIGH, formats, None, f"How the {part} of a record is written: see docs/formats.md."),
         (
             ".schemas.enable",
             Type.BOOLEAN,
             False,
+            Importance.MEDIUM,
             (),
+            None,
+            f'Write the {part} as `{{"schema": …, "payload": …}}`, for consumers that need the schema in each record. '
+            "Not with avro, which always has one.",
+        ),
+        (
+            ".schema.registry.url",
+            Type.LIST,
             (),
-            f'Write the {part} as `{{"schema": …, "payload": …}}`, for consumers that need the schema in each record.',
+            HIGH,
+            (),
+            _addresses,
+            f"Schema registry for the {part} with `{part}.converter=avro`, with Confluent's API; of several addresses "
+            "the next is asked where one does not answer. Without it the pinned schemas of deelog are used.",
+        ),
+        (
+            ".basic.auth.user.info",
+            Type.PASSWORD,
+            None,
+            Importance.MEDIUM,
+            (),
+            None,
+            "`user:password` for the schema registry.",
+        ),
+        (
+            ".schema.registry.ssl.ca.location",
+            Type.STRING,
+            None,
+            Importance.MEDIUM,
+            (),
+            None,
+            "File or directory of the certificate authorities that the schema registry is trusted by, PEM; by default "
+            "what SSL_CERT_FILE or SSL_CERT_DIR names, else those that come with certifi.",
+        ),
+        (
+            ".auto.register.schemas",
+            Type.BOOLEAN,
+            True,
+            Importance.MEDIUM,
+            (),
+            None,
+            "Register our schemas at start. With false they must be registered already.",
         ),
     )
+]
+
+FORMAT.append(
+    Field(
+        name="extended.headers.enabled",
+        type=Type.BOOLEAN,
+        group="format",
+        default=False,
+        doc="Write Debezium's headers `__debezium.context.connectorLogicalName`, `.taskId`, `.connectorName` and "
+        "`.runId` on every change, tombstone and row. Debezium's own default is true; here they are left out for their "
+        "cost.",
+    )
+)
+
+TRANSFORMS = [
+    Field(
+        name="transforms",
+        type=Type.LIST,
+        group="transforms",
+        default=(),
+        check=check_aliases,
+        doc="Aliases of the transforms that every change and every row of a reset goes through, in this order. Of each "
+        "`transforms.<alias>.type` (a class: `my_package.module.Class` or `my_package.module:Class`), "
+        "`transforms.<alias>.predicate` and `.negate`, and the options of the class. See "
+        "[Transforms and filters](../transforms.md).",
+    ),
+    Field(
+        name="predicates",
+        type=Type.LIST,
+        group="transforms",
+        default=(),
+        check=check_aliases,
+        doc="Aliases of the predicates that transforms name. Of each: `predicates.<alias>.type` and the options of the "
+        "class.",
+    ),
+    Field(
+        name="event.processing.failure.handling.mode",
+        type=Type.ENUM,
+        group="transforms",
+        default="fail",
+        allowed=("fail", "skip", "warn", "dead-letter"),
+        doc="When a transform fails on a change: stop writing, with everything kept in the op log (`fail`); leave the "
+        "change out (`skip`), and log it (`warn`), or put it as captured on `errors.deadletterqueue.topic.name` "
+        "(`dead-letter`, ours).",
+    ),
 ]
 
 FAILURE = [
@@ -366,8 +519,8 @@ FAILURE = [
         group="failure",
         default=-1,
         low=-1,
-        doc="How often in a row the producer is built again after a fatal error before the connector fails; -1 is "
-        "without end.",
+        doc="How often in a row the producer is built again after an error before the connector fails; -1 is without "
+        "end. A transaction that is committed begins the count anew; being fenced by another node is no error.",
     ),
     Field(
         name="retriable.restart.connector.wait.ms",
@@ -495,15 +648,16 @@ OBSERVE = [
         default=5000,
         low=100,
         high=3_600_000,
-        doc="The written position of an idle segment is renewed this often, so that silence and progress differ.",
+        doc="The written position of an idle segment is renewed this often, so that silence and progress differ; and "
+        "a heartbeat is written to `__debezium-heartbeat.<topic.prefix>`, as Debezium does.",
     ),
     Field(
         name="signal.enabled.channels",
         type=Type.LIST,
         group="observe",
         default=("kafka",),
-        allowed=("kafka",),
-        planned=("source", "file", "jmx", "in-process"),
+        allowed=("kafka", "file"),
+        planned=("source", "jmx", "in-process"),
         importance=LOW,
         doc="Where signals are taken from; empty for nowhere.",
     ),
@@ -514,7 +668,142 @@ OBSERVE = [
         default=None,
         derived="`<topic.prefix>-signal`",
         importance=LOW,
-        doc="Topic of the signals; key `topic.prefix`, value `{id, type, data}`.",
+        doc="Topic of the signals; key `topic.prefix`, value `{id, type, data}`. One partition. It is read from its "
+        "beginning at the start: it tells whether writing is paused, and which incremental snapshots go on.",
+    ),
+    Field(
+        name="signal.file",
+        type=Type.STRING,
+        group="observe",
+        default="file-signals.txt",
+        importance=LOW,
+        doc="File of signals for this process alone, one in a line, with `file` among `signal.enabled.channels`. What "
+        "was read is taken out of the file.",
+    ),
+    Field(
+        name="signal.poll.interval.ms",
+        type=Type.INT,
+        group="observe",
+        default=5000,
+        low=10,
+        high=3_600_000,
+        importance=LOW,
+        doc="How often `signal.file` is looked at.",
+    ),
+    Field(
+        name="notification.enabled.channels",
+        type=Type.LIST,
+        group="observe",
+        default=(),
+        allowed=("sink", "log"),
+        planned=("jmx",),
+        importance=LOW,
+        doc="Where notifications go: to a topic (`sink`), or into the log at level INFO.",
+    ),
+    Field(
+        name="notification.sink.topic.name",
+        type=Type.STRING,
+        group="observe",
+        default=None,
+        pattern=re.compile(r"[A-Za-z0-9._-]{1,249}"),
+        importance=LOW,
+        doc="Topic of the notifications, created with one partition if it is missing. Required where "
+        "`notification.enabled.channels` names `sink`.",
+    ),
+]
+
+METRICS = [
+    Field(
+        name="metrics.port",
+        type=Type.INT,
+        group="metrics",
+        default=0,
+        low=0,
+        high=65_535,
+        doc="Port of `/metrics` for Prometheus and of `/health`; 0 is none. Several captured caches of one process may "
+        "name the same one.",
+    ),
+    Field(
+        name="metrics.host",
+        type=Type.STRING,
+        group="metrics",
+        default="127.0.0.1",
+        check=lambda host: None if host.strip() else "must be a host or an address; 0.0.0.0 is all",
+        doc="Address that `metrics.port` is bound to; `0.0.0.0` is all. There is no password: what is told there are "
+        "numbers, names of caches and members, and error texts.",
+    ),
+    Field(
+        name="tracing.headers.enabled",
+        type=Type.BOOLEAN,
+        group="metrics",
+        default=False,
+        importance=LOW,
+        doc="Give each change the trace context of the write that made it, as the headers `traceparent` and "
+        "`tracestate` (W3C). For caches captured in the application's own process, with `deelog[otel]`; clients of "
+        "the grid have no way to send one.",
+    ),
+]
+
+REST = [
+    Field(
+        name="rest.port",
+        type=Type.INT,
+        group="rest",
+        default=0,
+        low=0,
+        high=65_535,
+        doc="Port of the REST API, Kafka Connect's own is 8083; 0 is none.",
+    ),
+    Field(
+        name="rest.host.name",
+        type=Type.STRING,
+        group="rest",
+        default="127.0.0.1",
+        pattern=re.compile(r"[A-Za-z0-9.:_-]{1,253}"),
+        doc="Address that `rest.port` is bound to; `0.0.0.0` is all. Any but this machine's own needs a token or "
+        "`rest.ssl.ca.location`.",
+    ),
+    Field(
+        name="rest.token",
+        type=Type.PASSWORD,
+        group="rest",
+        default=None,
+        doc="Who may do everything sends `Authorization: Bearer` with it. At least 16 characters.",
+    ),
+    Field(
+        name="rest.readonly.token",
+        type=Type.PASSWORD,
+        group="rest",
+        default=None,
+        doc="Who sends this one instead may look and change nothing. Needs `rest.token`.",
+    ),
+    Field(
+        name="rest.ssl.certificate.location",
+        type=Type.STRING,
+        group="rest",
+        default=None,
+        doc="PEM file with the REST API's certificate and the chain behind it: HTTPS instead of HTTP.",
+    ),
+    Field(
+        name="rest.ssl.key.location",
+        type=Type.STRING,
+        group="rest",
+        default=None,
+        doc="PEM file with the key of that certificate.",
+    ),
+    Field(
+        name="rest.ssl.key.password",
+        type=Type.PASSWORD,
+        group="rest",
+        default=None,
+        doc="Password of that key.",
+    ),
+    Field(
+        name="rest.ssl.ca.location",
+        type=Type.STRING,
+        group="rest",
+        default=None,
+        doc="PEM file with the authorities of clients' certificates: whoever connects must show one (mutual TLS).",
     ),
 ]
 
@@ -624,8 +913,8 @@ DIFF = [
         group="diff",
         default=None,
         pattern=re.compile(r"[A-Za-z0-9._-]{1,249}"),
-        doc="The dead-letter topic, created if it is missing, with one partition. Required with "
-        "`errors.tolerance=all`.",
+        doc="The dead-letter topic, created if it is missing, with one partition. Required with `errors.tolerance=all` "
+        "and with `event.processing.failure.handling.mode=dead-letter`.",
     ),
     Field(
         name="errors.deadletterqueue.topic.replication.factor",
@@ -634,7 +923,7 @@ DIFF = [
         default=3,
         low=1,
         high=32_767,
-        doc="Replication factor with which the job creates the dead-letter topic.",
+        doc="Replication factor with which the dead-letter topic is created.",
     ),
     Field(
         name="errors.deadletterqueue.context.headers.enable",
@@ -693,23 +982,27 @@ GROUPS: Final = {
     "capture": "Capture",
     "snapshot": "Snapshot and reset",
     "format": "Format of records",
+    "transforms": "Transforms and filters",
     "failure": "Failure",
     "grid": "Node and grid",
-    "observe": "Heartbeat and signals",
+    "observe": "Heartbeat, signals and notifications",
+    "metrics": "Metrics and tracing",
+    "rest": "REST API",
     "diff": "Spark job",
 }
 
 FIELDS: Final[dict[str, Field]] = {
     field.name: field
-    for group in (IDENTITY, KAFKA, QUEUE, CAPTURE, SNAPSHOT, FORMAT, FAILURE, GRID, OBSERVE, DIFF)
+    for group in (
+        *(IDENTITY, KAFKA, QUEUE, CAPTURE, SNAPSHOT, FORMAT, TRANSFORMS, FAILURE),
+        *(GRID, OBSERVE, METRICS, REST, DIFF),
+    )
     for field in group
 }
 
 # Known, and nothing obeys them yet: an error says so instead of guessing at a misspelling.
 PLANNED: Final = words(
     """
-    skipped.operations binary.handling.mode skip.messages.without.change reset.interval.ms extended.headers.enabled
-    key.converter.schema.registry.url value.converter.schema.registry.url event.processing.failure.handling.mode
-    read.max.wait.ms notification.enabled.channels notification.sink.topic.name metrics.port rest.port
+    read.max.wait.ms
     """
 )

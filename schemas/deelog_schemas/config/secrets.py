@@ -15,15 +15,23 @@ _SHOWN = 80
 
 _SECRET_NAME = re.compile(
     r".*(secret|password|passphrase|token|sasl\.jaas\.config|basic\.auth\.user\.info|credentials\.json"
-    r"|connectionstring|connection\.string|sasl\.oauthbearer\.config|\.pem|key\.string)",
+    r"|connectionstring|connection\.string|sasl\.oauthbearer\.config|\.pem|key\.string"
+    r"|sasl\.username)",
     re.IGNORECASE | re.DOTALL,
 )
+# user:password@host, and what drivers take in an address.
+_SECRET_INSIDE = re.compile(r"@|(password|passwd|pwd|secret|token|key)=", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{([A-Za-z0-9_-]+):([^{}]*)\}")
 
 
 def is_secret(name: str) -> bool:
     """True where the values under `name` are masked."""
     return _SECRET_NAME.fullmatch(name) is not None
+
+
+def hides(name: str, text: str) -> bool:
+    """Whether `text` under `name` is, or holds, what must not be seen."""
+    return is_secret(name) or _SECRET_INSIDE.search(text) is not None
 
 
 def references(text: str) -> list[re.Match[str]]:
@@ -33,7 +41,7 @@ def references(text: str) -> list[re.Match[str]]:
 
 def shown(name: str, text: str) -> str:
     """`text` as an error or a log line may show it: masked, or quoted and cut to 80 characters."""
-    if is_secret(name) or "@" in text:  # user:password@host is how credentials get into an address
+    if hides(name, text):
         return MASK
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
@@ -69,7 +77,9 @@ class Masked(dict[str, Any]):
         self.hidden = hidden
 
     def __repr__(self) -> str:
-        shown = {k: MASK if k in self.hidden or is_secret(k) else v for k, v in self.items()}
+        shown = {
+            k: MASK if k in self.hidden or hides(k, v if isinstance(v, str) else "") else v for k, v in self.items()
+        }
         return repr(shown)
 
     __str__ = __repr__

@@ -1,0 +1,499 @@
+"""Keys and envelopes in Avro, by hand where it is done once per operation, by fastavro elsewhere.
+
+An envelope of ours has a fixed shape: what a topic and a batch share is put together once, as bytes, and what is left
+is two strings, a few numbers and two flags. Weighed: `fastavro.schemaless_writer` of a dict (several times JSON's
+cost: see benchmarks/bench_formats.py), a compiler from any schema to Python (more code than the one envelope that
+there is), and this. A test proves the bytes equal to fastavro's on generated records.
+
+Before the body stands which schema it is of: with a registry Confluent's wire format (0x0, the id), without one the
+Avro specification's single-object encoding (0xc3 0x01, the schema's fingerprint). A bare body was weighed and left: it
+is read without an error by a reader that has another schema, and says something else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+import fastavro
+import orjson
+
+from deelog_schemas import __version__
+from deelog_schemas.avro.schema import NO_SCHEMA, canonical
+from deelog_schemas.envelope import FOREIGN, Envelope, Stamp, envelope_of
+from deelog_schemas.errors import RecordError
+from deelog_schemas.operation import Entry, Operation, Reason
+
+_PUT: Final = str(Reason.PUT)
+_LIVE: Final = b"\x00\x0afalse\x00\x02"
+"""`snapshot` and `db` of a captured change, and that there is a `sequence`."""
+_DAMAGED: Final = (
+    *(EOFError, IndexError, ValueError, TypeError, KeyError),
+    *(OverflowError, MemoryError, RecursionError, struct.error),
+)
+"""What fastavro raises of bytes that are not of the schema."""
+
+
+_Past = Callable[[bytes, int], int]
+"""From where a value begins to where it ends; RecordError or IndexError where there is none."""
+
+
+class Written(NamedTuple):
+    """How one part of a record, key or value, is written, and by which schemas it may have been.
+
+    `prefix` stands before each body; `schema` is what it names. `known`: schemas by prefix, the own one included;
+    `find` looks another one up, and raises `RecordError` where there is none of that prefix for this topic.
+    """
+
+    prefix: bytes
+    schema: str
+    known: Mapping[bytes, str]
+    find: Callable[[bytes], str]
+
+
+def _varint(rest: int) -> bytes:
+    found = bytearray()
+    while rest > 0x7F:
+        found.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    found.append(rest)
+    return bytes(found)
+
+
+def long(number: int) -> bytes:
+    """Avro's `long` and `int`: zigzag, then seven bits a byte, the lowest first."""
+    return _varint((number << 1) ^ (number >> 63))
+
+
+_SMALL: Final = tuple(long(number) for number in range(8192))
+_LOW: Final = tuple(bytes((bits & 0x7F | 0x80, bits >> 7 | 0x80)) for bits in range(1 << 14))
+"""Fourteen bits with more to come."""
+
+
+_EARLY: Final = 8_192_000
+"""Microseconds since 1970 from which on every moment has at least so many bits as are taken by themselves."""
+_high: Final = lru_cache(maxsize=4096)(_varint)
+"""The end of a number whose lower bits were written: the same for all moments of a while."""
+
+
+def text(raw: bytes) -> bytes:
+    """Avro's `string` and `bytes`."""
+    size = len(raw)
+    return (_SMALL[size] if size < 8192 else long(size)) + raw
+
+
+def _utf8(raw: bytes) -> None:
+    if not raw.isascii():
+        raw.decode()
+
+
+def _anything(raw: bytes) -> None:
+    """Bytes are not looked at."""
+
+
+_CHECKS: Final[dict[str, Callable[[bytes], None]]] = {"string": _utf8, "json": _utf8, "bytes": _anything}
+
+
+class _Frame(NamedTuple):
+    """What all envelopes of one stamp share."""
+
+    stamp: Stamp | None
+    place: bytes
+    node: bytes
+    tails: Mapping[str, bytes]
+    """From behind `source` to the end, by op."""
+
+
+class AvroCodec:
+    """Avro of one topic; the parameters are those of `JsonCodec`, and so is what is raised."""
+
+    gone = b"\0"
+
+    def __init__(
+        self,
+        connector: str,
+        name: str,
+        cache: str,
+        key: Written,
+        value: Written,
+        key_format: str = "string",
+        value_format: str = "string",
+        cause: bool = False,
+    ) -> None:
+        self._key, self._value, self._cause = _Reader(key, "key"), _Reader(value, "value"), cause
+        self._pasts = tuple(_past_value if f == "bytes" else _past_text for f in (key_format, value_format))
+        self._check_key, self._check_value = _CHECKS[key_format], _CHECKS[value_format]
+        self._bytes = key_format == "bytes", value_format == "bytes"
+        self._opened = value.prefix
+        self._prefix = key.prefix
+        self._source = b"".join(map(text, (__version__.encode(), connector.encode(), name.encode())))
+        self._cache = text(cache.encode())
+        self._frame = _Frame(None, b"", b"", {})
+
+    def key(self, key: bytes) -> bytes:
+        """See `Codec`."""
+        self._check_key(key)
+        return self._prefix + text(key)
+
+    def change(self, operation: Operation, stamp: Stamp) -> bytes:
+        """See `Codec`."""
+        # Written out, for it runs once per operation: a call costs a tenth of it.
+        epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
+        if not key.isascii():
+            self._check_key(key)
+        size = len(key)
+        named = b"\x02" + (_SMALL[size] if size < 8192 else long(size)) + key
+        code, before, after = "c", b"\0", b"\0"
+        if value is not None:
+            if not value.isascii():
+                self._check_value(value)
+            size = len(value)
+            length = _SMALL[size] if size < 8192 else long(size)
+            if expires_at is None:
+                moment = b"\0"
+            elif expires_at < 8192:
+                moment = b"\x02" + long(expires_at)
+            else:
+                moment = b"\x02" + _LOW[expires_at << 1 & 0x3FFF] + _high(expires_at >> 13)
+            after = b"%b\x02%b%b%b" % (named, length, value, moment)
+        if existed or value is None:
+            before = named + b"\0\0" if image is None else self._struct(named, image, None)
+            code = "d" if value is None else "u"
+        if ts_us < _EARLY:
+            why = None if reason == _PUT else reason
+            return self._fill(code, before, after, epoch, sequence, ts_us, "false", why, stamp)
+        known, place, node, tails = self._frame
+        if known is not stamp:  # a batch has one stamp per segment
+            _, place, node, tails = self._frame = self._framed(stamp)
+        position = b'["%d","%d"]' % (epoch, sequence)
+        milli, micro, nano = ts_us // 1000 * 2, ts_us * 2, ts_us * 2000
+        said = b"\0" if reason == _PUT else b"\x02" + text(reason.encode())
+        return b"".join(
+            (
+                self._opened,
+                before,
+                after,
+                self._source,
+                _LOW[milli & 0x3FFF],
+                _high(milli >> 14),
+                _LIVE,
+                _SMALL[len(position)],
+                position,
+                b"\x02",
+                _LOW[micro & 0x3FFF],
+                _high(micro >> 14),
+                b"\x02",
+                _LOW[nano & 0x3FFF],
+                _LOW[nano >> 14 & 0x3FFF],
+                _high(nano >> 28),
+                place,
+                _SMALL[epoch] if epoch < 8192 else long(epoch),
+                _SMALL[sequence] if sequence < 8192 else long(sequence),
+                node,
+                said,
+                tails[code],
+            )
+        )
+
+    def row(self, entry: Entry, position: tuple[int, int], snapshot: str, reason: str, stamp: Stamp) -> bytes:
+        """See `Codec`."""
+        self._check_key(entry.key)
+        after = self._struct(b"\x02" + text(entry.key), entry.value, entry.expires_at)
+        return self._fill("r", b"\0", after, *position, stamp.now_us, snapshot, reason, stamp)
+
+    def difference(
+        self,
+        before: Entry | None,
+        after: Entry | None,
+        key: bytes,
+        position: tuple[int, int],
+        source_us: int,
+        reason: str | None,
+        cause: str,
+        stamp: Stamp,
+    ) -> bytes:
+        """See `Codec`."""
+        self._check_key(key)
+        named = b"\x02" + text(key)
+        old = self._struct(named, before.value, before.expires_at) if before else b"\0"
+        new = self._struct(named, after.value, after.expires_at) if after else b"\0"
+        if after is None and before is None:
+            old = self._struct(named, None, None)
+        code = "d" if after is None else "c" if before is None else "u"
+        return self._fill(code, old, new, *position, source_us, "false", reason, stamp, cause)
+
+    def _struct(self, named: bytes, value: bytes | None, expires_at: int | None) -> bytes:
+        if value is None:
+            content = b"\0"
+        else:
+            self._check_value(value)
+            content = b"\x02" + text(value)
+        return named + content + (b"\0" if expires_at is None else b"\x02" + long(expires_at))
+
+    def _fill(
+        self,
+        code: str,
+        before: bytes,
+        after: bytes,
+        epoch: int,
+        sequence: int,
+        ts_us: int,
+        snapshot: str,
+        reason: str | None,
+        stamp: Stamp,
+        cause: str | None = None,
+    ) -> bytes:
+        _, place, node, tails = self._framed(stamp)
+        parts = [self._opened, before, after, self._source, long(ts_us // 1000), b"\0", text(snapshot.encode())]
+        parts += [b"\0", _optional(f'["{epoch}","{sequence}"]'), b"\x02", long(ts_us), b"\x02", long(ts_us * 1000)]
+        parts += [place, long(epoch), long(sequence), node, _optional(reason)]
+        if self._cause:
+            parts += [_optional(cause), tails[code][1:]]
+        else:
+            parts.append(tails[code])
+        return b"".join(parts)
+
+    def _framed(self, stamp: Stamp) -> _Frame:
+        segment, node_id, now = stamp
+        moments = b"".join(b"\x02" + long(moment) for moment in (now // 1000, now, now * 1000))
+        gap = b"\0\0" if self._cause else b"\0"  # a captured change has no cause; no transaction
+        tails = {code: gap + text(code.encode()) + moments for code in "cudr"}
+        return _Frame(stamp, self._cache + long(segment), text(node_id.encode()), tails)
+
+    # -- decoding --------------------------------------------------------------------------------------------------
+
+    def decode_key(self, raw: bytes) -> bytes:
+        """The entry key; raises `RecordError` where the record key is not `{key}` of a schema of this topic."""
+        size = len(self._prefix)
+        if raw.startswith(self._prefix) and len(raw) > size:  # nearly all: a scan asks for each
+            length = raw[size]
+            if not length & 0x81 and len(raw) == size + 1 + (length >> 1):  # a length of one byte, not negative
+                key = raw[size + 1 :]
+                try:
+                    self._check_key(key)
+                except UnicodeDecodeError as error:
+                    raise RecordError(f"the record key is not in this topic's key format: {error}") from error
+                return key
+        return self._captured("key", self._key.read(raw).get("key"))
+
+    def decode_value(self, raw: bytes) -> Envelope:
+        """See `Codec`; raises `RecordError` where it is not of a schema of this topic."""
+        return envelope_of(self._value.read(raw), self._captured)
+
+    def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
+        """See `Codec`. What was written with our own schema gets the cause put in; another's is written anew."""
+        reader = self._value
+        if reader.layout(raw) == "change":
+            op, end = reader.walk(raw, *self._pasts)
+            return op, b"%b%b%b%b" % (self._opened, raw[len(self._opened) : end], _optional(cause), raw[end:])
+        found = reader.read(raw)
+        try:
+            found["source"]["cause"] = cause
+            written = BytesIO()
+            fastavro.schemaless_writer(written, reader.own, found)
+        except _DAMAGED as error:
+            raise RecordError(f"{FOREIGN}: {error!r}") from error
+        return found["op"], self._opened + written.getvalue()
+
+    def after_of(self, raw: bytes) -> bytes | None:
+        """See `Codec`: the union `after`, its branch included."""
+        if self._value.layout(raw) is None:
+            return None
+        try:
+            begin = _past_image(raw, len(self._opened))
+            return raw[begin : _past_image(raw, begin)]
+        except RecordError:
+            return None  # decoding it says what is wrong
+
+    def decode_after(self, raw: bytes) -> Entry:
+        """See `Codec`; raises `RecordError` where it is none."""
+        key, at = _text(raw, 1)
+        value = None
+        if raw[at] == 2:
+            value, at = _text(raw, at + 1)
+        else:
+            at += 1
+        expires_at = _long(raw, at + 1)[0] if raw[at] == 2 else None
+        try:
+            self._check_key(key)
+            if value is None:
+                raise ValueError("`after` has no value")
+            self._check_value(value)
+        except ValueError as error:
+            raise RecordError(f"{FOREIGN}: {error!r}") from error
+        return Entry(key, value, expires_at)
+
+    def plain_key(self, raw: bytes) -> bytes:
+        """See `Codec`."""
+        return orjson.dumps(self._key.read(raw), default=_base64)
+
+    def plain_value(self, raw: bytes) -> bytes:
+        """See `Codec`."""
+        return orjson.dumps(self._value.read(raw), default=_base64)
+
+    def _captured(self, part: str, found: Any) -> bytes:
+        if isinstance(found, bytes if self._bytes[part == "value"] else str):
+            return found if isinstance(found, bytes) else str.encode(found)
+        raise RecordError(f"{part} is {type(found).__name__}, which is not this topic's format of it")
+
+
+class _Reader:
+    """Reads one part of a record by the schema that it names."""
+
+    def __init__(self, written: Written, part: str) -> None:
+        self._written, self._what, self._size = written, f"the record {part}", len(written.prefix)
+        self.own = _parsed(written.schema)
+        own = canonical(written.schema)
+        self._layouts = {own: "own"}
+        cause = ',{"name":"cause","type":["null","string"]}'
+        if cause in own:
+            self._layouts = {own: "diff", own.replace(cause, "", 1): "change"}
+        self._schemas: dict[bytes, tuple[Any, str | None]] = {}
+
+    def _schema(self, raw: bytes) -> tuple[Any, str | None]:
+        prefix = raw[: self._size]
+        found = self._schemas.get(prefix)
+        if found is None:
+            self._named(raw)
+            told = self._written.known.get(prefix) or self._written.find(prefix)
+            try:
+                found = _parsed(told), self._layouts.get(canonical(told))
+            except NO_SCHEMA as error:
+                raise RecordError(f"{self._what} names a schema that is none: {error!r}") from error
+            self._schemas[prefix] = found
+        return found
+
+    def _named(self, raw: bytes) -> None:
+        mark = self._written.prefix[: 1 if self._size == 5 else 2]
+        if len(raw) < self._size or not raw.startswith(mark):
+            how = "Confluent's wire format (0x0, schema id)" if self._size == 5 else "Avro's single-object encoding"
+            raise RecordError(f"{self._what} is not in {how}: it begins with {raw[:10].hex(' ') or 'nothing'}")
+
+    def layout(self, raw: bytes) -> str | None:
+        """`change` or `diff` where the bytes are laid out as ours, without or with the cause; `own` where nothing has
+        a cause; None where they are somebody else's."""
+        return self._schema(raw)[1]
+
+    def read(self, raw: bytes) -> dict[str, Any]:
+        """The fields; raises `RecordError` where the bytes are not of the schema that they name."""
+        schema, _ = self._schema(raw)
+        stream = BytesIO(raw)
+        stream.seek(self._size)
+        try:
+            found = fastavro.schemaless_reader(stream, schema, None)
+        except _DAMAGED as error:
+            raise RecordError(f"{self._what} is not Avro of the schema that it names: {error!r}") from error
+        if stream.tell() != len(raw):
+            raise RecordError(f"{self._what} has {len(raw) - stream.tell()} bytes behind what its schema tells")
+        if not isinstance(found, dict):
+            raise RecordError(f"{self._what} is no record, but {type(found).__name__}")
+        return found
+
+    def walk(self, raw: bytes, past_key: _Past, past_value: _Past) -> tuple[str, int]:
+        """Of a captured envelope laid out as ours, its op and where `source` ends; `RecordError` where it is none."""
+        try:
+            at = self._size
+            for _ in range(2):
+                at = _past_image(raw, at, past_key, past_value)
+            for _ in range(3):
+                at = _past_text(raw, at)
+            at = _long(raw, at)[1]
+            at = _past_text(raw, at + 1) if raw[at] == 0 else _past_none(raw, at, 2)
+            at = _past_text(raw, at)
+            at = _past_optional(raw, at, _past_text)
+            at = _past_optional(raw, _past_optional(raw, at, _past_long), _past_long)
+            at = _past_text(raw, at)
+            for _ in range(3):
+                at = _long(raw, at)[1]
+            end = _past_optional(raw, _past_text(raw, at), _past_text)
+            op, at = _text(raw, _past_none(raw, end, 0))
+            for _ in range(3):
+                at = _past_optional(raw, at, _past_long)
+        except IndexError as error:
+            raise _cut_short() from error
+        if at != len(raw):
+            raise RecordError(f"{self._what} has {len(raw) - at} bytes behind what its schema tells")
+        return op.decode("latin-1"), end
+
+
+def _optional(said: str | None) -> bytes:
+    return b"\0" if said is None else b"\x02" + text(said.encode())
+
+
+@lru_cache(maxsize=256)
+def _parsed(schema: str) -> Any:
+    return fastavro.parse_schema(json.loads(schema))
+
+
+def _base64(raw: Any) -> str:
+    return base64.b64encode(raw).decode()
+
+
+# -- reading by hand: what is asked for of every record of a batch ----------------------------------------------------
+
+
+def _cut_short() -> RecordError:
+    return RecordError(f"{FOREIGN}: it ends too early")
+
+
+def _long(raw: bytes, at: int) -> tuple[int, int]:
+    byte = raw[at]
+    found, shift, at = byte & 0x7F, 7, at + 1
+    while byte > 0x7F:
+        byte = raw[at]
+        found |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if shift > 70:
+            raise RecordError(f"{FOREIGN}: a number of more than ten bytes")
+    return (found >> 1) ^ -(found & 1), at
+
+
+def _text(raw: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _long(raw, at)
+    end = at + size
+    if size < 0 or end > len(raw):
+        raise _cut_short()
+    return raw[at:end], end
+
+
+def _past_text(raw: bytes, at: int) -> int:
+    found, at = _text(raw, at)
+    try:
+        _utf8(found)
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{FOREIGN}: {error!r}") from error
+    return at
+
+
+def _past_long(raw: bytes, at: int) -> int:
+    return _long(raw, at)[1]
+
+
+def _past_none(raw: bytes, at: int, branch: int) -> int:
+    if raw[at] != branch:
+        raise RecordError(f"{FOREIGN}: a union has no branch {raw[at]}")
+    return at + 1
+
+
+def _past_optional(raw: bytes, at: int, past: _Past) -> int:
+    return past(raw, at + 1) if raw[at] == 2 else _past_none(raw, at, 0)
+
+
+def _past_value(raw: bytes, at: int) -> int:
+    return _text(raw, at)[1]
+
+
+def _past_image(raw: bytes, at: int, past_key: _Past = _past_value, past_value: _Past = _past_value) -> int:
+    """Behind `before` or `after`."""
+    try:
+        if raw[at] != 2:
+            return _past_none(raw, at, 0)
+        return _past_optional(raw, _past_optional(raw, past_key(raw, at + 1), past_value), _past_long)
+    except IndexError as error:
+        raise _cut_short() from error

@@ -1,0 +1,77 @@
+"""Avro without a registry: the schemas that each release brings, known by fingerprint.
+
+Their names do not depend on a topic, unlike those in a registry: who reads generates classes once for all topics, and
+the files can be pinned at all. `json` is `string` here, since only Connect, which needs a registry, tells them apart.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from deelog_schemas import __version__
+from deelog_schemas.avro.codec import Written
+from deelog_schemas.avro.schema import envelope_text, key_text, pinned_prefix
+from deelog_schemas.connect import Names
+from deelog_schemas.errors import RecordError
+
+NAMES: Final = Names("io.deelog.Key", "io.deelog.Value", "io.deelog.Envelope", "io.deelog.Source")
+_KINDS: Final = ("string", "bytes")
+
+
+def files() -> dict[str, str]:
+    """What this version's folder below `released/` must hold: name to schema."""
+    found = {f"key.{key}.avsc": key_text(NAMES, key) for key in _KINDS}
+    for topic, cause in (("change", False), ("diff", True)):
+        for key in _KINDS:
+            for value in _KINDS:
+                found[f"{topic}.{key}.{value}.avsc"] = envelope_text(NAMES, key, value, cause)
+    return found
+
+
+@cache
+def released() -> dict[str, dict[str, str]]:
+    """By release that brought other schemas, its files."""
+    folder = resources.files("deelog_schemas.avro") / "released"
+    return {
+        release.name: {file.name: file.read_text("utf-8") for file in release.iterdir() if file.name.endswith(".avsc")}
+        for release in folder.iterdir()
+        if release.is_dir()
+    }
+
+
+def written_key(key_format: str) -> Written:
+    """How keys are written."""
+    return _written(key_text(NAMES, _kind(key_format)), ("key.",))
+
+
+def written_value(key_format: str, value_format: str, cause: bool) -> Written:
+    """How envelopes are written; those of the change topic and of the diff topic are read."""
+    return _written(envelope_text(NAMES, _kind(key_format), _kind(value_format), cause), ("change.", "diff."))
+
+
+def _kind(format_name: str) -> str:
+    return "bytes" if format_name == "bytes" else "string"
+
+
+def _written(schema: str, names: tuple[str, ...]) -> Written:
+    prefix = pinned_prefix(schema)
+    return Written(prefix, schema, {**_known(names), prefix: schema}, _unknown)
+
+
+@cache
+def _known(names: tuple[str, ...]) -> dict[bytes, str]:
+    return {
+        pinned_prefix(text): text
+        for release in released().values()
+        for name, text in release.items()
+        if name.startswith(names)
+    }
+
+
+def _unknown(prefix: bytes) -> str:
+    raise RecordError(
+        f"the Avro schema of fingerprint {prefix[2:].hex()} is none of those of deelog up to {__version__}: "
+        "a newer deelog wrote it, or something else"
+    )

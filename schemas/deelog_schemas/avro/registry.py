@@ -1,0 +1,247 @@
+"""A schema registry, asked at start: registers our schemas, and learns by which the topic's records were written.
+
+The client is confluent-kafka's own; subjects are those of TopicNameStrategy, `<topic>-key` and `<topic>-value`. All
+is asked before the first record, so that a registry that goes away later matters only to who meets a schema that was
+registered since. Weighed: asking for each schema when a record first names it, as Confluent's deserializer does (a
+takeover would then wait for the registry), and this.
+
+A registry is somebody else's program behind somebody else's proxy: every answer is bounded in time and size, and what
+is wrong with it is one error that names address, subject and remedy.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+import httpx2
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
+from tenacity.stop import stop_base
+
+from deelog_schemas.avro.schema import NO_SCHEMA, canonical, registry_prefix
+from deelog_schemas.config import Config
+from deelog_schemas.errors import RecordError, RegistryAwayError, RegistryError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+START_SECONDS: Final = 60.0
+"""How long a start asks a registry that does not answer, whatever `errors.max.retries` allows."""
+REQUEST_SECONDS: Final = 10.0
+"""How long one answer may take."""
+ANSWER_BYTES: Final = 4 << 20
+VERSIONS: Final = 200
+"""Of a subject, as many versions are read, the newest."""
+_SHOWN: Final = 300
+_REFUSED: Final = (409, 422)
+
+
+class Part(NamedTuple):
+    """What the registry says of one part of the records: travels with the configuration."""
+
+    prefix: bytes
+    known: dict[bytes, str]
+    subjects: tuple[str, ...]
+
+
+class Registry:
+    """The registry of `<part>.converter.schema.registry.url`. A context manager."""
+
+    def __init__(self, config: Config, part: str) -> None:
+        self._fields = f"{part}.converter"
+        urls = config[f"{self._fields}.schema.registry.url"]
+        self.url = ",".join(urls)
+        self._retries: int = config["errors.max.retries"]
+        self._longest = config["retriable.restart.connector.wait.ms"] / 1000
+        self._registers: bool = config[f"{self._fields}.auto.register.schemas"]
+        settings: dict[str, Any] = {"url": self.url, "timeout": REQUEST_SECONDS, "max.retries": 0}
+        secret = config.secret(f"{self._fields}.basic.auth.user.info")
+        if secret is not None:
+            settings["basic.auth.user.info"] = secret
+        authority = config[f"{self._fields}.schema.registry.ssl.ca.location"]
+        if authority is not None:
+            settings["ssl.ca.location"] = authority
+        try:
+            self._client = SchemaRegistryClient(settings)
+        except OSError as error:  # an unreadable file, or one without a certificate
+            raise RegistryError(f"{self._fields}.schema.registry.ssl.ca.location = {authority!r}: {error}") from error
+        except ValueError as error:  # said without the value: it is a secret
+            raise RegistryError(f"{self._fields}.basic.auth.user.info: must be user:password") from error
+        # The client reads an answer whole, however long: the one place where it lets somebody in before that.
+        session = self._client._rest_client.session
+        session.event_hooks = {"response": [_bound]}
+        session.headers["Accept-Encoding"] = "identity"
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def own_id(self, subject: str, text: str) -> int:
+        """The id of our schema under a subject, registered there if it is not yet and may be."""
+        ask = self._client.register_schema if self._registers else self._lookup
+        found = self._asked(subject, lambda: ask(subject, Schema(text, "AVRO")))
+        return _id_in(found, self.url, subject)
+
+    def _lookup(self, subject: str, schema: Schema) -> Any:
+        return self._client.lookup_schema(subject, schema).schema_id
+
+    def versions(self, subject: str) -> dict[bytes, str]:
+        """The schemas of a subject by the prefix that names them; none where there is no such subject."""
+
+        def ask() -> dict[bytes, str]:
+            try:
+                numbers = self._client.get_versions(subject)
+            except SchemaRegistryError as error:
+                if error.http_status_code == 404:
+                    return {}
+                raise
+            found: dict[bytes, str] = {}
+            for number in numbers[-VERSIONS:]:
+                told = self._client.get_version(subject, number)
+                text = str(told.schema.schema_str)
+                canonical(text)  # what is no Avro schema is said now
+                found[registry_prefix(_id_in(told.schema_id, self.url, subject))] = text
+            return found
+
+        return self._asked(subject, ask)
+
+    def _asked(self, subject: str, ask: Callable[[], T]) -> T:
+        stop: stop_base = stop_after_delay(START_SECONDS)
+        if self._retries >= 0:
+            stop = stop | stop_after_attempt(1 + self._retries)
+        wait = wait_exponential_jitter(multiplier=0.1, max=max(0.1, self._longest))
+        retry = retry_if_exception_type(RegistryAwayError)
+        for attempt in Retrying(retry=retry, stop=stop, wait=wait, before_sleep=_say, reraise=True):
+            with attempt, self._explained(subject):
+                return ask()
+        raise AssertionError("tenacity raises or returns")
+
+    @contextmanager
+    def _explained(self, subject: str) -> Iterator[None]:
+        where = f"the schema registry at {self.url}"
+        try:
+            yield
+        except SchemaRegistryError as error:
+            raise self._refused(where, subject, error) from error
+        except httpx2.TransportError as error:
+            if isinstance(error.__cause__, ssl.SSLError) or "CERTIFICATE" in str(error):
+                remedy = f"name its certificate authority in {self._fields}.schema.registry.ssl.ca.location"
+                raise RegistryError(f"{where} cannot be trusted: {error}; {remedy}") from error
+            problem = f"{where} does not answer about subject {subject}: {error or type(error).__name__}"
+            raise RegistryAwayError(f"{problem}; see that it runs, and {self._fields}.schema.registry.url") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, *NO_SCHEMA, IndexError) as error:
+            problem = f"{where} answers about subject {subject} what no registry does: {_cut(repr(error))}"
+            remedy = f"see that {self._fields}.schema.registry.url is its address, path included"
+            raise RegistryError(f"{problem}; {remedy} (Apicurio: /apis/ccompat/v7)") from error
+
+    def _refused(self, where: str, subject: str, error: SchemaRegistryError) -> RegistryError:
+        status, said = error.http_status_code, _cut(str(error.error_message))
+        if status in _REFUSED:
+            return RegistryError(
+                f"{where} refuses the schema of subject {subject} as incompatible with those registered: {said}; "
+                "see whether another program or other cache.key.format, cache.value.format wrote the subject, and give "
+                "the cache another topic.prefix, or set the subject's compatibility to NONE once"
+            )
+        if status in (401, 403):
+            field = f"{self._fields}.basic.auth.user.info"
+            return RegistryError(f"{where} does not let us ask about subject {subject} (HTTP {status}): see {field}")
+        if status == 404:
+            path = f"see that {self._fields}.schema.registry.url has its path (Apicurio: /apis/ccompat/v7)"
+            if self._registers:
+                return RegistryError(f"{where} has no place to register subject {subject} (HTTP 404): {path}")
+            register = f"register it, or set {self._fields}.auto.register.schemas to true"
+            return RegistryError(f"{where} does not have our schema under subject {subject}: {register}; {path}")
+        if status == 429 or status >= 500:
+            return RegistryAwayError(f"{where} cannot answer about subject {subject} (HTTP {status}): {said}")
+        return RegistryError(
+            f"{where} answers about subject {subject} with HTTP {status}: {said}; "
+            f"see {self._fields}.schema.registry.url"
+        )
+
+
+def part_of(config: Config, part: str, schema: str, topic: str, also: str | None = None) -> Part:
+    """Registers our schema for a topic, and learns the topic's others. `also`: a topic whose records are read, too.
+
+    A key is compared by its bytes in both, its schema's id among them: it must be one id.
+    """
+    subjects = tuple(f"{name}-{part}" for name in (topic, also) if name is not None)
+    with Registry(config, part) as registry:
+        own = registry.own_id(subjects[0], schema)
+        if part == "key" and any(registry.own_id(subject, schema) != own for subject in subjects[1:]):
+            raise RegistryError(
+                f"the schema registry at {registry.url} gives one schema another id under {' and '.join(subjects)}: "
+                "a key would be other bytes in the diff topic; use a registry that gives ids by content "
+                "(Apicurio: registry.ccompat.legacy-id-mode.enabled=false)"
+            )
+        known = {p: text for name in reversed(subjects) for p, text in registry.versions(name).items()}
+    prefix = registry_prefix(own)
+    return Part(prefix, {**known, prefix: schema}, subjects)
+
+
+def find(config: Config, part: str, subjects: tuple[str, ...], prefix: bytes) -> str:
+    """Looks up a schema that was registered since; `RecordError` where it is of no subject of these records."""
+    with Registry(config, part) as registry:
+        for subject in subjects:
+            found = registry.versions(subject).get(prefix)
+            if found is not None:
+                return found
+    number = int.from_bytes(prefix[1:], "big")
+    raise RecordError(f"schema id {number} is not registered under {' or '.join(subjects)}")
+
+
+def _say(state: RetryCallState) -> None:
+    assert state.outcome is not None
+    log.warning("%s; trying again", state.outcome.exception())
+
+
+def _id_in(found: Any, url: str, subject: str) -> int:
+    if type(found) is int and 0 <= found < 1 << 31:
+        return found
+    raise RegistryError(f"the schema registry at {url} gives subject {subject} the schema id {_cut(repr(found))}")
+
+
+def _cut(said: str) -> str:
+    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """An answer's body, ended by an error where it grows too long or takes too long."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._until = stream, time.monotonic() + REQUEST_SECONDS
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for chunk in self._stream:
+            size += len(chunk)
+            if size > ANSWER_BYTES:
+                raise httpx2.DecodingError(f"an answer of more than {ANSWER_BYTES} bytes")
+            if time.monotonic() > self._until:
+                raise httpx2.ReadTimeout(f"an answer that is not over after {REQUEST_SECONDS:g} s")
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _bound(response: httpx2.Response) -> None:
+    packed = response.headers.get("Content-Encoding", "identity")
+    if packed != "identity":  # not asked for; unpacked it may be of any size
+        raise httpx2.DecodingError(f"an answer in encoding {packed}")
+    response.stream = _Bounded(response.stream)

@@ -1,0 +1,111 @@
+"""Avro schemas as Connect's AvroData gives them, so that registries, consumers and generated classes see Debezium's.
+
+A struct's name is split at its last dot into namespace and name; what Avro cannot say stands in `connect.name`,
+`connect.version`, `connect.parameters`, `connect.default`; an optional field is a union with null, null first unless
+it has a default; a struct that was said once is named afterwards.
+
+Weighed: Connect's own classes (a JVM), a dump of what AvroData once gave (formats of keys and values multiply it), and
+the same rules over the same declaration that the schema block of JSON is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import orjson
+from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
+
+from deelog_schemas.connect import Names, Schema, envelope_schema, key_schema
+
+_PRIMITIVE: Final = {"string": "string", "bytes": "bytes", "int32": "int", "int64": "long"}
+_PROPERTIES: Final = ("version", "parameters", "default", "name")
+_CONNECTOR: Final = re.compile(r"io\.deelog\.connector\.\w+\.Source")
+NO_SCHEMA: Final = (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What a text that is no Avro schema may raise."""
+SINGLE_OBJECT: Final = b"\xc3\x01"
+"""How the Avro specification marks an object that names its schema by fingerprint."""
+
+
+def adjusted(names: Names) -> Names:
+    """The names as Avro takes them; Debezium's `schema.name.adjustment.mode=avro`.
+
+    A character that may not be there becomes `_`; so does the first of a part where it is a digit.
+    """
+    return Names(*(".".join(map(_part, name.split("."))) for name in names))
+
+
+def _part(part: str) -> str:
+    return re.sub(r"^[^A-Za-z_]|[^A-Za-z0-9_]", "_", part) or "_"
+
+
+def key_text(names: Names, key_format: str) -> str:
+    """The schema of a record key, as JSON."""
+    return _text(key_schema(names, key_format))
+
+
+def envelope_text(names: Names, key_format: str, value_format: str, cause: bool = False) -> str:
+    """The schema of an envelope, as JSON."""
+    return _text(envelope_schema(names, key_format, value_format, cause))
+
+
+def _text(schema: Schema) -> str:
+    return orjson.dumps(avro_of(schema)).decode()
+
+
+def avro_of(schema: Schema) -> Any:
+    """The Avro schema of Connect's."""
+    return _converted(schema, "", set())
+
+
+def _converted(schema: Schema, namespace: str, known: set[str]) -> Any:
+    found = _struct(schema, namespace, known) if schema["type"] == "struct" else _with_properties(schema)
+    if not schema["optional"]:
+        return found
+    return ["null", found] if "default" not in schema else [found, "null"]
+
+
+def _with_properties(schema: Schema) -> Any:
+    kind, more = _PRIMITIVE[schema["type"]], _properties(schema)
+    return {"type": kind, **more} if more else kind
+
+
+def _properties(schema: Schema) -> Schema:
+    return {f"connect.{name}": schema[name] for name in _PROPERTIES if name in schema}
+
+
+def _struct(schema: Schema, outer: str, known: set[str]) -> Any:
+    full: str = schema["name"]
+    namespace, _, name = full.rpartition(".")
+    if full in known:
+        return name if namespace == outer else full
+    known.add(full)
+    record = {"type": "record", "name": name, "namespace": namespace}
+    if namespace == outer:
+        del record["namespace"]
+    return {**record, "fields": [_field(f, namespace, known) for f in schema["fields"]], **_properties(schema)}
+
+
+def _field(schema: Schema, namespace: str, known: set[str]) -> Schema:
+    field = {"name": schema["field"], "type": _converted(schema, namespace, known)}
+    return {**field, "default": schema.get("default")} if schema["optional"] else field
+
+
+def canonical(text: str) -> str:
+    """The schema's Parsing Canonical Form without the connector's name: what decides how bytes are read.
+
+    Raises what fastavro raises of a text that is no schema: see `NO_SCHEMA`.
+    """
+    return _CONNECTOR.sub("io.deelog.connector.Source", to_parsing_canonical_form(json.loads(text)))
+
+
+def pinned_prefix(text: str) -> bytes:
+    """What stands before a body where there is no registry: the specification's single-object encoding."""
+    digits = fingerprint(to_parsing_canonical_form(json.loads(text)), "CRC-64-AVRO")
+    return SINGLE_OBJECT + bytes.fromhex(digits)
+
+
+def registry_prefix(schema_id: int) -> bytes:
+    """What stands before a body in Confluent's wire format."""
+    return b"\0" + schema_id.to_bytes(4, "big")

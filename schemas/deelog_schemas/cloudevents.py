@@ -1,0 +1,177 @@
+"""Envelopes as cloud events in structured mode, in the shape of Debezium's CloudEventsConverter; keys stay JSON.
+
+`source` of the envelope becomes extension attributes `iodebezium…` (64-bit numbers as text, as the specification has
+no such type), `before` and `after` the data; the connector's own clock (`ts_ms` of the envelope) has no place in it.
+`value.converter.schemas.enable` puts the schema beside the data, inside the event, so that the event stays one.
+`id` is the position; rows of a reset share one and have their key behind it, since an id may not come twice.
+
+Weighed: the envelope's JSON parsed and told anew (twice the work per operation), and the JSON codec's own way, one
+f-string with what a batch shares put together once, which is taken.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from deelog_schemas import __version__, canonical
+from deelog_schemas.connect import data_schema, names_of
+from deelog_schemas.envelope import FOREIGN, NULL, Envelope, JsonCodec, Stamp, envelope_of, quoted, written_as
+from deelog_schemas.errors import RecordError
+from deelog_schemas.operation import Operation, Reason
+
+_PREFIX: Final = "iodebezium"
+_FIELDS: Final = (
+    *("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns"),
+    *("cache", "segment", "epoch", "seq", "node", "reason", "cause"),
+)
+_NUMBERS: Final = frozenset({"ts_ms", "ts_us", "ts_ns", "epoch", "seq"})
+"""Of 64 bits: text in an attribute."""
+_ATTRIBUTES: Final = {field: _PREFIX + field.replace("_", "") for field in _FIELDS}
+
+
+class CloudEventsCodec(JsonCodec):
+    """Cloud events of one topic; parameters and what is raised are those of `JsonCodec`."""
+
+    def __init__(
+        self,
+        topic: str,
+        connector: str,
+        name: str,
+        cache: str,
+        key_format: str = "string",
+        value_format: str = "string",
+        key_schemas: bool = False,
+        value_schemas: bool = False,
+        cause: bool = False,
+        binary: str = "bytes",
+    ) -> None:
+        super().__init__(topic, connector, name, cache, key_format, value_format, key_schemas, False, cause, binary)
+        self._id = _inside(f"name:{name};cache:{cache};segment:")
+        self._from = (
+            f'"source":{quoted(f"/debezium/{connector}/{name}")},"specversion":"1.0",'
+            f'"type":{quoted(f"io.debezium.connector.{connector}.DataChangeEvent")},"time":"'
+        )
+        self._who = (
+            f'"iodebeziumversion":{quoted(__version__)},"iodebeziumconnector":{quoted(connector)},'
+            f'"iodebeziumname":{quoted(name)},"iodebeziumtsms":"'
+        )
+        self._where = f'"iodebeziumcache":{quoted(cache)},"iodebeziumsegment":'
+        self._data, self._end = '"data":{"before":', "}}"
+        if value_schemas:
+            names = names_of(topic, connector)
+            written = written_as(key_format, binary), written_as(value_format, binary)
+            schema = data_schema(names, f"io.debezium.connector.{connector}.Data", *written)
+            self._data = f'"data":{{"schema":{orjson.dumps(schema).decode()},"payload":{{"before":'
+            self._end = "}}}"
+
+    def change(self, operation: Operation, stamp: Stamp) -> bytes:
+        """See `Codec`."""
+        epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
+        text, code, before, after = self._key_text(key), "c", NULL, NULL
+        if value is not None:
+            after = self._struct(text, value, expires_at)
+        if existed or value is None:
+            before, code = self._struct(text, image, None), "d" if value is None else "u"
+        why = None if reason == Reason.PUT else reason
+        return self._event(code, before, after, epoch, sequence, ts_us, "false", why, stamp, None, "")
+
+    def _fill(
+        self,
+        code: str,
+        before: str,
+        after: str,
+        epoch: int,
+        sequence: int,
+        ts_us: int,
+        snapshot: str,
+        reason: str | None,
+        stamp: Stamp,
+        cause: str | None = None,
+    ) -> bytes:
+        # `"key":` opens whichever of the two is there.
+        image = after if after != NULL else before
+        key = orjson.loads(image)["key"]
+        unique = _inside(f";key:{key}")
+        return self._event(code, before, after, epoch, sequence, ts_us, snapshot, reason, stamp, cause, unique)
+
+    def _event(
+        self,
+        code: str,
+        before: str,
+        after: str,
+        epoch: int,
+        sequence: int,
+        ts_us: int,
+        snapshot: str,
+        reason: str | None,
+        stamp: Stamp,
+        cause: str | None,
+        unique: str,
+    ) -> bytes:
+        segment, node_id, _ = stamp
+        milli = ts_us // 1000
+        why = NULL if reason is None else quoted(reason)
+        if self._cause:
+            why = f'{why},"iodebeziumcause":{quoted(cause)}'
+        return (
+            f'{{"id":"{self._id}{segment};epoch:{epoch};seq:{sequence}{unique}",{self._from}'
+            f'{_second(milli // 1000)}.{milli % 1000:03d}Z","datacontenttype":"application/json",'
+            f'"iodebeziumop":"{code}",{self._who}{milli}","iodebeziumsnapshot":"{snapshot}","iodebeziumdb":"",'
+            f'"iodebeziumsequence":"[\\"{epoch}\\",\\"{sequence}\\"]","iodebeziumtsus":"{ts_us}",'
+            f'"iodebeziumtsns":"{ts_us * 1000}",{self._where}{segment},"iodebeziumepoch":"{epoch}",'
+            f'"iodebeziumseq":"{sequence}","iodebeziumnode":{quoted(node_id)},"iodebeziumreason":{why},'
+            f'{self._data}{before},"after":{after}{self._end}'
+        ).encode()
+
+    def decode_value(self, raw: bytes) -> Envelope:
+        """See `Codec`; raises `RecordError` where it is no event of ours."""
+        return envelope_of(_envelope(canonical.loads(raw, "the record value")), self._native)
+
+    def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
+        """See `Codec`."""
+        event = canonical.loads(raw, "the record value")
+        op = _envelope(event)["op"]
+        data = event.pop("data")
+        return op, orjson.dumps({**event, _ATTRIBUTES["cause"]: cause, "data": data})
+
+    def after_of(self, raw: bytes) -> bytes | None:
+        """See `Codec`."""
+        first = raw.find(b'"after":')
+        inner = raw.find(b'"data":{"schema":') >= 0
+        if first < 0 or not raw.endswith(b"}}}" if inner else b"}}"):
+            return None
+        found = raw[first + 8 : -3 if inner else -2]
+        return None if found == self.gone and b'"iodebeziumop":"d"' not in raw else found
+
+    def plain_value(self, raw: bytes) -> bytes:
+        """See `Codec`."""
+        return orjson.dumps(_envelope(canonical.loads(raw, "the record value")))
+
+
+def _envelope(event: dict[str, Any]) -> dict[str, Any]:
+    """The envelope's fields in an event's; RecordError where they are not there."""
+    try:
+        data = event["data"]
+        data = data["payload"] if "schema" in data and "payload" in data else data
+        source = {
+            field: int(event[name]) if field in _NUMBERS else event[name]
+            for field, name in _ATTRIBUTES.items()
+            if name in event
+        }
+        return {"before": data["before"], "after": data["after"], "source": source, "op": event["iodebeziumop"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{FOREIGN}, as a cloud event: {error!r}") from error
+
+
+def _inside(text: str) -> str:
+    """Text as it stands within a JSON string."""
+    return quoted(text)[1:-1]
+
+
+@lru_cache(maxsize=64)
+def _second(moment: int) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,34 @@
+"""`topic.naming.strategy`: a function of the user's that names the change topic of a cache.
+
+Weighed: regular expressions and replacements, as Connect's RegexRouter has them (two caches fall onto one topic before
+anybody notices), a class with a method for each kind of topic, as Debezium has it (four names to get right, of which
+three follow from the first), and a function for the one name that matters.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from deelog_schemas.errors import ConfigError, FieldError
+
+
+def named_by(strategy: str, prefix: str, delimiter: str, cache: str) -> str:
+    """The change topic as a strategy of the user's names it; `strategy` is the dotted path of a function.
+
+    Raises `ConfigError` where there is none, where it fails, and where what it gives is no text.
+    """
+    module, _, name = strategy.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        problem = f"names nothing that can be imported ({error}): it must be on the path of every process"
+        raise ConfigError([FieldError("topic.naming.strategy", problem, repr(strategy))]) from error
+    try:
+        topic = found(prefix, delimiter, cache)
+    except Exception as error:
+        problem = f"failed for cache {cache!r}: {error!r}"
+        raise ConfigError([FieldError("topic.naming.strategy", problem, repr(strategy))]) from error
+    if not isinstance(topic, str) or not topic:
+        problem = f"must give the name of a topic for cache {cache!r}, and gave {topic!r}"
+        raise ConfigError([FieldError("topic.naming.strategy", problem, repr(strategy))])
+    return topic

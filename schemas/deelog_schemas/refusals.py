@@ -1,0 +1,34 @@
+"""What to grant where Kafka's authorizer refuses: the right, what it is for, and whose it must be.
+
+The brokers say "Topic authorization failed" and leave open which right, on which of five topics, for which of three
+clients. Weighed: handing that on (whoever grants rights has to guess), asking the brokers what is granted (needs a
+right of its own, `Describe` on the cluster), and this: whoever asked knows what it asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_PAGE: Final = "docs/howto/acls.md has the least set"
+_KINDS: Final = {
+    "TOPIC_AUTHORIZATION_FAILED": "topic",
+    "GROUP_AUTHORIZATION_FAILED": "group",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "transactional id",
+    "CLUSTER_AUTHORIZATION_FAILED": "cluster",
+}
+
+
+def missing_right(error: Any, client: str, **asked: tuple[str, str]) -> str | None:
+    """What to grant, as a sentence; None where the error is not one of rights.
+
+    `error` is a client's `KafkaError`, `client` one of `producer`, `consumer`, `admin`. `asked` has, for each kind of
+    resource that the request touched (`topic`, `group`, `transactional_id`, `cluster`), the right and the name.
+    """
+    kind = _KINDS.get(error.name())
+    if kind is None:
+        return None
+    right, name = asked.get(kind.replace(" ", "_"), ("a right", "that the request named"))
+    return (
+        f"Kafka refuses {right} on {kind} {name} to the user of {client}.override.*: grant it to that user, or set "
+        f"another one ({_PAGE})"
+    )

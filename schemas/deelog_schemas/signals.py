@@ -1,0 +1,266 @@
+"""Signals: what a user asks of the connectors of a prefix, in Debezium's format, `{"id", "type", "data"}`.
+
+One place reads them, whatever channel they come by, and `deelog signal` sends nothing that it would refuse. Fields
+that are not known are refused: Debezium passes over them, but a misspelt `segments` would then mean all of a cache.
+
+Anybody may write on a signal topic, so every part has a limit, and what is accepted of regular expressions is what
+cannot be made to run for long (Python's have no time limit, and hold up the whole process).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from deelog_schemas import canonical
+from deelog_schemas.errors import RecordError
+
+MAX_BYTES: Final = 65_536
+MAX_ID: Final = 255
+MAX_MESSAGE: Final = 4096
+MAX_COLLECTIONS: Final = 100
+MAX_SEGMENTS: Final = 16_384
+MAX_EXPRESSION: Final = 200
+_COSTLY: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?")
+_MAX_REPEATS: Final = 3
+
+Expressions = tuple[re.Pattern[str], ...]
+
+
+class UnknownSignal(RecordError):
+    """A signal of a type that this version does not know."""
+
+
+class ResetSegment(NamedTuple):
+    """`reset-segment`: the owners of these segments send their whole state."""
+
+    id: str
+    cache: str
+    segments: tuple[int, ...]
+    reason: str
+
+
+class ExecuteSnapshot(NamedTuple):
+    """`execute-snapshot`: the caches are sent once more while writes go on. `segments` None: all."""
+
+    id: str
+    collections: Expressions
+    segments: tuple[int, ...] | None
+
+
+class StopSnapshot(NamedTuple):
+    """`stop-snapshot`: the incremental snapshots of these caches end. `collections` None: of all."""
+
+    id: str
+    collections: Expressions | None
+
+
+class PauseWriting(NamedTuple):
+    """`pause-writing`: nothing of these caches is written to Kafka, until `resume-writing`."""
+
+    id: str
+    collections: Expressions | None
+
+
+class ResumeWriting(NamedTuple):
+    """`resume-writing`."""
+
+    id: str
+    collections: Expressions | None
+
+
+class Log(NamedTuple):
+    """`log`: a line in the log. `{}` in the message stands for where the connector is."""
+
+    id: str
+    message: str
+
+
+Signal = ResetSegment | ExecuteSnapshot | StopSnapshot | PauseWriting | ResumeWriting | Log
+
+
+class Progress(NamedTuple):
+    """What nodes tell one another on the signal topic, under `progress_key`: these segments of a snapshot are done.
+
+    `refused`: they cannot be, the snapshot is over.
+    """
+
+    id: str
+    cache: str
+    segments: tuple[int, ...]
+    rows: int
+    member: str
+    refused: bool
+
+
+def progress_key(prefix: str) -> bytes:
+    """The key of `Progress` records: another than that of signals, so that neither is taken for the other."""
+    return f"{prefix}/progress".encode()
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """Canonical JSON."""
+    return canonical.dumps(progress._asdict())
+
+
+def decode_progress(raw: bytes | None) -> Progress:
+    """Raises `RecordError` where it is none."""
+    found = _object(raw)
+    data = _Fields(found, "progress of a snapshot")
+    progress = Progress(
+        data.text("id", MAX_ID),
+        data.text("cache"),
+        data.segments() or (),
+        data.number("rows"),
+        data.text("member"),
+        data.flag("refused"),
+    )
+    data.done()
+    return progress
+
+
+def decode_signal(raw: bytes | None) -> Signal:
+    """The signal in a record's value, or in a line of a file. Raises `UnknownSignal`, `RecordError`."""
+    found = _object(raw)
+    whole = _Fields(found, "the signal")
+    identity, kind = whole.text("id", MAX_ID, default=""), whole.text("type", MAX_ID)
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise UnknownSignal(f"type {kind!r} is none of {', '.join(sorted(_READERS))}")
+    data = found.get("data", {})
+    if isinstance(data, str):  # as Debezium's own table of signals has it
+        data = canonical.loads(data.encode(), f"`data` of {kind}")
+    if not isinstance(data, dict):
+        raise RecordError(f"`data` of {kind} is not an object but {type(data).__name__}")
+    fields = _Fields(data, f"`data` of {kind}")
+    signal = reader(identity, fields)
+    fields.done()
+    return signal
+
+
+def matches(collections: Expressions | None, cache: str) -> bool:
+    """Whether a signal is meant for a cache."""
+    return collections is None or any(one.fullmatch(cache) for one in collections)
+
+
+def _object(raw: bytes | None) -> dict[str, Any]:
+    if raw is None:
+        raise RecordError("there is no value")
+    if len(raw) > MAX_BYTES:
+        raise RecordError(f"it has {len(raw)} bytes, and {MAX_BYTES} are allowed")
+    return canonical.loads(raw, "the signal")
+
+
+class _Fields:
+    """Takes fields one by one, and at the end knows which nobody asked for."""
+
+    def __init__(self, found: Mapping[str, Any], what: str) -> None:
+        self._found, self._what, self._asked = found, what, set[str]()
+
+    def _take(self, name: str, kind: type, default: object = None) -> Any:
+        self._asked.add(name)
+        value = self._found.get(name, default)
+        if type(value) is not kind:  # not isinstance: true is no int
+            shown = "is missing" if name not in self._found else f"is {str(value)[:80]!r}"
+            raise RecordError(f"{self._what}: `{name}` {shown}, and must be {_NAMES[kind]}")
+        return value
+
+    def text(self, name: str, limit: int = MAX_BYTES, default: str | None = None) -> str:
+        value: str = self._take(name, str, default)
+        if len(value) > limit:
+            raise RecordError(f"{self._what}: `{name}` has {len(value)} characters, and {limit} are allowed")
+        return value
+
+    def number(self, name: str) -> int:
+        value: int = self._take(name, int)
+        return value
+
+    def flag(self, name: str) -> bool:
+        value: bool = self._take(name, bool)
+        return value
+
+    def segments(self) -> tuple[int, ...] | None:
+        """None where the field is left out."""
+        self._asked.add("segments")
+        if "segments" not in self._found:
+            return None
+        found = self._take("segments", list)
+        self._count("segments", found, MAX_SEGMENTS)
+        if not all(type(s) is int and 0 <= s < MAX_SEGMENTS for s in found):
+            raise RecordError(f"{self._what}: `segments` must be whole numbers from 0 to {MAX_SEGMENTS - 1}")
+        return tuple(sorted(set(found)))
+
+    def collections(self) -> Expressions | None:
+        """None where the field is left out."""
+        name = "data-collections"
+        self._asked.add(name)
+        if name not in self._found:
+            return None
+        found = self._take(name, list)
+        self._count(name, found, MAX_COLLECTIONS)
+        return tuple(self._expression(one) for one in found)
+
+    def _count(self, name: str, found: list[Any], limit: int) -> None:
+        if not 0 < len(found) <= limit:
+            raise RecordError(f"{self._what}: `{name}` has {len(found)} entries, and 1 to {limit} are allowed")
+
+    def _expression(self, text: object) -> re.Pattern[str]:
+        if type(text) is not str or len(text) > MAX_EXPRESSION:
+            problem = f"is no text of at most {MAX_EXPRESSION} characters"
+        elif _COSTLY.search(text) or sum(map(text.count, "*+{")) > _MAX_REPEATS:
+            problem = f"may take long: repeat no group, refer back to none, and use at most {_MAX_REPEATS} of * + {{"
+        else:
+            try:
+                return re.compile(text)
+            except (re.error, OverflowError, RecursionError) as error:
+                problem = f"is no regular expression: {error}"
+        raise RecordError(f"{self._what}: `data-collections` has {str(text)[:80]!r}, which {problem}")
+
+    def done(self) -> None:
+        """Raises `RecordError` for fields that nobody knows."""
+        if unknown := sorted(map(str, self._found.keys() - self._asked)):
+            known = ", ".join(sorted(self._asked)) or "none"
+            raise RecordError(f"{self._what}: `{unknown[0][:80]}` is unknown; the fields are: {known}")
+
+
+_NAMES: Final[dict[type, str]] = {str: "text", int: "a whole number", bool: "true or false", list: "a list"}
+
+
+def _reset(identity: str, data: _Fields) -> ResetSegment:
+    segments = data.segments()
+    if segments is None:
+        raise RecordError("`data` of reset-segment: `segments` is missing, and must be a list")
+    return ResetSegment(identity, data.text("cache"), segments, data.text("reason", MAX_MESSAGE, default="signal"))
+
+
+def _execute(identity: str, data: _Fields) -> ExecuteSnapshot:
+    _incremental(data)
+    if not identity:
+        raise RecordError("execute-snapshot: `id` is missing: its progress is kept under it")
+    collections = data.collections()
+    if collections is None:
+        raise RecordError("`data` of execute-snapshot: `data-collections` is missing, and must be a list")
+    return ExecuteSnapshot(identity, collections, data.segments())
+
+
+def _stop(identity: str, data: _Fields) -> StopSnapshot:
+    _incremental(data)
+    return StopSnapshot(identity, data.collections())
+
+
+def _incremental(data: _Fields) -> None:
+    kind = data.text("type", MAX_ID, default="incremental")
+    if kind.lower() != "incremental":
+        raise RecordError(f"`type` is {kind!r}, and must be incremental: a cache is never locked to be read")
+
+
+_READERS: Final[dict[str, Callable[[str, _Fields], Signal]]] = {
+    "reset-segment": _reset,
+    "execute-snapshot": _execute,
+    "stop-snapshot": _stop,
+    "pause-writing": lambda identity, data: PauseWriting(identity, data.collections()),
+    "resume-writing": lambda identity, data: ResumeWriting(identity, data.collections()),
+    "log": lambda identity, data: Log(identity, data.text("message", MAX_MESSAGE)),
+}
+KINDS: Final = tuple(sorted(_READERS))

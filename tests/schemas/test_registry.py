@@ -1,0 +1,343 @@
+"""What a schema registry may answer, by a real server on a socket: each is one error that says who, what and how.
+
+Bad answers tried here: HTML, JSON cut short, no body, JSON of another type, ids that are none, versions that are none,
+a schema that is none, 400, 401, 403, 404, 405, 409, 422, 429, 500 and 503 with and without a body, a redirect to
+itself, a body without an end, one that never ends and trickles, a connection that is closed, TLS to who does not
+speak it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from deelog_connector.kafka.probe import HOST, free_port
+from deelog_schemas import formats
+from deelog_schemas.avro import registry as module
+from deelog_schemas.config import Config, parse
+from deelog_schemas.errors import RecordError, RegistryAwayError, RegistryError
+
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers everything in one way, or as a registry does with one schema per subject."""
+
+    def do_GET(self) -> None:
+        self.server.seen.append((self.command, self.path, self.headers))  # type: ignore[attr-defined]
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        try:
+            self.server.answer(self)  # type: ignore[attr-defined]
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the client had enough of it
+
+    do_POST = do_GET
+
+    def send(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silence."""
+
+
+class Server(ThreadingHTTPServer):
+    """A registry that answers as a test says."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__((HOST, 0), Handler)
+        self.answer: Answer = lambda handler: handler.send(200, b'{"id":7}')
+        self.seen: list[tuple[str, str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_port}"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("NO_PROXY", HOST)
+    found = Server()
+    thread = Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+def config_of(url: str, **more: str) -> Config:
+    fields = {
+        "bootstrap.servers": "b:1",
+        "topic.prefix": "shop",
+        "cache.name": "c",
+        "node.id": "n1",
+        "value.converter": "avro",
+        "value.converter.schema.registry.url": url,
+        "errors.max.retries": "0",
+        **more,
+    }
+    return parse(fields)
+
+
+def asked(url: str, **more: str) -> RegistryError:
+    with pytest.raises(RegistryError) as found:
+        formats.connected(config_of(url, **more), "grid")
+    return found.value
+
+
+def both(first: bytes, then: bytes) -> Answer:
+    """One answer to what registers, another to what asks."""
+    return lambda handler: handler.send(200, first if handler.command == "POST" else then)
+
+
+def is_list(handler: Handler) -> bool:
+    """Whether the versions of a subject are asked for, not one of them."""
+    return handler.path.split("?")[0].endswith("versions")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html><body>It works!</body></html>",
+        b'{"id":',
+        b"",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"7",
+        b"{}",
+        b'{"id":null}',
+        b'{"id":"7"}',
+        b'{"id":-1}',
+        b'{"id":2147483648}',
+        b'{"id":1.5}',
+        b'{"id":true}',
+        b'{"id":[7]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
+def test_garbage_for_an_id(server: Server, body: bytes) -> None:
+    server.answer = lambda handler: handler.send(200, body)
+    error = asked(server.url)
+    assert not isinstance(error, RegistryAwayError), "asking again does not help"
+    assert server.url in str(error)
+    assert "shop.c-value" in str(error)
+    assert len(str(error)) < 1000
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"7",
+        b'{"a":1}',
+        b'["x"]',
+        b"[[1]]",
+        b'[{"id":1}]',
+    ],
+)
+def test_garbage_for_versions(server: Server, body: bytes) -> None:
+    server.answer = both(b'{"id":7}', body)
+    assert "shop.c-value" in str(asked(server.url))
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        b"<html>",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"id":7}',
+        b'{"id":7,"schema":7}',
+        b'{"id":7,"schema":"no schema"}',
+        b'{"id":7,"schema":"{}"}',
+        b'{"id":7,"schema":"\\"nothing\\""}',
+        b'{"schema":"\\"string\\""}',
+    ],
+)
+def test_garbage_for_a_version(server: Server, version: bytes) -> None:
+    def answer(handler: Handler) -> None:
+        if handler.command == "POST":
+            handler.send(200, b'{"id":7}')
+        else:
+            handler.send(200, b"[1]" if is_list(handler) else version)
+
+    server.answer = answer
+    assert "shop.c-value" in str(asked(server.url))
+
+
+@pytest.mark.parametrize("body", [b"", b'{"error_code":1,"message":"because"}', b"<html>", b"[]"])
+@pytest.mark.parametrize(
+    ("status", "said", "again"),
+    [
+        (400, "with HTTP 400", False),
+        (401, r"value.converter.basic.auth.user.info", False),
+        (403, r"value.converter.basic.auth.user.info", False),
+        (404, r"path \(Apicurio: /apis/ccompat/v7\)", False),
+        (405, "with HTTP 405", False),
+        (409, "refuses the schema of subject shop.c-value as incompatible", False),
+        (422, "refuses the schema of subject shop.c-value as incompatible", False),
+        (429, "cannot answer", True),
+        (500, "cannot answer", True),
+        (503, "cannot answer", True),
+    ],
+)
+def test_statuses(server: Server, status: int, said: str, again: bool, body: bytes) -> None:
+    server.answer = lambda handler: handler.send(status, body)
+    with pytest.raises(RegistryError, match=said) as found:
+        formats.connected(config_of(server.url), "grid")
+    assert isinstance(found.value, RegistryAwayError) == again
+    assert "shop.c-value" in str(found.value)
+
+
+def test_a_redirect_is_not_followed(server: Server) -> None:
+    server.answer = lambda handler: handler.send(302, b"", Location=f"{server.url}/again")
+    assert "with HTTP 302" in str(asked(server.url))
+    assert len(server.seen) == 1
+
+
+def endless(handler: Handler, chunk: bytes, pause: float) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        handler.wfile.write(chunk)
+        time.sleep(pause)
+
+
+def test_a_body_without_an_end(server: Server) -> None:
+    server.answer = lambda handler: endless(handler, b"x" * 65_536, 0)
+    assert f"an answer of more than {module.ANSWER_BYTES} bytes" in str(asked(server.url))
+
+
+def test_a_small_body_that_unpacks_to_a_large_one(server: Server) -> None:
+    packed = gzip.compress(b" " * (64 << 20))
+    server.answer = lambda handler: handler.send(200, packed, Content_Encoding="gzip")
+    assert "an answer in encoding gzip" in str(asked(server.url))
+    assert server.seen[0][2]["Accept-Encoding"] == "identity"
+
+
+def test_user_without_password(server: Server) -> None:
+    error = asked(server.url, **{"value.converter.basic.auth.user.info": "geheim"})
+    assert str(error) == "value.converter.basic.auth.user.info: must be user:password"
+
+
+def test_a_body_that_trickles(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.3)
+    server.answer = lambda handler: endless(handler, b" ", 0.02)
+    error = asked(server.url)
+    assert isinstance(error, RegistryAwayError)
+    assert "not over after 0.3 s" in str(error)
+
+
+def test_silence(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.3)
+    server.answer = lambda handler: time.sleep(1.5)
+    assert isinstance(asked(server.url), RegistryAwayError)
+
+
+def test_a_connection_that_is_closed(server: Server) -> None:
+    def answer(handler: Handler) -> None:
+        handler.close_connection = True
+        handler.connection.close()
+
+    server.answer = answer
+    assert isinstance(asked(server.url), RegistryAwayError)
+
+
+def test_tls_to_who_does_not_speak_it(server: Server) -> None:
+    assert "https" in str(asked(server.url.replace("http", "https")))
+
+
+def test_it_is_asked_again_as_often_as_may_be(server: Server) -> None:
+    good: Answer = both(b'{"id":7}', b"[]")
+    count = iter(range(100))
+    server.answer = lambda handler: handler.send(503, b"") if next(count) < 3 else good(handler)
+    fields = {"retriable.restart.connector.wait.ms": "100"}
+    assert isinstance(asked(server.url, **{**fields, "errors.max.retries": "2"}), RegistryAwayError)
+    assert len(server.seen) == 3
+    found = formats.connected(config_of(server.url, **{**fields, "errors.max.retries": "2"}), "grid")
+    assert found.registered["value"].prefix == b"\0\0\0\0\x07"
+
+
+def test_without_end_is_a_minute_all_the_same(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.5)
+    server.answer = lambda handler: handler.send(503, b"")
+    fields = {"retriable.restart.connector.wait.ms": "100", "errors.max.retries": "-1"}
+    assert isinstance(asked(server.url, **fields), RegistryAwayError)
+    assert len(server.seen) > 1
+
+
+def test_the_next_address_is_asked(server: Server) -> None:
+    server.answer = both(b'{"id":7}', b"[]")
+    found = formats.connected(config_of(f"http://{HOST}:{free_port()},{server.url}"), "grid")
+    assert found.registered["value"].subjects == ("shop.c-value",)
+
+
+def test_user_and_password_are_sent_and_never_shown(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.answer = lambda handler: handler.send(401, b"")
+    fields = {"value.converter.basic.auth.user.info": "me:geheim"}
+    error = asked(server.url, **fields)
+    assert server.seen[0][2]["Authorization"] == "Basic bWU6Z2VoZWlt"
+    assert "geheim" not in f"{error!r} {caplog.text} {config_of(server.url, **fields)!r}"
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_authority_that_is_none(server: Server, tmp_path: Any, content: str | None) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    error = asked(server.url, **{"value.converter.schema.registry.ssl.ca.location": str(path)})
+    assert f"value.converter.schema.registry.ssl.ca.location = '{path}'" in str(error)
+
+
+def test_a_schema_that_was_registered_since_is_looked_up(server: Server) -> None:
+    server.answer = both(b'{"id":7}', b"[]")
+    config = formats.connected(config_of(server.url), "grid")
+    codec: Any = formats.codec_of(config, "grid")
+    named = b"\0\0\0\0\x09\x02v"
+    with pytest.raises(RecordError, match=r"schema id 9 is not registered under shop\.c-value"):
+        codec.values.plain_value(named)
+    told = json.dumps({"id": 9, "version": 1, "subject": "shop.c-value", "schema": '"string"'}).encode()
+    server.answer = lambda handler: handler.send(200, b"[1]" if is_list(handler) else told)
+    with pytest.raises(RecordError, match="is no record, but str"):
+        codec.values.plain_value(named)
+    server.answer = lambda handler: handler.send(503, b"")
+    with pytest.raises(RecordError, match="is no record, but str"):
+        codec.values.plain_value(named)  # it is known from now on
+    with pytest.raises(RegistryAwayError):
+        codec.values.plain_value(b"\0\0\0\0\x0a")
+
+
+def test_ids_that_differ_by_subject(server: Server) -> None:
+    """A registry that numbers per subject: the same key would be other bytes in the diff topic."""
+
+    def answer(handler: Handler) -> None:
+        handler.send(200, b"[]" if handler.command == "GET" else b'{"id":%d}' % (len(handler.path) % 1000))
+
+    server.answer = answer
+    fields = {"key.converter": "avro", "key.converter.schema.registry.url": server.url}
+    formats.connected(config_of(server.url, **fields), "grid")
+    with pytest.raises(RegistryError, match=r"another id under shop\.c\.diff-key and shop\.c-key"):
+        formats.connected(config_of(server.url, **fields), "grid", diff=True)
+
+
+def test_a_codec_before_the_registry_was_asked(server: Server) -> None:
+    with pytest.raises(RuntimeError, match="connected"):
+        formats.codec_of(config_of(server.url), "grid")
