@@ -3,6 +3,7 @@
 DeelogError              1   (schemas)
 ├── ConfigError          2   (schemas) the configuration: every field that is wrong, at once
 ├── RecordError          4   (schemas) a record is corrupt or not ours; names topic, partition and offset
+├── RegistryError       10   (schemas) the schema registry refuses, does not answer, or is none
 ├── MissingExtraError    2   a command needs something that is not installed
 └── ConnectorError       1   the connector cannot go on
     ├── TopicError       6   a topic is missing, recreated, unsafe, or not laid out as agreed

@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deelog_connector import cli
-from deelog_connector.cli.config import definitions, markdown, template
+from deelog_connector.cli.config import markdown, template
 from deelog_schemas.config import FIELDS, load, parse
 from deelog_schemas.config.field import REQUIRED
+from deelog_schemas.config.validation import definitions
 
 ROOT = Path(__file__).parents[2]
 GOOD = "topic.prefix=shop\nbootstrap.servers=k1:9092\nnode.id=n1\ncache.name=sessions\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+from deelog_connector.core.held import Strategy
 from tests.connector.world import SEGMENTS, Node, World, key_of
 
 SEEDS = 300
@@ -19,7 +20,7 @@ class Script:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = World(nodes=3, batch=self.random.choice((2, 5, 50)))
+        self.world = World(nodes=3, batch=self.random.choice((2, 5, 50)), strategy=list(Strategy)[seed % 3])
         nodes = list(self.world.nodes.values())
         self.values = 0
         for segment in range(SEGMENTS):
@@ -34,6 +35,7 @@ class Script:
             + [self.phantom, self.ghost, self.failover, self.failover, self.crash, self.handover, self.overflow]
             + [self.clear, self.coalesce, self.signal, self.hang, self.hang, self.finish, self.fence, self.rejoin]
             + [self.rejoin] * 3
+            + [self.snapshot] * 2
         )
         for _ in range(STEPS):
             self.world.now += 0.05
@@ -162,6 +164,15 @@ class Script:
         if self.world.primary[segment].core.phase(segment) != "idle":
             self.world.primary[segment].core.request_reset(segment, "signal")
 
+    def snapshot(self) -> None:
+        """Somebody asks for an incremental snapshot of a segment, or for its end."""
+        segment = self.segment()
+        core = self.world.primary[segment].core
+        if self.random.random() < 0.1:
+            core.stop_snapshot(segment)
+        elif core.phase(segment) == "writing":
+            core.snapshot(segment)
+
     def fence(self) -> None:
         """A node is fenced, for whatever reason."""
         self.world.broker.init(self.random.choice(self.alive()).node_id)
@@ -201,7 +212,8 @@ class Script:
 
 
 def test_derived_equals_cache_once_faults_stop() -> None:
-    totals = {"takeovers": 0, "pruned": 0, "refused": 0, "corrections": 0, "resets": 0, "written": 0}
+    names = ("takeovers", "pruned", "refused", "corrections", "resets", "written", "rows", "taken back")
+    totals = dict.fromkeys(names, 0)
     for seed in range(SEEDS):
         try:
             world = Script(seed).run()
@@ -215,4 +227,6 @@ def test_derived_equals_cache_once_faults_stop() -> None:
             totals["corrections"] += counts.corrections
             totals["resets"] += sum(counts.resets.values())
             totals["written"] += counts.written
+            totals["rows"] += counts.snapshot_rows
+            totals["taken back"] += counts.reset_deletes
     assert min(totals.values()) > 0, f"a fault was never met: {totals}"

@@ -1,4 +1,4 @@
-"""What READ tells of a reset that it finds: whole, torn, or begun before where reading starts."""
+"""What READ tells of a reset that it finds, whole, torn, or begun before where reading starts; of what is skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deelog_connector.core.effects import ScannedRecord
-from deelog_connector.core.scan import SegmentScan
+from deelog_connector.core.scan import Run, SegmentScan, reason_to_reset
 from deelog_schemas.header import Kind
 
 BEGIN, ROW, END = Kind.RESET_BEGIN, Kind.READ, Kind.RESET_END
@@ -37,3 +37,26 @@ def lacks(kinds: list[tuple[Kind, bytes]], *, from_begin: bool) -> bool:
 )
 def test_what_is_missed_of_a_reset(kinds: list[tuple[Kind, bytes]], from_begin: bool, torn: bool) -> None:
     assert lacks(kinds, from_begin=from_begin) is torn
+
+
+def skipped(offset: int, epoch: int, first: int, last: int) -> ScannedRecord:
+    return ScannedRecord(offset, Kind.SKIPPED, 0, epoch, last, b"", {"first": first})
+
+
+def test_what_was_skipped_is_written_and_not_missed() -> None:
+    scan = SegmentScan(((1, 9),), expected=6, runs=[Run(1, 6, 6, 0)])
+    scan.apply(ScannedRecord(0, Kind.CHANGE, 0, 1, 1, b"a", {}))
+    assert scan.lacks
+    scan.apply(skipped(1, 1, 2, 5))
+    assert scan.lacks  # the last one is not there yet
+    scan.apply(skipped(2, 1, 6, 6))
+    assert not scan.lacks
+    assert (scan.written, scan.phantoms, reason_to_reset(scan, 7, None, False)) == (6, set(), None)
+
+
+def test_of_a_run_beyond_the_history_nothing_is_written_and_no_key_is_a_phantom() -> None:
+    scan = SegmentScan(((1, 3), (3, 4)), runs=[Run(4, 6, 3, 0, known=False)])
+    scan.apply(skipped(0, 1, 2, 6))
+    assert (scan.written, scan.found, scan.strange, scan.ahead) == (3, {2, 3}, {4, 5, 6}, (1, 6))
+    scan.apply(skipped(1, 2, 4, 4))  # an epoch that this node never heard of
+    assert (scan.written, scan.ahead, scan.phantoms, scan.lacks) == (3, (2, 4), set(), False)

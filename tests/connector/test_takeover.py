@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from deelog_connector.core.effects import Cause, Corrected, Fence
+from deelog_connector.runtime.pipeline import Pipeline
+from deelog_schemas.config import parse
 from deelog_schemas.header import Kind
 from tests.connector.world import SEGMENTS, Node, SteppedDown, Superseded, World, key_of
 
 
-def started(nodes: int = 2, batch: int = 50) -> tuple[World, tuple[Node, Node]]:
+def started(nodes: int = 2, batch: int = 50, pipeline: Pipeline | None = None) -> tuple[World, tuple[Node, Node]]:
     """A world whose first node is primary of everything, the second backup; all segments are written."""
-    world = World(nodes, batch)
+    world = World(nodes, batch, pipeline=pipeline)
     found = list(world.nodes.values())
     for segment in range(SEGMENTS):
         world.own(segment, found[0], *found[1:2])
@@ -46,6 +48,36 @@ def test_what_is_not_acknowledged_is_not_written() -> None:
     world.ack(0)
     world.settle()
     assert n0.core.written(0) == 1
+
+
+def test_a_paused_primary_writes_nothing_and_loses_nothing() -> None:
+    world, (n0, n1) = started()
+    n0.core.paused = True
+    for i in range(10):
+        world.put(key_of(0, i), b"v%d" % i)
+    world.settle()
+    assert n0.core.written(0) == 0
+    world.own(1, n1)  # a takeover goes on elsewhere, and waits on a node that is paused
+    n0.core.paused = False
+    world.settle()
+    assert n0.core.written(0) == 10
+    world.check()
+
+
+def test_a_takeover_by_a_paused_node_waits_with_its_claim() -> None:
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    n1.core.paused = True
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert n1.core.phase(0) == "claim"
+    n1.core.paused = False
+    world.settle()
+    assert n1.core.written(0) == 1
+    assert world.reader(0).resets == ["initial"]
+    world.check()
 
 
 def test_a_backup_takes_over_and_writes_what_is_missing() -> None:
@@ -244,6 +276,49 @@ def test_correct_phantoms() -> None:
     assert n1.core.counts.corrections == 2
     corrected = [r for r in world.records(0) if b'"correct"' in (r.value or b"")]
     assert [r.header.sequence for r in corrected] == [2, 3]
+
+
+def skipping(operations: str) -> Pipeline:
+    """What leaves operations out."""
+    fields = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
+    pipeline = Pipeline.of(parse(fields | {"skipped.operations": operations}))
+    assert pipeline is not None
+    return pipeline
+
+
+def test_a_pending_operation_that_is_skipped_makes_up_for_no_phantom() -> None:
+    """The phantom is a delete; the update behind it is told to nobody, so the key would be gone for good."""
+    world, (n0, n1) = started(pipeline=skipping("u"))
+    world.put(key_of(0), b"kept")
+    world.settle()
+    world.put(key_of(0), None, acked=False)
+    n0.core.acked(0, 2)
+    world.settle(n0)
+    assert world.reader(0).entries == {}
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.put(key_of(0), b"pending")
+    world.settle()
+    assert "SKIPPED" in world.kinds(0)
+    assert n1.core.counts.corrections == 1
+    world.check()
+    assert world.reader(0).resets == ["initial"]
+
+
+def test_what_was_skipped_last_is_no_loss_to_the_next_owner() -> None:
+    """Kafka holds the last operations of the segment by a skipped record alone."""
+    world, (n0, n1) = started(pipeline=skipping("u,d"))
+    for value in (b"told", b"skipped", b"skipped too", None):
+        world.put(key_of(0), value)
+    world.settle()
+    assert n0.core.written(0) == 4
+    world.crash(n0)
+    for segment in range(SEGMENTS):
+        world.own(segment, n1)
+    world.settle()
+    assert (world.reader(0).resets, n1.core.written(0)) == (["initial"], 4)
+    assert {e.key: e.value for e in world.reader(0).entries.values()} == {key_of(0): b"told"}
 
 
 def test_a_write_between_decide_and_poll_does_not_overtake_a_correction() -> None:

@@ -24,10 +24,15 @@ from deelog_connector.core.effects import (
     SteppedDown,
     Superseded,
 )
+from deelog_connector.core.held import Strategy
+from deelog_connector.core.snapshot import SnapshotMode
 from deelog_connector.kafka.client import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
+from deelog_connector.runtime.pipeline import Pipeline
+from deelog_interceptors.simulation.stock import StockConsumer
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Kind
 from deelog_schemas.keys import partition_of, segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_schemas.positions import decode_state
@@ -118,7 +123,16 @@ class Node:
         self.node_id = member.rpartition("@")[0]
         self.cache: dict[bytes, bytes] = {}
         settings = Settings(
-            SEGMENTS, PARTITIONS, max_batch_size=world.batch, chunk_size=2, commit_interval=0.0, patience=1.0
+            SEGMENTS,
+            PARTITIONS,
+            max_batch_size=world.batch,
+            chunk_size=2,
+            commit_interval=0.0,
+            patience=1.0,
+            reset_strategy=world.strategy,
+            reset_interval=world.reset_interval,
+            snapshot_mode=world.snapshot_mode,
+            may_skip=world.pipeline is not None,
         )
         self.core = ConnectorCore(member, settings, self)
         self.core.topic_is("t1")
@@ -187,7 +201,8 @@ class Node:
             self.session = broker.init(self.node_id)
             core.producer_opened()
         elif isinstance(effect, Commit):
-            cause = broker.begin(self.node_id, self.session, self.encoder.records(effect.items))
+            items = effect.items if self.world.pipeline is None else self.world.pipeline(effect.items)
+            cause = broker.begin(self.node_id, self.session, self.encoder.records(items))
             if cause is None and hang:
                 self.hanging = effect
                 return True
@@ -221,7 +236,7 @@ class Node:
 
     def _scan(self, effect: Scan) -> bool:
         log = self.world.broker.logs[CHANGES, effect.partition]
-        records = self.decoder.scanned(log.read(CHANGES, effect.partition, effect.from_offset))
+        records = self.decoder.scanned(log.read(CHANGES, effect.partition, effect.from_offset), effect.keys)
         if not effect.until <= {r.key for r in records}:
             self.waits += 1
             if self.waits % 5:
@@ -237,8 +252,17 @@ class Node:
 class World:
     """Nodes, the broker, and what a grid's controller and replication would do, step by step."""
 
-    def __init__(self, nodes: int = 2, batch: int = 50) -> None:
-        self.batch = batch
+    def __init__(
+        self,
+        nodes: int = 2,
+        batch: int = 50,
+        strategy: Strategy = Strategy.MARKER,
+        interval: float = 0.0,
+        mode: SnapshotMode = SnapshotMode.INITIAL,
+        pipeline: Pipeline | None = None,
+    ) -> None:
+        self.batch, self.strategy, self.pipeline = batch, strategy, pipeline
+        self.reset_interval, self.snapshot_mode = interval, mode
         self.now = 1000.0
         self.broker = Broker()
         self.fences: list[tuple[str, str]] = []
@@ -377,10 +401,26 @@ class World:
         """The segment as a consumer derives it; positions that come again fail."""
         reader = SegmentReader(segment)
         codec = self.primary[segment].encoder._codec
+        row = (0, 0)
         for record in self.records(segment):
+            position = record.header.position
+            if record.header.kind is Kind.READ and reader.open is None:
+                # Of an incremental snapshot: it says again what stood there already, and hides nothing that follows.
+                key, entry = _entry(codec, record)
+                assert reader.entries.get(key) == entry, f"segment {segment}: {key!r} at {position}"
+                assert position >= reader.mark, f"segment {segment}: row at {position} behind {reader.mark}"
+                row = position
+            assert record.header.kind is not Kind.CHANGE or reader.open or position > row, f"{position} behind {row}"
             reader.apply(record, lambda r: _entry(codec, r))
         assert reader.repeats == 0, f"segment {segment}: {reader.repeats} positions were written twice"
         return reader
+
+    def stock(self, segment: int) -> dict[bytes, bytes]:
+        """The segment as a consumer holds it that knows nothing of resets."""
+        consumer = StockConsumer()
+        for record in self.records(segment):
+            consumer.apply(record.key, record.value)
+        return {key: value for key, (value, _) in consumer.content.items()}
 
     def check(self) -> None:
         """Everything derived equals what the primaries hold, and no reset is left open."""
@@ -388,7 +428,10 @@ class World:
             reader = self.reader(segment)
             assert reader.open is None, f"segment {segment}: reset {reader.open} is left open"
             derived = {k: e.value for k, e in reader.entries.items()}
-            assert derived == {e.key: e.value for e in node.entries(segment)}, f"segment {segment}"
+            cached = {e.key: e.value for e in node.entries(segment)}
+            assert derived == cached, f"segment {segment}"
+            if self.strategy.takes_back:
+                assert self.stock(segment) == cached, f"segment {segment}: as a stock consumer holds it"
 
     def kinds(self, segment: int) -> list[str]:
         """The kinds of the segment's records, in order."""

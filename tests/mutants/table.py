@@ -16,6 +16,8 @@ DECIDE: Final = "connector/deelog_connector/core/decide.py"
 SEGMENT: Final = "connector/deelog_connector/core/segment.py"
 HISTORY: Final = "connector/deelog_connector/core/history.py"
 OPLOG: Final = "connector/deelog_connector/core/oplog.py"
+HELD: Final = "connector/deelog_connector/core/held.py"
+ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
 TABLE: Final = "connector/deelog_connector/core/table.py"
 REPLICATOR: Final = "interceptors/deelog_interceptors/grid/replicator.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/backup.py"
@@ -74,8 +76,12 @@ TAKEOVER: Final = (
         "read-to-own-record",
         "the last stable offset counts as the end, though somebody's open transaction hides what stands behind it",
         (
-            Edit(CORE, "            if seg.marker_offset >= 0:\n", "            if True:\n"),
-            Edit(SIM_NODE, "if not wanted or self.engine.now > until:", "if not wanted or following >= log.stable:"),
+            Edit(CORE, "            elif seg.marker_offset >= 0:\n", "            else:\n"),
+            Edit(
+                SIM_NODE,
+                "if not wanted or early or self.engine.now > until:",
+                "if not wanted or following >= log.stable:",
+            ),
         ),
     ),
     Mutant(
@@ -224,6 +230,30 @@ TAKEOVER: Final = (
 )
 
 WRITING: Final = (
+    Mutant(
+        "snapshot-row-before-its-change",
+        "",
+        "a row of an incremental snapshot says what is not written yet, and may never be",
+        (Edit(BATCH, "if key not in pending)", "if key)"),),
+    ),
+    Mutant(
+        "snapshot-row-beyond-what-is-written",
+        "",
+        "a row stands under a position beyond operations that are still to come: readers drop them as repeats",
+        (
+            Edit(
+                BATCH,
+                "return segment.history[-1] if segment.sent == segment.last_sequence else None",
+                "return segment.history[-1]",
+            ),
+        ),
+    ),
+    Mutant(
+        "snapshot-of-a-segment-forgets-a-key",
+        "",
+        "an incremental snapshot that is told as whole lacks an entry",
+        (Edit(BATCH, "snapshot.keys[snapshot.cursor : upto]", "snapshot.keys[snapshot.cursor + 1 : upto]"),),
+    ),
     Mutant(
         "overtaken-by-a-phantom",
         "correct-phantoms",
@@ -490,8 +520,8 @@ RESETS: Final = (
         (
             Edit(
                 BATCH,
-                "rows = reset.entries[reset.cursor : upto]",
-                "rows = self._state.entries(segment.number)[reset.cursor : upto]",
+                "rows = reset.entries[start : ",
+                "rows = self._state.entries(segment.number)[start : ",
             ),
         ),
     ),
@@ -500,6 +530,33 @@ RESETS: Final = (
         "",
         "operations that the rows contain are written behind them again",
         (Edit(CORE, "seg.reset, seg.sent = None, reset.position[1]", "seg.reset, seg.sent = None, seg.sent"),),
+    ),
+    Mutant(
+        "takes-nothing-back",
+        "",
+        "what consumers hold is not looked at: keys that are gone stay theirs",
+        (Edit(BATCH, "reset.held.keys, reset.entries)", "set(), reset.entries)"),),
+    ),
+    Mutant(
+        "deletes-are-changes",
+        "",
+        "the deletes of a reset are of kind change: to a reader they come again and again",
+        (Edit(ENCODE, "pack(Kind.TOMBSTONE, flags | Flags.KEY_ONLY_BEFORE,", "pack(Kind.CHANGE, flags,"),),
+    ),
+    Mutant(
+        "any-base-vouches",
+        "",
+        "what lies below the base offset is passed over though its reset took nothing back",
+        (Edit(HELD, "return self.start < 0 or self._ended", "return True"),),
+        detector="pytest tests/connector/test_resets.py -k left_behind",
+        because="all nodes of a run have one strategy",
+    ),
+    Mutant(
+        "base-of-another-log",
+        "",
+        "a base offset beyond the end is read from: one's own begin is passed over",
+        (Edit(SEGMENT, "self.scan_next = min(held.start, self.scan_next)", "self.scan_next = held.start"),),
+        faults=("log",),
     ),
 )
 

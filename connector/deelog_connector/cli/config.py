@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import click
 
-from deelog_schemas.config import FIELDS, GROUPS, Field, Role, Type, load
+from deelog_connector.transforms.loading import steps_of
+from deelog_schemas.config import FIELDS, GROUPS, ConfigError, Field, Role, Type, load
 from deelog_schemas.config.field import EVERY_ROLE, REQUIRED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, REFUSED
+from deelog_schemas.config.sources import read_config
+from deelog_schemas.config.validation import definitions, judge
 
 __all__ = ["config", "validate"]
-
-_CONNECT_TYPES = {Type.ENUM: "STRING", Type.REGEX_LIST: "LIST"}
 
 _INTRODUCTION = """\
 <!-- Made by `deelog config --format md`. Change the declarations, not this page. -->
@@ -69,14 +69,31 @@ def config(form: str) -> None:
     help="Which program will read the file: some fields are required by some only.",
 )
 @click.option("--resolve", is_flag=True, help="Also look up the references, and check what they point at.")
-def validate(file: Path, role: str, resolve: bool) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: the answer of the REST API's validate.",
+)
+def validate(file: Path, role: str, resolve: bool, form: str) -> None:
     """Check a configuration file, and tell everything that is wrong with it.
 
     Exit code 0 if the file is right, 2 if it is not.
     """
+    if form == "json":
+        verdict = judge(read_config(file), role)
+        click.echo(json.dumps(verdict.body, indent=2, ensure_ascii=False))
+        if verdict.errors:
+            raise SystemExit(ConfigError.exit_code)
     checked = load(file, role)
     if resolve:
         checked.resolved()
+    if checked.role is Role.NODE:  # the others have none of the classes, and need none
+        steps_of(checked)
+    if form == "json":
+        return
     count = len(checked.raw)
     click.echo(f"{file}: right for a {role}, {count} field{'' if count == 1 else 's'} set")
 
@@ -140,26 +157,6 @@ All others are refused; of these, the reason is:
 | setting | why not |
 |---|---|
 {refused}"""
-
-
-def definitions() -> list[dict[str, Any]]:
-    """The fields as `GET /connector-plugins/{plugin}/config` of Kafka Connect lists them."""
-    return [
-        {
-            "name": field.name,
-            "type": _CONNECT_TYPES.get(field.type, field.type.name),
-            "required": field.default is REQUIRED,
-            "default_value": field.default_text,
-            "importance": field.importance.value,
-            "documentation": field.doc,
-            "group": field.group,
-            "order": order,
-            "width": "MEDIUM",
-            "display_name": field.name,
-            "dependents": [],
-        }
-        for order, field in enumerate(FIELDS.values(), start=1)
-    ]
 
 
 def template() -> str:

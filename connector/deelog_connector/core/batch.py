@@ -2,22 +2,27 @@
 
 One transaction is under way at a time, and it carries every segment that can move; so a takeover of eighty segments
 takes as many transactions as that of one. Control records come first (there are at most a few per segment); rows and
-operations share what is left of `max_batch_size`, beginning with another segment each time so that none starves.
+operations share what is left of `max_batch_size`, beginning with another segment each time so that none starves. Rows
+of incremental snapshots come last and take what room is left, one chunk at least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem, StateItem
-from deelog_connector.core.segment import Phase, Reset, Segment
+from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem, StateItem, TakenBackItem
+from deelog_connector.core.held import Held, Strategy, taken_back
+from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
+from deelog_connector.core.snapshot import SnapshotMode
 from deelog_schemas.digest import digest_of
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, control_key, position_key, release_key, reset_key
 from deelog_schemas.operation import Entry, Reason
 from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, State
+
+SNAPSHOT_REASON: Final = "snapshot"
 
 
 class CacheState(Protocol):
@@ -46,6 +51,12 @@ class Settings:
     max_operations: int = 500_000
     max_bytes: int = 268_435_456
     acks_all: bool = True
+    reset_strategy: Strategy = Strategy.MARKER
+    reset_interval: float = 0.0
+    """Each segment is reset again after so long, 0: never."""
+    snapshot_mode: SnapshotMode = SnapshotMode.INITIAL
+    may_skip: bool = False
+    """Whether an operation that is written may tell nothing: a filter drops it, or a transform fails on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +74,30 @@ class Advance:
     ended: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a committed transaction did for an incremental snapshot: valid while that one is the segment's."""
+
+    segment: int
+    snapshot: Snapshot
+    upto: int
+    rows: int
+
+
 @dataclass(slots=True)
 class Batch:
     """The items of one transaction and what their commit means."""
 
     items: list[Item] = field(default_factory=list)
     advances: list[Advance] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
     entries: int = 0
     """Operations and rows in it."""
 
     @property
     def writers(self) -> list[int]:
         """The segments whose entries are in it: among them is what a broker refused."""
-        return sorted({i.segment for i in self.items if isinstance(i, OperationsItem | RowsItem)})
+        return sorted({i.segment for i in self.items if isinstance(i, OperationsItem | RowsItem | TakenBackItem)})
 
 
 class BatchBuilder:
@@ -91,12 +113,17 @@ class BatchBuilder:
 
     def control(self, batch: Batch, segments: Sequence[Segment], ends: Callable[[int], int]) -> None:
         """Adds claims, actives and begins. `ends` gives the end of a partition as known before this transaction."""
+        gathering = {s.partition for s in segments if s.gathers}
         for segment in segments:
             if segment.phase is Phase.CLAIM:
                 self._claim(batch, segment, ends(segment.partition))
             elif segment.phase is Phase.ACTIVE:
                 self._active(batch, segment, ends(segment.partition))
             elif segment.phase is Phase.OWED:
+                # The keys that Kafka holds take memory: of one partition at a time, whose log is read once for all.
+                if self.settings.reset_strategy.takes_back and not gathering <= {segment.partition}:
+                    continue
+                gathering |= {segment.partition} if self.settings.reset_strategy.takes_back else set()
                 self._begin(batch, segment, ends(segment.partition))
 
     def entries(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
@@ -108,6 +135,14 @@ class BatchBuilder:
                 self._rows(batch, segment, room - batch.entries)
             elif segment.phase is Phase.WRITING:
                 self._operations(batch, segment, room - batch.entries)
+
+    def snapshots(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
+        """Adds chunks of incremental snapshots behind the operations, at most about `room` entries in all, or one."""
+        for segment in segments:
+            if batch.chunks and batch.entries >= room:
+                return
+            if segment.snapshot is not None and segment.phase is Phase.WRITING:
+                self._chunk(batch, segment, segment.snapshot)
 
     def renewals(self, batch: Batch, segments: Sequence[Segment], now: float) -> None:
         """Renews the position of idle segments, so that silence and progress can be told apart."""
@@ -158,8 +193,12 @@ class BatchBuilder:
             begin = (segment.epoch, segment.last_sequence)
             reset = Reset(f"{self.member}/{self._number()}", segment.owed or "unknown", begin)
             segment.reset, segment.owed = reset, None
-        fields = {"id": reset.reset_id, "reason": reset.reason}
+        strategy = self.settings.reset_strategy
+        fields = {"id": reset.reset_id, "reason": reset.reason, "strategy": str(strategy)}
         _await(segment, self._put_control(batch, Kind.RESET_BEGIN, segment, reset.begin, fields), end)
+        if strategy.takes_back:
+            known = segment.known.position
+            segment.gather(Held(max(segment.base_offset, known.base_offset if known else -1)))
         self._reset_state(batch, segment, reset)
         batch.advances.append(Advance(segment.number, segment.turn, Phase.OWED))
 
@@ -177,19 +216,24 @@ class BatchBuilder:
             reset.position = (segment.epoch, segment.last_sequence)
             reset.entries = self._state.entries(segment.number)
             reset.digest = digest_of((e.key, e.value) for e in reset.entries)
+        if reset.held is not None:
+            reset.gone, reset.again = taken_back(self.settings.reset_strategy, reset.held.keys, reset.entries)
+            reset.held = None
         # CHECK reset-acked-only: a row whose position is not acknowledged may never have happened.
         if segment.acked < reset.position[1] and reset.reason != Reason.CLEAR:
             return
         if reset.cursor == 0:
             self._reset_state(batch, segment, reset)  # names the begin's offset before, with, the first row
-        upto = min(len(reset.entries), reset.cursor + min(room, self.settings.chunk_size))
-        ended = upto == len(reset.entries)
-        rows = reset.entries[reset.cursor : upto]
+        upto = min(reset.size, reset.cursor + min(room, self.settings.chunk_size))
+        ended, start = upto == reset.size, max(0, reset.cursor - len(reset.gone))
+        rows = reset.entries[start : max(0, upto - len(reset.gone))]
+        place = segment.number, segment.partition, reset.position, reset.reason
+        gone = reset.gone[reset.cursor : upto] + [e.key for e in rows if e.key in reset.again]
+        if gone:
+            batch.items.append(TakenBackItem(*place, gone))
         if rows:
-            first = reset.cursor == 0
-            item = RowsItem(segment.number, segment.partition, reset.position, reset.reason, rows, first, ended)
-            batch.items.append(item)
-            batch.entries += len(rows)
+            batch.items.append(RowsItem(*place, rows, start == 0, ended))
+        batch.entries += len(gone) + len(rows)
         if ended:
             self._end(batch, segment, reset)
         batch.advances.append(Advance(segment.number, segment.turn, Phase.ROWS, upto, ended=ended))
@@ -228,6 +272,24 @@ class BatchBuilder:
         self._position(batch, segment, last.position, Kind.POSITION)
         first, count = operations[0].sequence, len(operations)
         batch.advances.append(Advance(segment.number, segment.turn, Phase.WRITING, last.sequence, first, count))
+
+    def _chunk(self, batch: Batch, segment: Segment, snapshot: Snapshot) -> None:
+        position = _level(batch, segment)
+        if position is None:
+            return
+        if snapshot.keys is None:
+            snapshot.keys = [entry.key for entry in self._state.entries(segment.number)]
+        upto = min(len(snapshot.keys), snapshot.cursor + self.settings.chunk_size)
+        # The op log holds every operation beyond `position`: an entry whose key has none there is as Kafka has it at
+        # that position (so it is acknowledged: CHECK reset-acked-only); any other is written as a change soon.
+        pending = segment.log.keys_after(position[1])
+        keys = (key for key in snapshot.keys[snapshot.cursor : upto] if key not in pending)
+        rows = [entry for key in keys if (entry := self._state.get(segment.number, key)) is not None]
+        if rows:
+            place = (segment.number, segment.partition, position)
+            batch.items.append(RowsItem(*place, SNAPSHOT_REASON, rows, False, False, incremental=True))
+            batch.entries += len(rows)
+        batch.chunks.append(Chunk(segment.number, snapshot, upto, len(rows)))
 
     # -- items ----------------------------------------------------------------------------------------------------
 
@@ -274,6 +336,19 @@ class BatchBuilder:
             self.member,
         )
         self._put_state(batch, kind, segment, position, position_key(segment.number), state)
+
+
+def _level(batch: Batch, segment: Segment) -> tuple[int, int] | None:
+    """The position up to which everything of a segment is written once this transaction is; None where it is not
+    known that no reader's mark lies beyond it.
+
+    Behind operations of this transaction it is the last one's. Where none is left to write it is that of a renewal:
+    the next operation's lies beyond it, and so it lies beyond any phantom's.
+    """
+    for item in reversed(batch.items):
+        if isinstance(item, OperationsItem) and item.segment == segment.number:
+            return item.operations[-1].position
+    return segment.history[-1] if segment.sent == segment.last_sequence else None
 
 
 def _await(segment: Segment, marker: bytes, end: int) -> None:

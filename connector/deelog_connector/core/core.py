@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from deelog_connector.core import history as past
-from deelog_connector.core.batch import Batch, BatchBuilder, CacheState, Settings
+from deelog_connector.core.batch import SNAPSHOT_REASON, Batch, BatchBuilder, CacheState, Settings
 from deelog_connector.core.decide import (
     advanced_read_from,
     foreign,
@@ -41,16 +41,21 @@ from deelog_connector.core.effects import (
     Released,
     Scan,
     ScannedRecord,
+    SnapshotRead,
+    SnapshotRefused,
     SteppedDown,
     Superseded,
 )
+from deelog_connector.core.held import Held
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
 from deelog_connector.core.scan import Run, SegmentScan, reason_to_reset
-from deelog_connector.core.segment import RECHECK, Phase, Segment
+from deelog_connector.core.segment import RECHECK, Phase, Segment, Snapshot
+from deelog_connector.core.snapshot import Turns
 from deelog_connector.core.table import PositionsTable
+from deelog_connector.core.timing import RESETTING, UNDECIDED, Timing
 from deelog_schemas.keys import partition_of
-from deelog_schemas.operation import Operation, Reason
+from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
 from deelog_schemas.positions import ClaimState, PositionState, StateRecord
 
 
@@ -62,7 +67,12 @@ class Counts:
     takeover_seconds: list[float] = field(default_factory=list)
     """From promotion to the phase `writing`, of the last `MAX_SAMPLES` takeovers."""
     resets: Counter[str] = field(default_factory=Counter)
+    resets_aborted: int = 0
+    """Resets that ended since the broker refused one of their rows."""
     reset_rows: int = 0
+    snapshot_rows: int = 0
+    reset_deletes: int = 0
+    """Keys that resets took back before their rows."""
     written: int = 0
     pruned: int = 0
     transactions: int = 0
@@ -77,7 +87,8 @@ class Counts:
 
 MAX_SAMPLES = 10_000
 
-_UNDECIDED = (Phase.CLAIM, Phase.LOOK, Phase.FENCE, Phase.ACTIVE, Phase.READ)
+_SNAPSHOTS = ("unknown_history", "start")
+"""Reasons that are no loss where nothing of a segment stands in Kafka: its first snapshot."""
 
 
 class ConnectorCore:
@@ -87,6 +98,11 @@ class ConnectorCore:
         self.member = member
         self.settings = settings
         self.counts = Counts()
+        self.timing = Timing()
+        self.paused = False
+        """Nothing is written while this is set: op logs grow, and takeovers wait with their claims."""
+        self.closed = False
+        """No producer is opened while this is set; `close_producer` sets it, and who resumes clears it."""
         self.table = PositionsTable()
         self.budget = Budget(settings.max_operations, settings.max_bytes)
         self._state = state
@@ -105,13 +121,17 @@ class ConnectorCore:
         """After a refusal: the groups of segments still to be tried by themselves, innermost last."""
         self._fencing: tuple[int, ...] = ()
         self._scanning: dict[int, frozenset[bytes]] = {}
-        """By partition the markers that the scan under way was sent for."""
+        """By partition the markers that the scan under way was sent for; `_read_to`: how far it has come."""
+        self._read_to: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._batch_ends: dict[int, int] = {}
         """The ends as known when the transaction under way was made up."""
         self._cuts: dict[int, int] = {}
         """By partition the leader epoch under which it was last found to be cut."""
         self._turn = 0
+        self._turns = Turns(settings.segments, settings.reset_interval)
+        self._reset_once: set[int] = set()
+        """Segments that this process has reset."""
 
     @property
     def segments(self) -> int:
@@ -130,10 +150,13 @@ class ConnectorCore:
         ts_us: int,
         existed: bool,
         before: bytes | None = None,
+        trace: Trace | None = None,
     ) -> Operation:
         """The primary captures an operation: it takes the segment's next position. Never fails, never waits."""
         seg = self._segments[segment]
         operation = Operation(seg.epoch, seg.last_sequence + 1, reason, key, value, expires_at, ts_us, existed, before)
+        if trace is not None:
+            operation = TracedOperation.of(operation, trace)
         seg.history = past.extended(seg.history, (seg.epoch, operation.sequence))
         seg.log.append(operation)
         return operation
@@ -221,6 +244,32 @@ class ConnectorCore:
             seg.owed = reason  # after this takeover, or after the reset whose rows are read already
         # CHECK nothing-over-a-hole: from here on nothing of the segment is written but its begin.
 
+    def snapshot(self, segment: int) -> Snapshot:
+        """Sends a segment that is being written once more, by chunks, while writes to it go on: `SnapshotRead` tells
+        when it is through. A reset meanwhile does the same at once; a takeover, here or elsewhere, forgets it."""
+        seg = self._segments[segment]
+        found = seg.snapshot = Snapshot()
+        if seg.base_offset < 0:
+            # Never reset (`snapshot.mode=no_data`): rows outside of a reset would be all that tells of most keys, and
+            # readers of ours pass them over. So this is where it gets its base.
+            self.request_reset(segment, SNAPSHOT_REASON)
+        return found
+
+    def may_snapshot(self, segment: int) -> bool:
+        """Whether this node writes a segment, and no incremental snapshot of it is under way."""
+        seg = self._primaries.get(segment)
+        return seg is not None and seg.phase is Phase.WRITING and seg.snapshot is None and not seg.owed
+
+    def snapshot_of(self, segment: int) -> Snapshot | None:
+        """The incremental snapshot that is under way in a segment."""
+        seg = self._primaries.get(segment)
+        return None if seg is None else seg.snapshot
+
+    def stop_snapshot(self, segment: int) -> None:
+        """Sends no more of it; what was sent stays."""
+        if segment in self._primaries:
+            self._primaries[segment].snapshot = None
+
     # -- roles ----------------------------------------------------------------------------------------------------
 
     def promote(self, segment: int, epoch: int, must_reset: str | None = None) -> None:
@@ -235,6 +284,8 @@ class ConnectorCore:
         seg.history = past.opened(seg.history, epoch)
         seg.owed = must_reset or seg.owed
         seg.reset, seg.recheck, seg.release_wanted, seg.promoted_at = None, False, False, None
+        seg.noted = Phase.IDLE
+        seg.snapshot = None
         seg.watched, seg.unwatched = [], []
         seg.victims, seg.atomic_to = frozenset(), 0
         seg.go(Phase.CLAIM)
@@ -244,7 +295,7 @@ class ConnectorCore:
         """Is backup from now on, or will be: history and op log stay."""
         seg = self._segment(segment)
         seg.go(Phase.IDLE)
-        seg.reset, seg.owed, seg.marker, seg.release_wanted = None, None, None, False
+        seg.reset, seg.owed, seg.marker, seg.release_wanted, seg.snapshot = None, None, None, False, None
         self._primaries.pop(segment, None)
 
     def forget(self, segment: int) -> None:
@@ -257,6 +308,13 @@ class ConnectorCore:
     def release(self, segment: int) -> None:
         """Gives a segment away, or stops: once everything is written, its release is committed and read back."""
         self._segments[segment].release_wanted = True
+
+    def keep(self, segment: int) -> bool:
+        """Takes a release back, where it is not on its way to Kafka; whether it did."""
+        seg = self._segments[segment]
+        if seg.phase not in (Phase.RELEASING, Phase.RELEASED):
+            seg.release_wanted = False
+        return not seg.release_wanted
 
     # -- catch-up -------------------------------------------------------------------------------------------------
 
@@ -330,6 +388,22 @@ class ConnectorCore:
     def primaries(self) -> Sequence[Segment]:
         """The segments that this node is primary of."""
         return list(self._primaries.values())
+
+    def owned(self) -> Sequence[Segment]:
+        """The segments that this node knows of, as primary or as backup."""
+        return list(self._segments.values())
+
+    def captured_after(self, segment: int, sequence: int) -> int | None:
+        """When the first operation beyond `sequence` that the op log has was captured, Unix microseconds."""
+        seg = self._segments.get(segment)
+        found = seg.log.after(sequence, seg.last_sequence, 1) if seg else []
+        return found[0].ts_us if found else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the snapshot is all that was asked for (`snapshot.mode=initial_only`), and stands in Kafka."""
+        done = all(s.phase is Phase.WRITING and not s.owed for s in self._primaries.values())
+        return not self.settings.snapshot_mode.goes_on and bool(self._primaries) and done
 
     def unwritten(self) -> int:
         """Operations of primaries that Kafka is not known to hold, and resets that are not over."""
@@ -463,17 +537,39 @@ class ConnectorCore:
                 seg.sent = advance.value
                 above = self._batch_ends.get(seg.partition, -1)
                 seg.wrote(Run(advance.first, advance.value, advance.count, above))
+        self._chunks_written(batch)
+
+    def _chunks_written(self, batch: Batch) -> None:
+        for chunk in batch.chunks:
+            seg, snapshot = self._primaries.get(chunk.segment), chunk.snapshot
+            if seg is None or seg.snapshot is not snapshot:
+                continue
+            snapshot.cursor, snapshot.rows = chunk.upto, snapshot.rows + chunk.rows
+            self.counts.snapshot_rows += chunk.rows
+            if snapshot.cursor == len(snapshot.keys or ()):
+                self._snapshot_over(seg, SnapshotRead(seg.number, snapshot.rows))
+
+    def _snapshot_over(self, seg: Segment, told: SnapshotRead | SnapshotRefused) -> None:
+        assert seg.snapshot is not None
+        seg.snapshot.over, seg.snapshot = True, None
+        self._outbox.append(told)
 
     def _rows_committed(self, seg: Segment, cursor: int, ended: bool) -> None:
         reset = seg.reset
         assert reset is not None
         assert reset.position is not None
-        self.counts.reset_rows += cursor - reset.cursor
+        deleted = min(cursor, len(reset.gone)) - min(reset.cursor, len(reset.gone))
+        self.counts.reset_deletes += deleted
+        self.counts.reset_rows += cursor - reset.cursor - deleted
         reset.cursor = cursor
         if not ended:
             return
         self.counts.resets[reset.reason] += 1
         self.counts.written += reset.reason == Reason.CLEAR
+        if reset.reason != Reason.CLEAR:
+            self._reset_once.add(seg.number)
+            if seg.snapshot is not None:  # the reset sent all of it, and later
+                self._snapshot_over(seg, SnapshotRead(seg.number, len(reset.entries)))
         seg.reset, seg.sent = None, reset.position[1]
         seg.wrote(Run(reset.position[1], reset.position[1], 0, reset.begin_offset))
         seg.atomic_to = 0
@@ -483,13 +579,32 @@ class ConnectorCore:
         """The transaction is not committed, or nobody knows."""
         batch = self._take(token)
         if cause is Cause.REFUSED:
-            self._bisect(batch.writers)
+            self._bisect(batch)
         else:
             self.counts.refused += 1
         self._reopen()
 
-    def _bisect(self, writers: list[int]) -> None:
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way in Kafka: no transaction, no session being opened, no scan."""
+        return self._batch is None and self._producer != "opening" and not self._scanning
+
+    def close_producer(self) -> None:
+        """Ends the session of a paused connector. Behind the next one every segment looks again, as after a failure."""
+        assert self.paused, "what is not paused would open another session at once"
+        assert self.idle, "a transaction, an open or a scan is under way"
+        self.closed = True
+        self._reopen()
+
+    def configured(self, settings: Settings) -> None:
+        """Other limits and times from now on; the map of segments stays."""
+        assert (settings.segments, settings.partitions) == (self.settings.segments, self.settings.partitions)
+        self.settings = self._builder.settings = settings
+        self.budget.max_operations, self.budget.max_bytes = settings.max_operations, settings.max_bytes
+
+    def _bisect(self, batch: Batch) -> None:
         """The broker refused a record: find its segment by halves; it stops, visibly, and the others go on."""
+        writers = batch.writers
         if self._suspects:
             self._suspects.pop()
         if len(writers) > 1:
@@ -498,8 +613,12 @@ class ConnectorCore:
             return
         for number in writers:
             seg = self._primaries.get(number)
-            if seg and seg.phase in (Phase.WRITING, Phase.ROWS):
-                seg.reset, seg.stopped_by = None, "the broker refused a record of it (too large, or not authorised)"
+            if seg and seg.snapshot is not None and any(c.segment == number for c in batch.chunks):
+                # Perhaps it was a row of that: the operations are tried again without.
+                self._snapshot_over(seg, SnapshotRefused(number))
+            elif seg and seg.phase in (Phase.WRITING, Phase.ROWS):
+                self.counts.resets_aborted += seg.phase is Phase.ROWS
+                seg.reset, seg.stopped_by = None, "the broker refused a record of it (too large?)"
                 seg.go(Phase.STOPPED)
 
     def _reopen(self) -> None:
@@ -533,6 +652,7 @@ class ConnectorCore:
         # A scan serves those whose marker it was sent for: whoever began to wait since may want what it has passed.
         served = self._scanning.get(partition, frozenset())
         for record in records:
+            self._read_to[partition] = record.offset + 1
             seg = self._primaries.get(record.segment)
             if seg is None or seg.marker not in served or not seg.listens:
                 continue
@@ -543,16 +663,25 @@ class ConnectorCore:
                 seg.marker_offset = record.offset
             elif seg.scan is not None:
                 seg.scan.apply(record)
+            elif seg.reset is not None and seg.reset.held is not None:
+                seg.reset.held.apply(record)
 
     def scan_ended(self, partition: int, reached: bool) -> None:
         """A scan is over; not reached: somebody's open transaction hides the rest."""
-        self._scanning.pop(partition, None)
+        served, read_to = self._scanning.pop(partition, frozenset()), self._read_to.pop(partition, -1)
         concerned = [s for s in self._primaries.values() if s.partition == partition and s.marker is not None]
         if not reached:
             self.counts.scans_in_vain += 1
             self._fence_superseded(concerned)
         for seg in concerned:
-            if seg.marker_offset >= 0:
+            if seg.marker in served and seg.marker_offset < 0:
+                # All up to there was offered to it, though its own last record may lie far below. To one that has found
+                # its marker nothing was offered behind that.
+                seg.scan_next = max(seg.scan_next, read_to)
+            held = seg.reset.held if seg.reset is not None else None
+            if held is not None and (held.in_vain or (seg.marker_offset >= 0 and not held.whole)):
+                seg.gather(Held(-1))
+            elif seg.marker_offset >= 0:
                 seg.marker = None
                 self._marker_read(seg)
 
@@ -661,12 +790,16 @@ class ConnectorCore:
         unwritten = seg.log.after(scan.written or 0, seg.last_sequence, 1)
         if reason is None and is_overtaken(unwritten[0].position if unwritten else None, scan.ahead):
             reason = "phantom_ahead"
-        if reason is not None:
-            if reason == "unknown_history" and seg.known.position is None:
-                reason = "initial"
-            seg.owed = reason
+        in_kafka = seg.known.position is not None or seg.known.reset is not None
+        lost = reason is not None and (in_kafka or reason not in _SNAPSHOTS or seg.log.complete_from > 1)
+        # No mode holds back what repairs a loss.
+        snapshot = self.settings.snapshot_mode.snapshot(in_kafka, seg.number not in self._reset_once)
+        if lost or snapshot:
+            seg.owed = "initial" if reason == "unknown_history" and not in_kafka else reason or snapshot
             seg.go(Phase.OWED)
             return
+        if not in_kafka:
+            self._begin_without_data(seg, scan)
         assert scan.written is not None
         seg.go(Phase.WRITING)
         offset = min([seg.read_from, *(run.offset for run in scan.runs)])
@@ -677,8 +810,14 @@ class ConnectorCore:
         if scan.phantoms:
             self._incorrect.append((seg, seg.turn, scan.phantoms))
 
+    def _begin_without_data(self, seg: Segment, scan: SegmentScan) -> None:
+        """The segment's life in Kafka begins at its ACTIVE, with the first operation of its history."""
+        seg.owed, scan.written = None, 0
+        seg.read_from, seg.read_from_sequence, seg.base_offset = seg.marker_offset, 0, -1
+
     def _correct(self, seg: Segment, phantoms: set[bytes]) -> None:
-        pending = seg.log.keys_after(seg.sent)
+        # An operation that is pending makes up for a phantom of its key, unless it may tell nothing.
+        pending = set() if self.settings.may_skip else seg.log.keys_after(seg.sent)
         operations = []
         for key in to_correct(phantoms, pending):
             entry = self._state.get(seg.number, key)
@@ -704,23 +843,27 @@ class ConnectorCore:
         self._now, self._wall_us = now, wall_us
         self._note_times(now)
         self._lose_patience(now)
+        self._reset_in_turn(wall_us)
         incorrect, self._incorrect = self._incorrect, []
         for seg, turn, phantoms in incorrect:
             if self._primaries.get(seg.number) is seg and seg.turn == turn and seg.phase is Phase.WRITING:
                 self._correct(seg, phantoms)
         effects, self._outbox = self._outbox, []
-        if self._producer == "none" and self._batch is None:
+        if self._producer == "none" and self._batch is None and not self.closed:
             self._producer = "opening"
             effects.append(OpenProducer())
         effects += self._fences()
         effects += self._scans()
-        if self._producer == "open" and self._batch is None:
+        if self._producer == "open" and self._batch is None and not self.paused:
             batch = self._next_batch(now)
             if batch.items:
                 self._batch, self._batch_ends = batch, dict(self._ends)
                 self._token += 1
                 self._committed_at = now
                 effects.append(Commit(self._token, batch.items))
+            else:
+                self._chunks_written(batch)  # of keys that are gone, or come as changes: there is nothing to write
+                effects, self._outbox = effects + self._outbox, []
         return effects
 
     def next_poll(self, now: float) -> float:
@@ -728,14 +871,21 @@ class ConnectorCore:
         return max(0.0, self._committed_at + self.settings.commit_interval - now)
 
     def _note_times(self, now: float) -> None:
+        changed = self.timing.resetting
         for seg in self._primaries.values():
-            if seg.promoted_at is None and seg.phase in _UNDECIDED:
+            if seg.phase is not seg.noted:
+                self.timing.changed(seg, now)
+                changed = True
+            if seg.promoted_at is None and seg.phase in UNDECIDED:
                 seg.promoted_at = now
             elif seg.promoted_at and seg.phase is Phase.WRITING:
                 self.counts.takeovers += 1
+                self.timing.takeovers.add(now - seg.promoted_at)
                 self.counts.takeover_seconds.append(now - seg.promoted_at)
                 del self.counts.takeover_seconds[:-MAX_SAMPLES]
                 seg.promoted_at = 0.0
+        if changed:
+            self.timing.resets(self._primaries.values(), now)
 
     def _lose_patience(self, now: float) -> None:
         """An open transaction on the positions topic hides one's own record for too long: fence who is superseded."""
@@ -748,6 +898,18 @@ class ConnectorCore:
         if waiting:
             self.counts.scans_in_vain += 1
             self._fence_superseded(waiting)
+
+    def _reset_in_turn(self, wall_us: int) -> None:
+        """`reset.interval.ms`: one at a time, and none that is to be given away."""
+        for number in self._turns.waiting(wall_us):
+            seg = self._primaries.get(number)
+            if any(s.phase in RESETTING for s in self._primaries.values()):
+                return
+            if seg is not None and seg.phase in UNDECIDED:
+                continue
+            if seg is not None and seg.phase is Phase.WRITING and not seg.release_wanted:
+                self.request_reset(number, "interval")
+            self._turns.over(number)
 
     def _fences(self) -> list[Effect]:
         if self._fencing:
@@ -770,9 +932,12 @@ class ConnectorCore:
         for partition, found in waiting.items():
             if partition in self._scanning:
                 continue
+            # What consumers hold may begin far below, and nobody waits for it: takeovers go first.
+            found = [s for s in found if not s.gathers] or found
             markers = frozenset(s.marker for s in found if s.marker is not None)
             self._scanning[partition] = markers
-            effects.append(Scan(partition, min(s.scan_next for s in found), markers))
+            keys = frozenset(s.number for s in found if s.gathers)
+            effects.append(Scan(partition, min(s.scan_next for s in found), markers, keys))
         return effects
 
     def _next_batch(self, now: float) -> Batch:
@@ -782,7 +947,8 @@ class ConnectorCore:
         if self._suspects:
             group = [s for s in primaries if s.number in self._suspects[-1]]
             self._builder.entries(batch, group, room)
-            if not batch.items and not any(s.phase in _UNDECIDED for s in group):
+            self._builder.snapshots(batch, group, room)
+            if not batch.items and not any(s.phase in UNDECIDED for s in group):
                 self._suspects.pop()
             return batch
         ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
@@ -792,6 +958,8 @@ class ConnectorCore:
             self._builder.entries(batch, primaries[self._turn :] + primaries[: self._turn], room)
             if not batch.items:  # a clear came first in its segment: that is a begin
                 self._builder.control(batch, primaries, lambda p: self._ends.get(p, -1))
+        if batch.items or due:
+            self._builder.snapshots(batch, primaries[self._turn :] + primaries[: self._turn], room)
         if due:
             self._builder.renewals(batch, primaries, now)
             self._releases(batch, primaries)

@@ -8,7 +8,7 @@ One transaction and one scan per partition are under way at most; each effect is
 | `Commit` | `committed(token)` or `commit_failed(token, cause)` |
 | `Fence` | `fenced(segments)` |
 | `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached)` |
-| `Corrected`, `Released`, `SteppedDown`, `Superseded` | nothing: they tell |
+| `Corrected`, `Released`, `SteppedDown`, `Superseded`, `SnapshotRead`, `SnapshotRefused` | nothing: they tell |
 
 Weighed: callbacks into the shell from inside a decision (the order of effects then depends on who calls whom) and
 effects returned as values. Values: a simulation can drop, delay and reorder them.
@@ -49,7 +49,10 @@ class OperationsItem:
 
 @dataclass(frozen=True, slots=True)
 class RowsItem:
-    """Rows of a reset, all read at `position`. `first`, `last`: the reset's first and last row are among them."""
+    """Rows of a reset, all read at `position`. `first`, `last`: the reset's first and last row are among them.
+
+    `incremental`: rows of an incremental snapshot, outside of any reset.
+    """
 
     segment: int
     partition: int
@@ -58,6 +61,18 @@ class RowsItem:
     entries: Sequence[Entry]
     first: bool
     last: bool
+    incremental: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBackItem:
+    """Keys that a reset says are gone, for consumers that know nothing of resets; it was read at `position`."""
+
+    segment: int
+    partition: int
+    position: tuple[int, int]
+    reason: str
+    keys: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +87,7 @@ class StateItem:
     state: State | None
 
 
-Item = ControlItem | OperationsItem | RowsItem | StateItem
+Item = ControlItem | OperationsItem | RowsItem | TakenBackItem | StateItem
 
 
 class Cause(StrEnum):
@@ -83,7 +98,7 @@ class Cause(StrEnum):
     LOST = "lost"
     """The outcome is unknown or the client gave up: re-initialise, recheck."""
     REFUSED = "refused"
-    """The broker refused a record for what it is (too large, not authorised): re-initialise, bisect by segment."""
+    """The broker refused a record for what it is (too large): re-initialise, bisect by segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,9 @@ class Scan:
     from_offset: int
     until: frozenset[bytes]
     """Entry keys of the awaited control records."""
+    keys: frozenset[int] = frozenset()
+    """Segments of which every record is wanted with its key. Nobody waits for these: such a scan may end early, as
+    reached, and goes on where it was with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +169,33 @@ class Superseded:
     by: str
 
 
-Effect = OpenProducer | Commit | Fence | Scan | Corrected | Released | SteppedDown | Superseded
+@dataclass(frozen=True, slots=True)
+class SnapshotRead:
+    """An incremental snapshot is through with a segment: `rows` of it are committed, the rest were changes anyway."""
+
+    segment: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRefused:
+    """The broker refused a row of an incremental snapshot: it is given up in this segment, whose changes go on."""
+
+    segment: int
+
+
+Effect = (
+    OpenProducer
+    | Commit
+    | Fence
+    | Scan
+    | Corrected
+    | Released
+    | SteppedDown
+    | Superseded
+    | SnapshotRead
+    | SnapshotRefused
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,4 +208,7 @@ class ScannedRecord:
     epoch: int
     sequence: int
     key: bytes
+    """Of a row only where the scan asked for keys."""
     control: Mapping[str, Any]
+    gone: bool = False
+    """A delete or tombstone; told only where the scan asked for keys."""

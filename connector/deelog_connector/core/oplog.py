@@ -47,6 +47,11 @@ class OpLog:
     def __len__(self) -> int:
         return len(self._operations)
 
+    @property
+    def oldest(self) -> Operation | None:
+        """The first of its operations, which is the one that was captured first."""
+        return self._operations[0] if self._operations else None
+
     def append(self, operation: Operation) -> None:
         """Adds the operation behind the last one. The caller keeps the sequence."""
         budget = self._budget
@@ -122,7 +127,7 @@ class OpLog:
                 continue
             merged = o
             if inside and first[o.key] is not o:
-                merged = o._replace(existed=first[o.key].existed, before=first[o.key].before)
+                merged = o.merged(first[o.key])
                 self._budget.bytes += merged.size - o.size
             kept.append(merged)
         gone = len(self._operations) - len(kept)

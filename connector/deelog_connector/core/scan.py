@@ -50,7 +50,7 @@ class SegmentScan:
     open_reset: bool = False
     end_beyond: bool = False
     found: set[int] = field(default_factory=set)
-    """Sequences of the change records within `history`; `strange`: of those beyond it."""
+    """Sequences of the change records within `history`, and of what was skipped; `strange`: of those beyond it."""
     strange: set[int] = field(default_factory=set)
     ahead: tuple[int, int] = (0, 0)
     """The highest position beyond `history`."""
@@ -63,7 +63,7 @@ class SegmentScan:
     from_begin: bool = False
     """Whether reading starts where the last reset begins, or before: else its end may well come without a begin."""
     torn: int = 0
-    """Rows that the last reset lacks; `changed` are the keys written behind its end, for whose sake compaction may
+    """Rows that the last reset lacks; `changed` are the keys that stand behind its end, for whose sake compaction may
     have taken rows away."""
     changed: set[bytes] = field(default_factory=set)
     whole: dict[int, int] = field(default_factory=dict)
@@ -95,8 +95,12 @@ class SegmentScan:
             self.open_reset, self.rows, self.begin = True, 0, record.offset
         elif kind is Kind.READ and self.rows is not None:
             self.rows += 1
+        elif kind is Kind.READ and self.torn:
+            self.changed.add(record.key)  # a row of an incremental snapshot takes a reset's row away as a change does
         elif kind in (Kind.RESET_END, Kind.CHANGE):
             self._position(record)
+        elif kind is Kind.SKIPPED:
+            self._skipped(record)
 
     def _position(self, record: ScannedRecord) -> None:
         known = record.sequence <= end_of(self.history, record.epoch)
@@ -126,6 +130,23 @@ class SegmentScan:
         elif record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
             self.strange.add(record.sequence)
+            self.ahead = max(self.ahead, (record.epoch, record.sequence))
+
+    def _skipped(self, record: ScannedRecord) -> None:
+        """Operations that stand there and tell of no entry: none of them is missing, and none makes a phantom.
+
+        Where the history ends among them, some lie within it and the others beyond.
+        """
+        first, end = record.control["first"], end_of(self.history, record.epoch)
+        inside = range(first, min(record.sequence, end) + 1)
+        beyond = range(max(first, end + 1), record.sequence + 1)
+        self.last = max(self.last, record.sequence)
+        if inside:
+            self.written = max(self.written or 0, inside[-1])
+            self.top = max(self.top, inside[-1])
+            self.found.update(inside)
+        if beyond:
+            self.strange.update(beyond)
             self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
     def inherited(self) -> list[Run]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from deelog_connector.core.held import Held
 from deelog_connector.core.history import History, last_of
 from deelog_connector.core.oplog import OpLog
 from deelog_connector.core.scan import Claimant, Run, SegmentScan
@@ -99,8 +100,37 @@ class Reset:
     """Position at which the rows were read; None until they were."""
     entries: list[Entry] = field(default_factory=list)
     digest: str = ""
+    held: Held | None = None
+    """What consumers hold; read up to the begin, and given up once `gone` and `again` follow from it."""
+    gone: list[bytes] = field(default_factory=list)
+    """Keys to delete before the rows; `again`: those to delete directly before their row."""
+    again: set[bytes] = field(default_factory=set)
     cursor: int = 0
-    """How many rows are committed."""
+    """How many of `gone`, and behind them of `entries`, are committed."""
+
+    @property
+    def size(self) -> int:
+        """What `cursor` comes to."""
+        return len(self.gone) + len(self.entries)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The way of an incremental snapshot through a segment that is being written.
+
+    Weighed for the order of keys: sorted keys beyond the last one of the chunk before (the segment is listed and
+    sorted again for every chunk: n² log n over the chunks), an ordered index in every cache (each write pays for it),
+    and this: the keys are listed once, entries are read when their chunk comes. A key that came later is a change.
+    """
+
+    keys: list[bytes] | None = None
+    """As they were when the first chunk was read; None until then."""
+    cursor: int = 0
+    """How many of the keys are dealt with."""
+    rows: int = 0
+    """Rows that are committed."""
+    over: bool = False
+    """`SnapshotRead` or `SnapshotRefused` tells, or is about to; else whoever was to read it on has forgotten it."""
 
 
 @dataclass(slots=True)
@@ -121,6 +151,10 @@ class Segment:
     owed: str | None = None
     """Why a reset must come, whatever READ says."""
     promoted_at: float | None = None
+    noted: Phase = Phase.IDLE
+    """The phase that the last poll found."""
+    noted_at: float = 0.0
+    """Since when."""
 
     recheck: bool = False
     """The ACTIVE to come follows a fence or failure: look at the claims again."""
@@ -157,6 +191,7 @@ class Segment:
     seen: tuple[int, int] | None = None
     """The next candidate, once Kafka was looked at again."""
     reset: Reset | None = None
+    snapshot: Snapshot | None = None
     release_wanted: bool = False
     renewed_at: float = 0.0
     stopped_by: str = ""
@@ -172,9 +207,21 @@ class Segment:
         return self.marker is not None and self.awaited == 0 and self.phase in _LISTENING
 
     @property
+    def gathers(self) -> bool:
+        """Whether it has begun a reset and reads which keys Kafka holds, or has not used that yet."""
+        return self.phase in (Phase.BEGUN, Phase.ROWS) and self.reset is not None and self.reset.held is not None
+
+    @property
     def is_primary(self) -> bool:
         """Whether a view made this node the segment's primary and nothing has ended that."""
         return self.phase is not Phase.IDLE
+
+    def gather(self, held: Held) -> None:
+        """Reads from `held.start` up to the begin of its reset, instead of only up to that."""
+        assert self.reset is not None
+        # The begin may stand below, in a log that was cut: it is where it was expected, or behind.
+        self.scan_next = min(held.start, self.scan_next)
+        self.reset.held, self.marker_offset = held, -1
 
     def wrote(self, run: Run) -> None:
         """A run of records was committed. Runs that follow one another are kept as one, so that there are few."""

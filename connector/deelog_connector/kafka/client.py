@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
@@ -30,8 +29,19 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from deelog_connector.core.effects import Cause
+from deelog_connector.kafka.opening import (
+    LOOK_SECONDS,
+    KafkaAway,
+    KafkaRefuses,
+    KafkaUnusable,
+    failure,
+    hear,
+    opened,
+    reason,
+)
 from deelog_schemas.config import Config
-from deelog_schemas.errors import DeelogError
+from deelog_schemas.connections import Connections
+from deelog_schemas.refusals import missing_right
 
 log = logging.getLogger(__name__)
 _DETAILS: Final = (
@@ -39,6 +49,7 @@ _DETAILS: Final = (
     "fenced by a newer instance",
     "operation with an old epoch",
     "load in progress: retrying",
+    "Not coordinator: retrying",
     "failed: Connection refused",
 )
 
@@ -73,30 +84,17 @@ _REFUSED: Final = frozenset(
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.INVALID_MSG_SIZE,
         KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.INVALID_RECORD,
     }
 )
 
 
-class KafkaUnusable(DeelogError):
-    """The topics or brokers are not as they must be; the message names what and the remedy."""
-
-    exit_code = 5
-
-
-class KafkaAway(KafkaUnusable):
-    """The brokers do not answer, or not as they should, at the moment: try again with a new client."""
-
-    exit_code = 9
-
-
 class WriteFailed(Exception):
-    """A transaction was not committed. `cause` says what the core may assume."""
+    """A transaction was not committed. `cause` says what the core may assume; `denied`: this user may not write."""
 
-    def __init__(self, cause: Cause, reason: str) -> None:
+    def __init__(self, cause: Cause, reason: str, *, denied: bool = False) -> None:
         super().__init__(f"{cause}: {reason}")
-        self.cause = cause
+        self.cause, self.denied = cause, denied
 
 
 class OutRecord(NamedTuple):
@@ -139,7 +137,7 @@ def consumer_settings(config: Config) -> dict[str, Any]:
     return {
         **common_settings(config),
         **dict(config.overrides("consumer")),
-        "group.id": f"deelog-{uuid.uuid4()}",  # librdkafka wants one; nothing is ever committed under it
+        "group.id": config.topics.reader_group,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
@@ -169,28 +167,49 @@ class Writer:
             "delivery.report.only.error": True,
         }
         self._producer: Producer | None = None
+        self._connections = Connections("producer", {})
         self._errors: list[KafkaError] = []
+        topics, letters = config.topics, config["errors.deadletterqueue.topic.name"]
+        # Of a transaction Kafka does not say which topic it refuses.
+        written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
+        self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
+        self._has_written = False
         self.closing = False
 
     def open(self) -> None:
-        """A new session; raises `WriteFailed(LOST)` where the brokers do not answer in time."""
+        """A new session; raises `WriteFailed(LOST)` where the brokers do not answer in time.
+
+        Raises `KafkaUnusable` where they will never answer this client, unless it has written before: then there are
+        changes to be kept until somebody mends that.
+        """
         self.discard()
         self._errors = []
-        producer = Producer({**self._settings, "on_delivery": self._report})
+        settings = {**self._settings, "on_delivery": self._report}
+        producer, self._connections = opened(Producer, "producer", settings)
         try:
             producer.init_transactions(REQUEST_SECONDS)
         except KafkaException as error:
-            raise WriteFailed(Cause.LOST, str(error)) from error
+            hear(producer, self._connections)
+            raise self._denied(error) or WriteFailed(Cause.LOST, reason(error, self._connections)) from error
         self._producer = producer
 
     def _report(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self._errors.append(error)  # nothing else: this runs inside the client's poll
 
+    def _denied(self, error: KafkaException) -> Exception | None:
+        """The error where this user may not write, or cannot connect; None where it is another one."""
+        told = missing_right(error.args[0], "producer", **self._asked)
+        if told is None and not self._connections.hopeless:
+            return None
+        told = told or self._connections.why
+        return WriteFailed(Cause.LOST, told, denied=True) if self._has_written else KafkaRefuses(told)
+
     def commit(self, records: Iterable[OutRecord]) -> None:
         """Writes all records in one transaction and commits it.
 
-        Raises `WriteFailed`; the session is then dead, and what it has open is aborted by the next one.
+        Raises `WriteFailed`; the session is then dead, and what it has open is aborted by the next one. Raises
+        `KafkaRefuses` where this user may not write, unless it has written before.
         """
         producer = self._producer
         if producer is None:
@@ -202,7 +221,8 @@ class Writer:
                 self._produce(producer, record)
             self._commit(producer)
         except KafkaException as error:
-            raise self._failure(producer, error) from error
+            raise self._failure(error) from error
+        self._has_written = True
 
     def _produce(self, producer: Producer, record: OutRecord) -> None:
         while True:
@@ -224,7 +244,7 @@ class Writer:
                 if not error.args[0].retriable() or self.closing:
                     raise
 
-    def _failure(self, producer: Producer, error: KafkaException) -> WriteFailed:
+    def _failure(self, error: KafkaException) -> Exception:
         first = error.args[0]
         codes = {e.code() for e in self._errors} | {first.code()}
         self.discard()
@@ -234,6 +254,9 @@ class Writer:
             # After an abort librdkafka's next transaction fails with OUT_OF_ORDER_SEQUENCE_NUMBER ("skipped sequence
             # numbers", seen with 2.16 on a 4.3 broker): only a new session is good.
             return WriteFailed(Cause.REFUSED, "; ".join(sorted({e.str() for e in self._errors} | {first.str()})))
+        for found in (*self._errors, first):
+            if denied := self._denied(KafkaException(found)):
+                return denied
         return WriteFailed(Cause.LOST, first.str())
 
     def discard(self) -> None:
@@ -249,31 +272,46 @@ def fence(config: Config, transactional_ids: Iterable[str]) -> None:
     """Opens and drops a session under each id: aborts what it has open, refuses what its owner sends later."""
     for transactional_id in transactional_ids:
         settings = {**common_settings(config), **dict(config.overrides("producer"))}
-        producer = Producer({**settings, "transactional.id": transactional_id})
+        producer, connections = opened(Producer, "producer", {**settings, "transactional.id": transactional_id})
         try:
             producer.init_transactions(REQUEST_SECONDS)
         except KafkaException as error:
-            raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
+            hear(producer, connections)
+            told = reason(error, connections, transactional_id=("Write", transactional_id))
+            raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {told}") from error
         finally:
             del producer  # not `close()`, which would wait for brokers that are away; a traceback would keep it
 
 
 class Tail:
-    """Follows all partitions of a topic from their beginning; `caught_up` once each was read to its end."""
+    """Follows all partitions of a topic from their beginning; `caught_up` once each was read to its end.
 
-    def __init__(self, config: Config, topic: str, partitions: int, from_end: bool = False) -> None:
+    With `newest` it begins with so many records of each partition, with `begin` at that offset of each.
+    """
+
+    def __init__(
+        self, config: Config, topic: str, partitions: int, newest: int | None = None, begin: int | None = None
+    ) -> None:
         self._topic = topic
-        self._consumer = Consumer(consumer_settings(config))
+        self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
+        self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
         self._pending = set(range(partitions))
+        self._serves = False
         assigned = []
         for partition in range(partitions):
             try:
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_SECONDS)
-            except KafkaException as error:
+                low, high = _bounds(self._consumer, self._connections, topic, partition)
+            except KafkaAway:
                 self._consumer.close()
-                raise KafkaAway(f"cannot read {topic}[{partition}]: {error.args[0].str()}") from error
-            assigned.append(TopicPartition(topic, partition, high if from_end else low))
+                raise
+            start = low if newest is None else max(low, high - newest)
+            assigned.append(TopicPartition(topic, partition, start if begin is None else min(max(low, begin), high)))
+        self._next = {one.partition: one.offset for one in assigned}
         self._consumer.assign(assigned)
+
+    def next_offset(self, partition: int) -> int:
+        """Of the record that comes next."""
+        return self._next[partition]
 
     @property
     def caught_up(self) -> bool:
@@ -281,14 +319,26 @@ class Tail:
         return not self._pending
 
     def read(self, seconds: float) -> list[InRecord]:
-        """Up to 2000 records; raises `KafkaUnusable` where reading cannot go on."""
+        """Up to 2000 records; raises `KafkaUnusable` where reading cannot go on.
+
+        A right that is taken away while it reads is logged once: the client asks on, and reads on once it is back.
+        """
         found = []
         for message in self._consumer.consume(2000, seconds):
             error = message.error()
+            told = None if error is None else missing_right(error, "consumer", **self._asked)
             if error is None:
-                found.append(_record(message))
+                record = _record(message)
+                self._next[record.partition] = record.offset + 1
+                found.append(record)
+                self._serves = True
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._pending.discard(message.partition())
+                self._serves = True
+            elif told is not None:
+                if not self._serves:
+                    raise KafkaRefuses(told)
+                log.error("%s", told)
             elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
                 raise KafkaUnusable(f"cannot read {self._topic}[{message.partition()}] on: {error.str()}")
         return found
@@ -303,7 +353,8 @@ class Scanner:
 
     def __init__(self, config: Config, topic: str) -> None:
         self._topic = topic
-        self._consumer = Consumer(consumer_settings(config))
+        self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
+        self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
 
     def read(self, partition: int, offset: int, seconds: float) -> Iterator[list[InRecord]]:
         """Batches of records from `offset` (-1: the beginning) on, until the caller stops or `seconds` have passed.
@@ -311,10 +362,7 @@ class Scanner:
         An offset that the partition does not have (any more) means its beginning: what READ then finds decides.
         Raises `KafkaAway` where reading fails; this scanner is then spent.
         """
-        try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), REQUEST_SECONDS)
-        except KafkaException as error:
-            raise KafkaAway(f"cannot read {self._topic}[{partition}]: {error.args[0].str()}") from error
+        low, high = _bounds(self._consumer, self._connections, self._topic, partition)
         start = offset if low <= offset <= high else low
         self._consumer.assign([TopicPartition(self._topic, partition, start)])
         until = time.monotonic() + seconds
@@ -326,7 +374,8 @@ class Scanner:
                     if failed is None:
                         batch.append(_record(message))
                     elif failed.code() != KafkaError._PARTITION_EOF and not failed.retriable():
-                        raise KafkaAway(f"cannot read {self._topic}[{partition}]: {failed.str()}")
+                        what = f"cannot read {self._topic}[{partition}]"
+                        raise failure(what, KafkaException(failed), self._connections, **self._asked)
                 if batch:
                     yield batch
         finally:
@@ -337,13 +386,26 @@ class Scanner:
         self._consumer.close()
 
 
+def _bounds(consumer: Consumer, connections: Connections, topic: str, partition: int) -> tuple[int, int]:
+    """First and next offset of a partition; raises `KafkaAway`."""
+    until = time.monotonic() + REQUEST_SECONDS
+    while True:
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(topic, partition), LOOK_SECONDS)
+        except KafkaException as error:
+            hear(consumer, connections)
+            if connections.hopeless or time.monotonic() > until or missing_right(error.args[0], "consumer"):
+                what = f"cannot read {topic}[{partition}]"
+                raise failure(what, error, connections, topic=("Read", topic)) from error
+
+
 def still_holds(config: Config, topic: str, partition: int, offset: int, leader_epoch: int) -> bool:
     """Whether the partition still has its log up to `offset`, as it was under `leader_epoch` (KIP-320).
 
     A broker that has just come back may name an end below its log's for a moment; the log itself tells. Raises
     `KafkaAway` where there is no answer in time.
     """
-    consumer = Consumer(consumer_settings(config))
+    consumer, _ = opened(Consumer, "consumer", consumer_settings(config))
     try:
         consumer.assign([TopicPartition(topic, partition, offset, leader_epoch=leader_epoch)])
         until = time.monotonic() + REQUEST_SECONDS
@@ -375,42 +437,67 @@ class Brokers:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._client: AdminClient | None = None
+        self._connections = Connections("admin", {})
 
     @property
     def _admin(self) -> AdminClient:
         if self._client is None:
-            self._client = AdminClient({**common_settings(self._config), **dict(self._config.overrides("admin"))})
+            settings = {**common_settings(self._config), **dict(self._config.overrides("admin"))}
+            client, self._connections = opened(AdminClient, "admin", settings)
+            self._client = client
+            return client
         return self._client
 
     def close(self) -> None:
         """Lets go of the client; the next question makes a new one."""
         self._client = None
 
-    def _away(self, what: str, error: KafkaException) -> KafkaAway:
+    def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaAway:
         # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
         # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
         self.close()
-        return KafkaAway(f"{what}: {error.args[0].str()}")
+        return failure(what, error, self._connections, topic=(right, topic), cluster=(right, ""))
 
-    def ensure(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """Creates a topic unless it is there; raises `KafkaUnusable` where it has another number of partitions."""
+    def ensure(
+        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
+    ) -> None:
+        """Creates a topic unless it is there; raises `KafkaUnusable` where it has another number of partitions.
+
+        `partitions` None: created with one, taken with any number.
+        """
         count = self.partitions(topic)
         if count == 0:
-            replication = self._config["topic.creation.default.replication.factor"]
-            new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
-            try:
-                self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result()
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise KafkaUnusable(f"cannot create topic {topic}: {error.args[0].str()}") from error
-            self._await(topic)
+            self._create(topic, partitions or 1, settings, replicas)
             count = self.partitions(topic)
-        if count != partitions:
+        if partitions is not None and count != partitions:
             raise KafkaUnusable(
                 f"topic {topic} has {count} partitions, but topic.creation.default.partitions is {partitions}: the map "
                 "of segments is fixed when the topic is created; set the field to what the topic has, or use another "
                 "topic.prefix"
             )
+
+    def _create(self, topic: str, partitions: int, settings: Mapping[str, str], replicas: int | None) -> None:
+        self._must_be_seen(topic)
+        replication = replicas or self._config["topic.creation.default.replication.factor"]
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
+        try:
+            self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                what = f"topic {topic} is not there and cannot be created"
+                told = reason(error, self._connections, topic=("Create", topic), cluster=("Create", ""))
+                raise KafkaUnusable(f"{what}: {told}") from error
+        self._await(topic)
+
+    def _must_be_seen(self, topic: str) -> None:
+        """Raises `KafkaRefuses` where a topic is hidden from this user, be it there or not."""
+        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+        try:
+            asked[topic].result()
+        except KafkaException as error:
+            told = missing_right(error.args[0], "admin", topic=("Describe", topic))
+            if told is not None:
+                raise KafkaRefuses(told) from error
 
     def _await(self, topic: str) -> None:
         until = time.monotonic() + REQUEST_SECONDS
@@ -420,13 +507,25 @@ class Brokers:
             time.sleep(0.05)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 where it does not exist."""
+        """How many partitions a topic has; 0 where it does not exist, or is hidden from this user."""
+        until = time.monotonic() + REQUEST_SECONDS
+        while True:
+            admin = self._admin
+            try:
+                found = admin.list_topics(timeout=LOOK_SECONDS).topics.get(topic)
+                return len(found.partitions) if found is not None and found.error is None else 0
+            except KafkaException as error:
+                hear(admin, self._connections)
+                if self._connections.hopeless or time.monotonic() > until:
+                    servers = ",".join(self._config["bootstrap.servers"])
+                    raise self._away(f"no broker answers at bootstrap.servers={servers}", error) from error
+
+    def cluster_id(self) -> str:
+        """The id that the Kafka cluster gave itself."""
         try:
-            found = self._admin.list_topics(timeout=REQUEST_SECONDS).topics.get(topic)
+            return str(self._admin.list_topics(timeout=REQUEST_SECONDS).cluster_id)
         except KafkaException as error:
-            servers = ",".join(self._config["bootstrap.servers"])
-            raise self._away(f"no broker answers at bootstrap.servers={servers}; is Kafka running?", error) from error
-        return len(found.partitions) if found is not None and found.error is None else 0
+            raise self._away("no broker answers", error) from error
 
     def topic_id(self, topic: str) -> str:
         """The id that a topic got when it was made; raises `KafkaUnusable` where it is gone."""
@@ -434,7 +533,7 @@ class Brokers:
             asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
             return str(asked[topic].result().topic_id)
         except KafkaException as error:
-            raise self._away(f"topic {topic}", error) from error
+            raise self._away(f"topic {topic}", error, "Describe", topic) from error
 
     def setting(self, topic: str, name: str) -> str:
         """A topic's effective setting."""
@@ -442,7 +541,7 @@ class Brokers:
         try:
             found = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource].result()
         except KafkaException as error:
-            raise self._away(f"cannot read the settings of topic {topic}", error) from error
+            raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
         return str(found[name].value)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
@@ -456,7 +555,7 @@ class Brokers:
             try:
                 result = future.result()
             except KafkaException as error:
-                raise self._away(f"no end of {topic}[{where.partition}]", error) from error
+                raise self._away(f"no end of {topic}[{where.partition}]", error, "Describe", topic) from error
             if result.offset < 0:
                 # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
                 raise KafkaAway(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
@@ -469,6 +568,7 @@ __all__ = [
     "Brokers",
     "InRecord",
     "KafkaAway",
+    "KafkaRefuses",
     "KafkaUnusable",
     "OutRecord",
     "PartitionEnd",

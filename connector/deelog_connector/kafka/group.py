@@ -26,12 +26,14 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from deelog_connector.kafka.client import common_settings
+from deelog_connector.kafka.client import Brokers, common_settings
+from deelog_connector.kafka.opening import opened, reason
 from deelog_schemas.config import Config
+from deelog_schemas.connections import Connections
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.refusals import missing_right
 
 log = logging.getLogger(__name__)
 
@@ -65,20 +67,8 @@ def _error(found: KafkaException) -> KafkaError:
 
 
 def create_topology_topic(config: Config) -> None:
-    """Creates the topology topic (one partition, compacted) where it is missing. Blocks; `GridKafkaError`."""
-    admin = AdminClient(common_settings(config) | dict(config.overrides("admin")))
-    topic = config.topics.topology
-    new = NewTopic(
-        topic,
-        num_partitions=1,
-        replication_factor=config["topic.creation.default.replication.factor"],
-        config={"cleanup.policy": "compact"},
-    )
-    try:
-        admin.create_topics([new], request_timeout=_CALL_SECONDS)[topic].result(_CALL_SECONDS)
-    except KafkaException as error:
-        if _error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise GridKafkaError(f"topic {topic} cannot be created: {_error(error).str()}") from error
+    """Creates the topology topic (one partition, compacted) where it is missing. Blocks; `KafkaUnusable`."""
+    Brokers(config).ensure(config.topics.topology, 1, {"cleanup.policy": "compact"})
 
 
 class TopologyReader:
@@ -95,9 +85,9 @@ class TopologyReader:
         on_records: Callable[[list[TopologyRecord]], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        self._topic = config.topics.topology
+        self._topic, self._group = config.topics.topology, config.topics.reader_group
         self._settings = common_settings(config) | {
-            "group.id": f"{config.topics.controller_group}.reader",
+            "group.id": self._group,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -106,6 +96,7 @@ class TopologyReader:
             **config.overrides("consumer"),
         }
         self._loop, self._on_records, self._on_failure = loop, on_records, on_failure
+        self._has_read = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="deelog-topology", daemon=True)
 
@@ -120,7 +111,7 @@ class TopologyReader:
             self._thread.join()
 
     def _run(self) -> None:
-        consumer = Consumer(self._settings)
+        consumer, _ = opened(Consumer, "consumer", self._settings)
         try:
             consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
             while not self._stop.is_set():
@@ -136,7 +127,14 @@ class TopologyReader:
     def _decoded(self, message: Any) -> TopologyRecord | None:
         error = message.error()
         if error is None:
+            self._has_read = True
             return TopologyRecord(message.offset(), (message.key() or b"").decode(), message.value())
+        refused = missing_right(error, "consumer", topic=("Read", self._topic), group=("Read", self._group))
+        if refused is not None:
+            if not self._has_read:
+                raise GridKafkaError(refused)
+            log.error("%s", refused)  # the client asks on, and reads on once the right is back
+            return None
         if error.fatal() or error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError._UNKNOWN_TOPIC,
@@ -158,23 +156,33 @@ def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *
 
 def publish(config: Config, key: str, value: bytes) -> None:
     """Writes one record to the topology topic, outside any transaction; returns once Kafka holds it. Blocks."""
-    producer = Producer(
-        common_settings(config)
-        | {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0, "linger.ms": 0}
-        | dict(config.overrides("producer"))
-    )
+    topic = config.topics.topology
+    settings = common_settings(config)
+    settings |= {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0, "linger.ms": 0}
+    producer, connections = opened(Producer, "producer", settings | dict(config.overrides("producer")))
     failures: list[KafkaError] = []
 
     def report(error: KafkaError | None, _message: Any) -> None:
         if error is not None:
             failures.append(error)
 
-    producer.produce(config.topics.topology, value, key.encode(), partition=0, on_delivery=report)
-    if producer.flush(_CALL_SECONDS) or failures:
-        reason = failures[0].str() if failures else f"no answer within {_CALL_SECONDS:.0f} s"
+    producer.produce(topic, value, key.encode(), partition=0, on_delivery=report)
+    left = _flushed(producer, connections)
+    if left or failures:
+        silence = connections.why or f"no answer within {_CALL_SECONDS:.0f} s"
+        why = reason(KafkaException(failures[0]), connections, topic=("Write", topic)) if failures else silence
         producer.purge()
         producer.flush(1)
-        raise GridKafkaError(f"topic {config.topics.topology}: {key} cannot be written: {reason}")
+        raise GridKafkaError(f"topic {topic}: {key} cannot be written: {why}")
+
+
+def _flushed(producer: Any, connections: Connections) -> int:
+    """How many records are still on their way after the time that a call may take, or once that is in vain."""
+    until = time.monotonic() + _CALL_SECONDS
+    while True:
+        left = int(producer.flush(_POLL_SECONDS))
+        if not left or connections.hopeless or time.monotonic() > until:
+            return left
 
 
 @retry(
@@ -184,33 +192,51 @@ def publish(config: Config, key: str, value: bytes) -> None:
     reraise=True,
 )
 def fence(config: Config, node_id: str) -> None:
-    """Fences the producer of a node: its open transaction is aborted and its later ones are refused. Blocks."""
-    producer = _transactional(config, config.topics.transactional_id_node(node_id))
-    producer.init_transactions(_CALL_SECONDS)
+    """Fences the producer of a node: its open transaction is aborted and its later ones are refused. Blocks.
+
+    Raises `KafkaException`; `GridKafkaError` where this user may not.
+    """
+    transactional_id = config.topics.transactional_id_node(node_id)
+    producer = _transactional(config, transactional_id)
+    try:
+        producer.init_transactions(_CALL_SECONDS)
+    except KafkaException as error:
+        _refuse(error, "producer", transactional_id=("Write", transactional_id))
+        raise
 
 
 def _transactional(config: Config, transactional_id: str) -> Any:
-    return Producer(
-        common_settings(config)
-        | {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": config["transaction.timeout.ms"],
-            "acks": "all",
-            "linger.ms": 0,
-        }
-        | dict(config.overrides("producer"))
-    )
+    settings = common_settings(config) | {
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": config["transaction.timeout.ms"],
+        "acks": "all",
+        "linger.ms": 0,
+    }
+    return opened(Producer, "producer", settings | dict(config.overrides("producer")))[0]
+
+
+def _refuse(error: KafkaException, client: str, **asked: tuple[str, str]) -> None:
+    """Raises `GridKafkaError` where the error is a missing right."""
+    told = missing_right(_error(error), client, **asked)
+    if told is not None:
+        raise GridKafkaError(told) from error
 
 
 class ControllerSeat:
     """A member of the controller group, and the producer of whoever is assigned the topology topic.
 
-    `on_seated(seated)` is called on `loop` at each change. When seated: `take()`, read the topic to your own record,
-    then `commit()` views. After `SeatLost`: `rejoin()`, never `take()` again until seated. You must call `stop()`.
+    `on_seated(seated)` is called on `loop` at each change, `on_refused(error)` where a right to stand for the office is
+    missing. When seated: `take()`, read the topic to your own record, then `commit()` views. After `SeatLost`:
+    `rejoin()`, never `take()` again until seated. You must call `stop()`.
     """
 
     def __init__(
-        self, config: Config, loop: asyncio.AbstractEventLoop, on_seated: Callable[[bool], None], client_id: str
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        on_seated: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+        client_id: str,
     ) -> None:
         self._config = config
         self._topic = config.topics.topology
@@ -228,7 +254,12 @@ class ControllerSeat:
             "reconnect.backoff.max.ms": 500,
             **config.overrides("consumer"),
         }
-        self._loop, self._on_seated = loop, on_seated
+        self._loop, self._on_seated, self._on_refused = loop, on_seated, on_refused
+        self._asked = {
+            "group": ("Read", config.topics.controller_group),
+            "transactional_id": ("Write", config.topics.transactional_id_controller),
+            "topic": ("Write", config.topics.topology),
+        }
         self._metadata: Any = None
         self._candidate: Any = None
         self._producer: Any = None
@@ -259,6 +290,7 @@ class ControllerSeat:
         try:
             producer.init_transactions(_CALL_SECONDS)
         except KafkaException as error:
+            self._tell_of_rights(_error(error), "producer")
             raise SeatLost(f"the office cannot be taken: {_error(error).str()}") from error
         self._producer = producer
 
@@ -273,6 +305,7 @@ class ControllerSeat:
             except KafkaException as error:
                 found = _error(error)
                 last = found.str()
+                self._tell_of_rights(found, "producer")
                 if not found.txn_requires_abort() or not self._aborted():
                     break
                 if found.code() == KafkaError.UNKNOWN_MEMBER_ID:
@@ -305,15 +338,15 @@ class ControllerSeat:
             self._rejoin.clear()
             # Connected already when the office comes: half a second less without a controller.
             self._candidate = _transactional(self._config, self._config.topics.transactional_id_controller)
-            consumer = Consumer(self._settings)
+            consumer, _ = opened(Consumer, "consumer", self._settings)
             try:
                 consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
                 while not self._stop.is_set() and not self._rejoin.is_set():
                     error = getattr(consumer.poll(_POLL_SECONDS), "error", lambda: None)()
-                    if error is not None:
+                    if error is not None and not self._tell_of_rights(error, "consumer"):
                         log.warning("controller group: %s", error.str())
-                        if error.fatal():
-                            break
+                    if error is not None and error.fatal():
+                        break
             finally:
                 self._metadata = self._candidate = None
                 consumer.close()
@@ -332,6 +365,13 @@ class ControllerSeat:
     def _lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         if partitions:
             self._tell(False)
+
+    def _tell_of_rights(self, error: KafkaError, client: str) -> bool:
+        """Whether the error is a missing right; the node is told then."""
+        told = missing_right(error, client, **self._asked)
+        if told is not None:
+            _hand_over(self._loop, self._on_refused, GridKafkaError(told))
+        return told is not None
 
     def _tell(self, seated: bool) -> None:
         _hand_over(self._loop, self._on_seated, seated)

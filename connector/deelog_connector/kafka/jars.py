@@ -27,7 +27,7 @@ from deelog_connector.kafka.prerequisites import DownloadError, SetupError
 
 __all__ = ["SETS", "Jar", "cache_dir", "fetch", "pinned"]
 
-SETS = ("kafka", "spark-kafka", "spark-delta", "jdbc")
+SETS = ("kafka", "spark-kafka", "spark-delta", "jdbc", "apicurio", "connect", "debezium", "flink")
 _PARALLEL = 4
 _RETRIES = 3
 _TIMEOUT_SECONDS = 30
@@ -43,7 +43,7 @@ _TRUST_STORES = (
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One pinned jar: `coordinate` is `group:artifact:version`, `size` is in bytes."""
+    """One pinned jar: `coordinate` is `group:artifact:version[:classifier:type]`, `size` is in bytes."""
 
     coordinate: str
     sha256: str
@@ -52,13 +52,14 @@ class Jar:
     @property
     def name(self) -> str:
         """The file's name, in the repository and in the cache directory."""
-        _, artifact, version = self.coordinate.split(":")
-        return f"{artifact}-{version}.jar"
+        _, artifact, version, *more = self.coordinate.split(":")
+        classifier, kind = more or ("", "jar")
+        return f"{artifact}-{version}{'-' * bool(classifier)}{classifier}.{kind}"
 
     @property
     def path(self) -> str:
         """The path below a Maven repository."""
-        group, artifact, version = self.coordinate.split(":")
+        group, artifact, version, *_ = self.coordinate.split(":")
         return f"{group.replace('.', '/')}/{artifact}/{version}/{self.name}"
 
 

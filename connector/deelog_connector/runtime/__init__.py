@@ -1,5 +1,16 @@
 """The connector at work: threads and sockets around the core."""
 
-from deelog_connector.runtime.connector import CacheSide, Connector, MapError, Stats, SupersededError
+from deelog_connector.runtime.connector import CacheSide, Connector, MapError, RetriesExhausted, Stats, SupersededError
+from deelog_connector.runtime.lifecycle import Lifecycle
+from deelog_connector.runtime.pipeline import TransformFailed
 
-__all__ = ["CacheSide", "Connector", "MapError", "Stats", "SupersededError"]
+__all__ = [
+    "CacheSide",
+    "Connector",
+    "Lifecycle",
+    "MapError",
+    "RetriesExhausted",
+    "Stats",
+    "SupersededError",
+    "TransformFailed",
+]

@@ -15,8 +15,9 @@ import asyncio
 import logging
 import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +26,9 @@ from typing import Any, Final, Protocol, TypeVar
 from tenacity import (
     AsyncRetrying,
     before_sleep_log,
+    retry_all,
     retry_if_exception_type,
+    retry_if_not_exception_type,
     stop_after_delay,
     stop_never,
     wait_exponential_jitter,
@@ -42,26 +45,44 @@ from deelog_connector.core.effects import (
     OpenProducer,
     Released,
     Scan,
+    SnapshotRead,
+    SnapshotRefused,
     SteppedDown,
     Superseded,
 )
+from deelog_connector.core.held import Strategy
+from deelog_connector.core.snapshot import SnapshotMode
 from deelog_connector.kafka import client as kafka
+from deelog_connector.kafka.announcer import Announcer
 from deelog_connector.runtime.encode import Decoder, Encoder
+from deelog_connector.runtime.letters import Letters
+from deelog_connector.runtime.notifications import Notifications
+from deelog_connector.runtime.observed import Observed
+from deelog_connector.runtime.pipeline import SLOW_SECONDS, PipedItem, Pipeline, TransformFailed
 from deelog_connector.runtime.signals import Signals
+from deelog_connector.runtime.snapshots import Snapshots
 from deelog_connector.runtime.topics import audit, ensure_topics
+from deelog_connector.runtime.watcher import Watcher
 from deelog_schemas.config import Config
-from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.formats import codec_of, connected
+from deelog_schemas.notifications import heartbeat_key, heartbeat_value
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.positions import ClaimState, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
+from deelog_schemas.signals import encode_progress, progress_key
 
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS: Final = 15.0
 """How long a scan waits for its own record behind somebody's open transaction before it calls for a fence."""
 WATCH_SECONDS: Final = 1.0
+GATHER_SECONDS: Final = 2.0
+"""How long a scan for what consumers hold goes on before others of its partition have their turn."""
 RETRY_SECONDS: Final = 0.2
+DENIED_SECONDS: Final = 1.0
+TELL_SECONDS: Final = 0.3
+"""How often notifications of many segments are put together and told."""
 SCANNERS: Final = 4
 
 T = TypeVar("T")
@@ -92,6 +113,12 @@ class SupersededError(DeelogError):
     exit_code = 6
 
 
+class RetriesExhausted(DeelogError):
+    """Kafka could not be written to, as often in a row as `errors.max.retries` allows."""
+
+    exit_code = 9
+
+
 class MapError(DeelogError):
     """The topic was written with another map of segments."""
 
@@ -106,6 +133,7 @@ class Stats:
     takeover_ms: list[float] = field(default_factory=list)
     resets: dict[str, int] = field(default_factory=dict)
     reset_rows: int = 0
+    reset_deletes: int = 0
     written: int = 0
     pruned: int = 0
     transactions: int = 0
@@ -116,6 +144,16 @@ class Stats:
     unwritten: int = 0
     stopped: dict[int, str] = field(default_factory=dict)
     signals: dict[str, int] = field(default_factory=dict)
+    snapshot_rows: int = 0
+    snapshots: list[str] = field(default_factory=list)
+    """Ids of the incremental snapshots that are not complete."""
+    announcements_dropped: int = 0
+    filtered: int = 0
+    """Changes and rows that `skipped.operations` or a transform left out, `erroneous` those that one failed on. Of a
+    transaction that was tried again they count again."""
+    erroneous: int = 0
+    halted: str = ""
+    """Why nothing is written until `resume()`."""
 
 
 class Connector:
@@ -123,7 +161,8 @@ class Connector:
 
     `member` is `<node.id>@<incarnation>`, `connector_name` the short name in the source schema (`grid`,
     `cachetools`). Call `start` once, `stop` at the end; watch `failure`, which gets the exception when the connector
-    cannot go on: the process should then end. Not thread-safe: everything on the loop's thread.
+    cannot go on: the process should then end; and `finished`, which is done once there is nothing more to capture
+    (`snapshot.mode=initial_only`): stop it then. Not thread-safe: everything on the loop's thread.
     """
 
     def __init__(self, config: Config, member: str, cache_side: CacheSide, *, connector_name: str) -> None:
@@ -132,20 +171,12 @@ class Connector:
         self._cache = cache_side
         self._topics = config.topics
         self._partitions: int = config["topic.creation.default.partitions"]
-        self.core = ConnectorCore(member, _settings(config), cache_side)
-        codec = JsonCodec(
-            self._topics.changes,
-            connector_name,
-            config["topic.prefix"],
-            self._topics.cache,
-            config["cache.key.format"],
-            config["cache.value.format"],
-            config["key.converter.schemas.enable"],
-            config["value.converter.schemas.enable"],
-        )
-        tombstones = config["tombstones.on.delete"]
-        self._encoder = Encoder(codec, self._topics.changes, self._topics.positions, member, tombstones)
-        self._decoder = Decoder(codec, self.core.segments)
+        self._pipeline = Pipeline.of(config)
+        self.core = ConnectorCore(member, _settings(config, self._pipeline), cache_side)
+        self._connector_name = connector_name
+        self._encoder: Encoder
+        self._decoder: Decoder
+        self.observed = Observed()
         self._brokers = kafka.Brokers(config)
         self._writer: kafka.Writer | None = None
         self._threads = ThreadPoolExecutor(SCANNERS + 4, thread_name_prefix="deelog")
@@ -153,11 +184,36 @@ class Connector:
         self._scanners: asyncio.Queue[kafka.Scanner] = asyncio.Queue(SCANNERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = threading.Event()
+        self._readers: list[asyncio.Task[None]] = []
+        self._readers_end = threading.Event()
+        """Set while a restart waits for the readers to close their own clients."""
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._causes: Counter[Cause] = Counter()
-        self._signals = Signals(config, self.core)
+        self._has_read = False
+        self._announcer = Announcer(config)
+        cache = self._topics.cache
+        notifications = Notifications(config, cache, self._announcer)
+        self._watcher = Watcher(notifications, member)
+        key, topic = progress_key(config["topic.prefix"]), self._topics.signal
+        self.snapshots = Snapshots(
+            self.core,
+            cache,
+            member,
+            lambda progress: self._announcer.send(topic, key, encode_progress(progress), 0),
+            notifications,
+        )
+        self._signals = Signals(config, {cache: self})
+        self.started = False
+        """The positions topic was read to its end."""
+        self._errors = 0
+        """Of the producer, since the last transaction that was committed."""
+        self.halted: DeelogError | None = None
+        """Why nothing is written until `resume()`: a transform failed, and may not. Unlike a `failure` it leaves the
+        process alive, and what was captured in the op log: a cache is worth more than its changes, and a node that
+        ended for it would hand its operations to the next one, to end there."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -165,28 +221,59 @@ class Connector:
         """Makes and audits the topics, reads the positions topic to its end, and starts to work.
 
         Raises `KafkaUnusable` where brokers or topics are not as they must be, `MapError` where the topic was
-        written with another number of segments or partitions, `RecordError` on a foreign record.
+        written with another number of segments or partitions, `RecordError` on a foreign record, `RegistryError` where
+        a schema registry is asked for and does not serve.
         """
+        # First of all, so that nothing is written, not even a topic, where records could not be.
+        await self._blocking(self._choose_codec)
         await self._blocking(ensure_topics, self._brokers, self.config)
         limit = await self._blocking(audit, self._brokers, self.config)
-        node_id = self.member.rpartition("@")[0]
-        self._writer = kafka.Writer(self.config, self._topics.transactional_id_node(node_id), limit)
-        for _ in range(SCANNERS):
-            self._scanners.put_nowait(kafka.Scanner(self.config, self._topics.changes))
+        self._make_clients(limit)
         self.core.topic_is(await self._at_start(self._blocking, self._brokers.topic_id, self._topics.changes))
         await self._at_start(self._watch_ends)
+        self.observed.kafka_answered(time.monotonic())
         caught_up = asyncio.Event()
-        self._spawn(self._follow(caught_up))
+        self._readers = [self._spawn(self._follow(caught_up))]
         waiter: asyncio.Future[Any] = asyncio.ensure_future(caught_up.wait())
         await asyncio.wait({waiter, self.failure}, return_when=asyncio.FIRST_COMPLETED)
         if not waiter.done():
             waiter.cancel()
             await self.stop(release=False)
             self.failure.result()
+        await self._follow_signals()
+        if "file" in self.config["signal.enabled.channels"]:
+            self._spawn(self._signals.watch_file(self._blocking, self._stopping))
+        self.started = True
         self._spawn(self._drive())
         self._spawn(self._watch())
+        self._spawn(self._tell())
+
+    def _make_clients(self, max_message_bytes: int) -> None:
+        node_id = self.member.rpartition("@")[0]
+        self._writer = kafka.Writer(self.config, self._topics.transactional_id_node(node_id), max_message_bytes)
+        for _ in range(SCANNERS):
+            self._scanners.put_nowait(kafka.Scanner(self.config, self._topics.changes))
+
+    async def _follow_signals(self) -> None:
         if "kafka" in self.config["signal.enabled.channels"]:
-            self._spawn(self._signals.follow(partial(self._at_start, self._blocking), self._stopping, self.wake))
+            blocking = partial(self._at_start, self._blocking)
+            await self._signals.catch_up(blocking)
+            self._readers.append(self._spawn(self._signals.follow(blocking, self._readers_end)))
+
+    def _choose_codec(self) -> None:
+        config = self.config
+        codec = codec_of(connected(config, self._connector_name), self._connector_name)
+        self._encoder = Encoder(
+            codec,
+            self._topics.changes,
+            self._topics.positions,
+            self.member,
+            config["tombstones.on.delete"],
+            config["tracing.headers.enabled"],
+            _context(config),
+            Letters(config) if config["event.processing.failure.handling.mode"] == "dead-letter" else None,
+        )
+        self._decoder = Decoder(codec, self.core.segments)
 
     async def stop(self, release: bool = True) -> None:
         """Writes what is acknowledged and releases the segments, then closes every client. Bounded; logs what is left.
@@ -194,10 +281,14 @@ class Connector:
         Capture must have ended. With `release=False` it just closes: the next start then resets.
         """
         if release and not self.failure.done():
+            self.resume()
             await self._release_all()
         self._stopping.set()
+        self._readers_end.set()
         if self._writer:
             self._writer.closing = True
+        if self._pipeline:
+            self._pipeline.closing.set()
         self._changed.set()
         for task in list(self._tasks):
             task.cancel()
@@ -212,7 +303,7 @@ class Connector:
             self.core.release(number)
         self.wake()
         until = time.monotonic() + self.config["transaction.timeout.ms"] / 1000 * 2
-        while time.monotonic() < until and not self.failure.done():
+        while time.monotonic() < until and not self.failure.done() and not self.halted:
             left = [s.number for s in self.core.primaries() if s.phase != "released" and not s.stopped_by]
             if not left:
                 return
@@ -226,6 +317,8 @@ class Connector:
             self._scanners.get_nowait().close()
         if self._writer:
             self._writer.discard()
+        self._watcher.tell()
+        self._announcer.close()
         self._brokers.close()
 
     # -- for the interceptor --------------------------------------------------------------------------------------
@@ -234,13 +327,94 @@ class Connector:
         """Something changed that should not wait for the commit interval."""
         self._changed.set()
 
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is written to Kafka for now."""
+        return self.core.paused
+
+    def pause(self) -> None:
+        """From the next transaction on nothing is written; op logs keep what is captured, to their limit, and then
+        a reset is owed. A stop writes what was captured all the same."""
+        self.core.paused = True
+
+    def resume(self) -> None:
+        """Writes again, beginning with what was captured meanwhile; after a halt, with what it failed on."""
+        self.core.paused = self.core.closed = False
+        self.halted = None
+        self.wake()
+
+    async def suspend(self, seconds: float, write_out: bool) -> None:
+        """Pauses, and closes the producer; with `write_out` writes first what is acknowledged by now, unless paused.
+
+        Capture goes on into the op log; `resume` opens another producer. Raises `TimeoutError` where Kafka does not
+        take it within `seconds`, and then goes on as before.
+        """
+        was_paused = self.paused
+        until = time.monotonic() + seconds
+        try:
+            if write_out and not was_paused:
+                marks = [(s.number, s.epoch, s.acked) for s in self.core.primaries()]
+                await self._wait_for(lambda: all(self._holds(*mark) for mark in marks), until)
+            self.pause()
+            await self._wait_for(lambda: self.core.idle, until)
+        except BaseException:
+            if not was_paused:
+                self.resume()
+            raise
+        if not self.core.closed:
+            self.core.close_producer()
+            assert self._writer is not None
+            await self._write_thread(self._writer.discard)
+
+    async def restart(self, config: Config) -> None:
+        """Closes every client of a suspended connector and makes them anew by `config`, which has the same topics.
+
+        Raises `KafkaUnusable` where Kafka does not answer to `config`; nothing is changed then.
+        """
+        assert self.core.closed, "suspend it first"
+        brokers = kafka.Brokers(config)
+        limit = await self._blocking(audit, brokers, config)
+        self._readers_end.set()
+        # They end by themselves: a consumer that is closed under the thread that reads from it takes the process along.
+        await asyncio.gather(*self._readers)
+        self._readers_end.clear()
+        self._brokers.close()
+        await self._blocking(self._announcer.renew(config))
+        while not self._scanners.empty():
+            await self._blocking(self._scanners.get_nowait().close)
+        self.config, self._brokers = config, brokers
+        self.core.configured(_settings(config, self._pipeline))
+        self._signals.config = config
+        self._encoder.tombstones = config["tombstones.on.delete"]
+        self._make_clients(limit)
+        # The positions topic is read from its beginning, as at a start, before anything may be written.
+        caught_up = asyncio.Event()
+        self._readers = [self._spawn(self._follow(caught_up))]
+        await self._follow_signals()
+        await self._wait_for(caught_up.is_set, float("inf"))
+
+    def _holds(self, segment: int, epoch: int, sequence: int) -> bool:
+        """Whether Kafka is known to hold a segment of ours up to there; also where it is no longer ours to write."""
+        seg = next((s for s in self.core.primaries() if s.number == segment and s.epoch == epoch), None)
+        if seg is None or seg.phase in ("stopped", "released"):
+            return True
+        return seg.phase == "writing" and seg.owed is None and (seg.written or 0) >= sequence
+
+    async def _wait_for(self, condition: Callable[[], bool], until: float) -> None:
+        while not condition():
+            if self.failure.done():
+                self.failure.result()
+            if time.monotonic() > until:
+                raise TimeoutError("Kafka did not take what there is to write in time")
+            await asyncio.sleep(0.02)
+
     async def make_room(self, segment: int, size: int) -> None:
         """Returns once `size` bytes may be appended, by `oplog.overflow`: block, coalesce or reset."""
         policy = self.config["oplog.overflow"]
         core = self.core
         if policy == "coalesce":
             core.coalesce_all()
-        elif policy == "block":
+        elif policy == "block" and not core.paused:  # nobody makes room while nothing is written
             until = time.monotonic() + self.config["max.block.ms"] / 1000
             while not core.has_room(size) and (left := until - time.monotonic()) > 0:
                 core.counts.overflows["block"] += 1
@@ -252,6 +426,16 @@ class Connector:
         core.make_room(segment, size)
 
     @property
+    def failed_transactions(self) -> Mapping[Cause, int]:
+        """How many transactions were not committed, by cause."""
+        return self._causes
+
+    @property
+    def signals(self) -> Mapping[str, int]:
+        """Signals by outcome."""
+        return self._signals.counts
+
+    @property
     def stats(self) -> Stats:
         """A copy of the counters."""
         counts = self.core.counts
@@ -260,6 +444,7 @@ class Connector:
             takeover_ms=[round(s * 1000, 1) for s in counts.takeover_seconds],
             resets=dict(counts.resets),
             reset_rows=counts.reset_rows,
+            reset_deletes=counts.reset_deletes,
             written=counts.written,
             pruned=counts.pruned,
             transactions=counts.transactions,
@@ -270,6 +455,12 @@ class Connector:
             unwritten=self.core.unwritten(),
             stopped={s.number: s.stopped_by for s in self.core.primaries() if s.stopped_by},
             signals=dict(self._signals.counts),
+            snapshot_rows=counts.snapshot_rows,
+            snapshots=self.snapshots.running,
+            announcements_dropped=self._announcer.dropped,
+            filtered=self._pipeline.counts["filtered"] if self._pipeline else 0,
+            erroneous=self._pipeline.counts["erroneous"] if self._pipeline else 0,
+            halted=str(self.halted or ""),
         )
 
     # -- the loop -------------------------------------------------------------------------------------------------
@@ -280,6 +471,10 @@ class Connector:
             self._changed.clear()
             for effect in core.poll(time.monotonic(), time.time_ns() // 1000):
                 self._carry_out(effect)
+            self.snapshots.work(time.monotonic())
+            self._watcher.look(core.primaries())
+            if core.finished and not self.finished.done():
+                self.finished.set_result(None)
             wait = max(0.001, core.next_poll(time.monotonic()) or interval)
             try:
                 await asyncio.wait_for(self._changed.wait(), wait)
@@ -302,6 +497,8 @@ class Connector:
         elif isinstance(effect, SteppedDown):
             log.warning("segment %d: stepped down, %s", effect.segment, effect.reason)
             self._cache.stepped_down(effect.segment, effect.reason)
+        elif isinstance(effect, SnapshotRead | SnapshotRefused):
+            self.snapshots.heard(effect)
         elif isinstance(effect, Superseded):
             raise SupersededError(f"{effect.by} is a newer process with this node.id; {self.member} ends")
 
@@ -314,15 +511,58 @@ class Connector:
     async def _commit(self, effect: Commit) -> None:
         writer = self._writer
         assert writer is not None
+        began = time.monotonic()
         try:
-            await self._write_thread(lambda: writer.commit(self._encoder.records(effect.items)))
+            items = await self._piped(effect)
+            await self._write_thread(lambda: writer.commit(self._encoder.records(items)))
         except kafka.WriteFailed as error:
-            log.warning("transaction not committed: %s", error)
+            log.log(logging.ERROR if error.denied else logging.WARNING, "transaction not committed: %s", error)
             self._causes[error.cause] += 1
+            if error.denied:  # until somebody grants the right again: nothing is lost meanwhile, and nobody is hurried
+                await asyncio.sleep(DENIED_SECONDS)
             self.core.commit_failed(effect.token, error.cause)
+            self._count(error)
+        except TransformFailed as error:
+            self._halt(error)
+            self.core.commit_failed(effect.token, Cause.LOST)
         else:
+            self.observed.committed(self._encoder.tally, time.monotonic() - began)
+            if self._pipeline is not None:
+                counts = self._pipeline.counts
+                self.observed.filtered, self.observed.erroneous = counts["filtered"], counts["erroneous"]
+            self._errors = 0
             self.core.committed(effect.token)
         self.wake()
+
+    async def _piped(self, effect: Commit) -> Sequence[PipedItem]:
+        pipeline = self._pipeline
+        if pipeline is None:
+            return effect.items
+        work = asyncio.ensure_future(self._write_thread(pipeline, effect.items))
+        while not (await asyncio.wait({work}, timeout=SLOW_SECONDS))[0]:
+            since, alias = pipeline.at or (time.monotonic(), "")
+            log.warning(
+                "transform %s: %.0f s on one record; nothing is written meanwhile", alias, time.monotonic() - since
+            )
+        items: list[PipedItem] = work.result()
+        return items
+
+    def _halt(self, error: DeelogError) -> None:
+        log.error("the connector stops writing: %s", error)
+        self.halted = error
+        self.pause()
+
+    def _count(self, error: kafka.WriteFailed) -> None:
+        """Raises `RetriesExhausted` after one error too many; that a node is fenced is how a takeover works."""
+        most = self.config["errors.max.retries"]
+        if error.cause is not Cause.LOST:
+            return
+        self._errors += 1
+        if 0 <= most < self._errors:
+            raise RetriesExhausted(
+                f"{self._errors} errors in a row, errors.max.retries={most} allows no more: {error}; mend what it "
+                "names and start again, or allow more"
+            ) from error
 
     async def _fence(self, effect: Fence) -> None:
         ids = [self._topics.transactional_id_node(n) for n in sorted(effect.node_ids)]
@@ -333,20 +573,23 @@ class Connector:
         self.wake()
 
     async def _scan(self, effect: Scan) -> None:
-        wanted = set(effect.until)
+        wanted, early = set(effect.until), False
         while not self._stopping.is_set():
             scanner = await self._scanners.get()  # at most SCANNERS at once; each comes back when it is done
             try:
-                await self._blocking(self._read_up_to, scanner, effect, wanted)
+                early = await self._blocking(self._read_up_to, scanner, effect, wanted)
+                self._has_read = True
                 break
             except kafka.KafkaAway as error:
+                if isinstance(error, kafka.KafkaRefuses) and not self._has_read:
+                    raise
                 log.warning("%s; trying again", error)
                 scanner.close()
                 scanner = kafka.Scanner(self.config, self._topics.changes)
                 await asyncio.sleep(RETRY_SECONDS)
             finally:
                 self._scanners.put_nowait(scanner)
-        if wanted:
+        if wanted and not early:
             log.error(
                 "partition %d of %s: own record not readable after %.0f s; an open transaction of another client "
                 "holds it back",
@@ -354,25 +597,28 @@ class Connector:
                 self._topics.changes,
                 SCAN_SECONDS,
             )
-        self.core.scan_ended(effect.partition, not wanted)
+        self.core.scan_ended(effect.partition, early or not wanted)
         self.wake()
 
-    def _read_up_to(self, scanner: kafka.Scanner, effect: Scan, wanted: set[bytes]) -> None:
-        """In a thread: hands over batches until all that is wanted was among them."""
-        loop = self.failure.get_loop()
+    def _read_up_to(self, scanner: kafka.Scanner, effect: Scan, wanted: set[bytes]) -> bool:
+        """In a thread: hands over batches until all that is wanted was among them; whether it ended early instead."""
+        loop, until = self.failure.get_loop(), time.monotonic() + GATHER_SECONDS
         for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
-            records = self._decoder.scanned(batch)
+            records = self._decoder.scanned(batch, effect.keys)
             loop.call_soon_threadsafe(self.core.scanned, effect.partition, records)
             wanted.difference_update(r.key for r in records)
             if not wanted or self._stopping.is_set():
-                return
+                return False
+            if effect.keys and time.monotonic() > until:
+                return True
+        return False
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """The tail of the positions topic: it prunes, and shows one's own claims."""
         topic = self._topics.positions
         tail = await self._at_start(self._blocking, kafka.Tail, self.config, topic, self._partitions)
         try:
-            while not self._stopping.is_set():
+            while not self._readers_end.is_set():
                 for raw in await self._blocking(tail.read, 0.1):
                     self._state_read(raw)
                 if tail.caught_up:
@@ -412,7 +658,9 @@ class Connector:
                 topic_id = await self._blocking(self._brokers.topic_id, self._topics.changes)
             except kafka.KafkaAway as error:
                 log.warning("Kafka does not answer: %s", error)
+                self.observed.kafka_away = str(error)
                 continue
+            self.observed.kafka_answered(time.monotonic())
             self.core.topic_is(topic_id)
             self.wake()
 
@@ -433,6 +681,22 @@ class Connector:
                     lost,
                 )
 
+    async def _tell(self) -> None:
+        """Notifications of what the watcher saw, and heartbeats."""
+        interval = self.config["heartbeat.interval.ms"] / 1000
+        key = heartbeat_key(self.config["topic.prefix"], self.config["key.converter.schemas.enable"])
+        due = time.monotonic()
+        while not self._stopping.is_set():
+            await asyncio.sleep(min(TELL_SECONDS, interval))
+            self._watcher.tell()
+            if time.monotonic() >= due and any(s.phase == "writing" for s in self.core.primaries()):
+                due = time.monotonic() + interval
+                schemas = self.config["value.converter.schemas.enable"]
+                self._announcer.send(
+                    self._topics.heartbeat, key, heartbeat_value(time.time_ns() // 1_000_000, schemas), 0
+                )
+            self._announcer.poll()
+
     # -- threads and tasks ----------------------------------------------------------------------------------------
 
     async def _blocking(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -442,25 +706,35 @@ class Connector:
         return await asyncio.get_running_loop().run_in_executor(self._writing, call, *args)
 
     async def _retrying(self, run: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        await self._again_on(kafka.WriteFailed, stop_never, run, *args)
+        async def once() -> None:
+            try:
+                await run(*args)
+            except kafka.WriteFailed as error:
+                self._count(error)
+                raise
+
+        await self._again_on(kafka.WriteFailed, stop_never, once)
 
     async def _at_start(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
         # Partitions of a topic that was just made, or of a broker that is just back, have no leader for a moment.
-        return await self._again_on(kafka.KafkaAway, stop_after_delay(kafka.REQUEST_SECONDS), run, *args)
+        # Later, in a restart, Kafka may be away for as long as it likes.
+        stop = stop_never if self.started else stop_after_delay(kafka.REQUEST_SECONDS)
+        return await self._again_on(kafka.KafkaAway, stop, run, *args)
 
     async def _again_on(
         self, error: type[Exception], stop: StopBaseT, run: Callable[..., Awaitable[T]], *args: Any
     ) -> T:
-        retry = retry_if_exception_type(error)
+        retry = retry_all(retry_if_exception_type(error), retry_if_not_exception_type(kafka.KafkaRefuses))
         longest = self.config["retriable.restart.connector.wait.ms"] / 1000
         wait = wait_exponential_jitter(multiplier=0.1, max=longest)
         said = before_sleep_log(log, logging.WARNING)
         return await AsyncRetrying(retry=retry, stop=stop, wait=wait, before_sleep=said, reraise=True)(run, *args)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -472,7 +746,20 @@ class Connector:
             self.failure.set_exception(error)
 
 
-def _settings(config: Config) -> Settings:
+def _context(config: Config) -> tuple[tuple[str, str], ...]:
+    """Debezium's context headers."""
+    if not config["extended.headers.enabled"]:
+        return ()
+    told = {
+        "connectorLogicalName": config["topic.prefix"],
+        "taskId": "0",
+        "connectorName": config["name"],
+        "runId": str(uuid.uuid4()),
+    }
+    return tuple((f"__debezium.context.{name}", value) for name, value in told.items())
+
+
+def _settings(config: Config, pipeline: Pipeline | None) -> Settings:
     return Settings(
         segments=config["segment.count"],
         partitions=config["topic.creation.default.partitions"],
@@ -484,7 +771,11 @@ def _settings(config: Config) -> Settings:
         max_operations=config["max.queue.size"],
         max_bytes=config["max.queue.size.in.bytes"],
         acks_all=config["cache.acks"] == "all",
+        reset_strategy=Strategy(config["reset.strategy"]),
+        reset_interval=config["reset.interval.ms"] / 1000,
+        snapshot_mode=SnapshotMode(config["snapshot.mode"]),
+        may_skip=pipeline is not None and pipeline.may_skip,
     )
 
 
-__all__ = ["CacheSide", "Connector", "MapError", "Stats", "SupersededError"]
+__all__ = ["CacheSide", "Connector", "MapError", "RetriesExhausted", "Stats", "SupersededError"]

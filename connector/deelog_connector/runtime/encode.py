@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
 
 from deelog_connector.core.batch import entry_key
-from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem, ScannedRecord, StateItem
+from deelog_connector.core.effects import (
+    ControlItem,
+    OperationsItem,
+    RowsItem,
+    ScannedRecord,
+    StateItem,
+    TakenBackItem,
+)
 from deelog_connector.kafka.client import InRecord, OutRecord
+from deelog_connector.runtime.letters import Letters
+from deelog_connector.runtime.pipeline import (
+    Headers,
+    Letter,
+    PipedItem,
+    PipedOperations,
+    PipedRows,
+    Skipped,
+    Told,
+)
 from deelog_schemas import canonical
 from deelog_schemas.envelope import Codec, Stamp
+from deelog_schemas.errors import RecordError
 from deelog_schemas.header import (
     CONTROL_HEADER_NAME,
     CONTROL_KINDS,
@@ -19,50 +40,159 @@ from deelog_schemas.header import (
     node_number,
     pack,
 )
+from deelog_schemas.keys import control_key
+from deelog_schemas.operation import Operation
 from deelog_schemas.positions import encode_state
-from deelog_schemas.records import decode
+from deelog_schemas.records import Record, decode
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a transaction holds, for the metrics: it counts once the transaction is committed."""
+
+    creates: int = 0
+    updates: int = 0
+    deletes: int = 0
+    rows: int = 0
+    captured_us: int = 0
+    """When the newest of its operations was captured, Unix microseconds; 0 for none."""
+    encoded_us: int = 0
+    """When the transaction was encoded."""
+
+    def count(self, operation: Operation) -> None:
+        """One more operation."""
+        self.deletes += operation.value is None
+        self.updates += operation.existed and operation.value is not None
+        self.creates += not operation.existed and operation.value is not None
+        self.captured_us = max(self.captured_us, operation.ts_us)
+
+
+_ALONE: Final = Flags.FIRST | Flags.LAST
 
 
 class Encoder:
-    """Encodes for one change topic and its positions topic."""
+    """Encodes for one change topic and its positions topic. `tally`: of the transaction encoded last.
 
-    def __init__(self, codec: Codec, changes: str, positions: str, member: str, tombstones: bool) -> None:
-        self._codec = codec
+    `context` are headers that every record of an entry gets; only what went through a pipeline has them. `letters`
+    encodes dead letters, where there can be some.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        changes: str,
+        positions: str,
+        member: str,
+        tombstones: bool,
+        traced: bool = False,
+        context: Headers = (),
+        letters: Letters | None = None,
+    ) -> None:
+        self._codec, self._traced, self._context, self._letters = codec, traced, context, letters
+        self.tally = Tally()
+        self._skips = 0
         self._changes, self._positions = changes, positions
-        self._member, self._tombstones = member, tombstones
+        self._member, self.tombstones = member, tombstones
         self._node_id = member.rpartition("@")[0]
         self._node = node_number(member)
 
-    def records(self, items: Sequence[Item]) -> Iterator[OutRecord]:
+    def records(self, items: Sequence[PipedItem]) -> Iterator[OutRecord]:
         """The records of one transaction, in order."""
         now_us = time.time_ns() // 1000
+        self.tally = Tally(encoded_us=now_us)
         for item in items:
             if isinstance(item, OperationsItem):
                 yield from self._operations(item, now_us)
             elif isinstance(item, RowsItem):
                 yield from self._rows(item, now_us)
+            elif isinstance(item, TakenBackItem):
+                yield from self._taken_back(item, now_us)
             elif isinstance(item, ControlItem):
                 yield self._control(item)
-            else:
+            elif isinstance(item, StateItem):
                 yield self._state(item)
+            elif isinstance(item, PipedOperations):
+                yield from self._parts(item, now_us)
+            else:
+                yield from self._piped_rows(item, now_us)
 
     def _operations(self, item: OperationsItem, now_us: int) -> Iterator[OutRecord]:
         segment, partition, topic = item.segment, item.partition, self._changes
         stamp = Stamp(segment, self._node_id, now_us)
-        codec, node, last = self._codec, self._node, len(item.operations) - 1
+        codec, node, last, tombstones = self._codec, self._node, len(item.operations) - 1, self.tombstones
+        traced, updates, deletes = self._traced, 0, 0
         for index, operation in enumerate(item.operations):
             flags = Flags.FIRST if index == 0 else 0
             if operation.before is None:
                 flags |= Flags.KEY_ONLY_BEFORE
             ends = Flags.LAST if index == last else 0
             key = codec.key(operation.key)
-            buries = operation.value is None and self._tombstones
+            gone = operation.value is None
+            if gone:
+                deletes += 1
+            elif operation.existed:
+                updates += 1
+            buries = gone and tombstones
             epoch, sequence = operation.epoch, operation.sequence
             header = pack(Kind.CHANGE, flags | (0 if buries else ends), segment, epoch, sequence, node)
-            yield OutRecord(topic, partition, key, codec.change(operation, stamp), [(HEADER_NAME, header)])
+            headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
+            if traced:
+                headers += operation.trace
+            yield OutRecord(topic, partition, key, codec.change(operation, stamp), headers)
             if buries:
                 header = pack(Kind.TOMBSTONE, ends, segment, epoch, sequence, node)
-                yield OutRecord(topic, partition, key, None, [(HEADER_NAME, header)])
+                yield OutRecord(topic, partition, key, None, [(HEADER_NAME, header), *headers[1:]])
+        tally = self.tally
+        tally.creates += last + 1 - updates - deletes
+        tally.updates += updates
+        tally.deletes += deletes
+        tally.captured_us = max(tally.captured_us, item.operations[last].ts_us)
+
+    def _parts(self, item: PipedOperations, now_us: int) -> Iterator[OutRecord]:
+        """What a pipeline left of operations. Apart from `_operations`, which runs where there is none."""
+        stamp = Stamp(item.segment, self._node_id, now_us)
+        last = len(item.parts) - 1
+        for index, part in enumerate(item.parts):
+            begins, ends = Flags.FIRST if index == 0 else 0, Flags.LAST if index == last else 0
+            if isinstance(part, Told):
+                yield from self._told(item, part, begins, ends, stamp)
+            elif isinstance(part, Skipped):
+                yield self._skipped(item, part, begins | ends)
+            else:
+                yield self._letter(part, item.segment, item.partition, stamp)
+
+    def _told(self, item: PipedOperations, part: Told, begins: int, ends: int, stamp: Stamp) -> Iterator[OutRecord]:
+        topic, partition, operation = self._changes, item.partition, part.operation
+        flags = begins | (Flags.KEY_ONLY_BEFORE if operation.before is None else 0)
+        key, value = self._codec.key(operation.key), self._codec.change(operation, stamp)
+        buries = operation.value is None and self.tombstones
+        header = pack(Kind.CHANGE, flags | (0 if buries else ends), item.segment, *operation.position, self._node)
+        more = (*self._context, *part.headers)
+        self.tally.count(operation)
+        yield OutRecord(topic, partition, key, value, [(HEADER_NAME, header), *more])
+        if buries:
+            header = pack(Kind.TOMBSTONE, ends, item.segment, *operation.position, self._node)
+            yield OutRecord(topic, partition, key, None, [(HEADER_NAME, header), *more])
+
+    def _skipped(self, item: PipedOperations, part: Skipped, flags: int) -> OutRecord:
+        self._skips += 1
+        header = pack(Kind.SKIPPED, flags, item.segment, part.epoch, part.last, self._node)
+        control = canonical.dumps({"epoch": part.epoch, "member": self._member, "first": part.first})
+        key = self._codec.key(control_key("skipped", item.segment, self._member, self._skips))
+        headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header), (CONTROL_HEADER_NAME, control)]
+        return OutRecord(self._changes, item.partition, key, None, headers)
+
+    def _letter(self, letter: Letter, segment: int, partition: int, stamp: Stamp) -> OutRecord:
+        assert self._letters is not None  # the configuration asks for a topic where there are letters
+        return self._letters.record(letter, self._codec, segment, partition, self._node, stamp)
+
+    def _piped_rows(self, item: PipedRows, now_us: int) -> Iterator[OutRecord]:
+        for record, headers in zip(self._rows(item.rows, now_us), item.headers, strict=True):
+            record.headers.extend((*self._context, *headers))
+            yield record
+        stamp = Stamp(item.rows.segment, self._node_id, now_us)
+        for letter in item.letters:
+            yield self._letter(letter, item.rows.segment, item.rows.partition, stamp)
 
     def _rows(self, item: RowsItem, now_us: int) -> Iterator[OutRecord]:
         stamp = Stamp(item.segment, self._node_id, now_us)
@@ -70,13 +200,32 @@ class Encoder:
         for index, entry in enumerate(item.entries):
             flags = (Flags.FIRST if index == 0 else 0) | (Flags.LAST if index == last else 0)
             snapshot = "first" if item.first and index == 0 else "last" if item.last and index == last else "true"
+            if item.incremental:
+                snapshot = "incremental"
             header = pack(Kind.READ, flags, item.segment, *item.position, self._node)
             value = self._codec.row(entry, item.position, snapshot, item.reason, stamp)
             yield OutRecord(self._changes, item.partition, self._codec.key(entry.key), value, [(HEADER_NAME, header)])
+        self.tally.rows += len(item.entries)
+
+    def _taken_back(self, item: TakenBackItem, now_us: int) -> Iterator[OutRecord]:
+        """Deletes for consumers that know nothing of resets. Their kind is that of a tombstone, at the position of the
+        reset's rows: there a reader that knows of begin and end passes over them, as it does over the tombstone of a
+        delete that it has applied; of kind change they would be repeats."""
+        stamp = Stamp(item.segment, self._node_id, now_us)
+        last = len(item.keys) - 1
+        for index, key in enumerate(item.keys):
+            flags = (Flags.FIRST if index == 0 else 0) | (Flags.LAST if index == last else 0)
+            delete = Operation(*item.position, item.reason, key, None, None, now_us, True)
+            raw = self._codec.key(key)
+            header = pack(Kind.TOMBSTONE, flags | Flags.KEY_ONLY_BEFORE, item.segment, *item.position, self._node)
+            value = self._codec.change(delete, stamp)
+            yield OutRecord(self._changes, item.partition, raw, value, [(HEADER_NAME, header)])
+            if self.tombstones:
+                header = pack(Kind.TOMBSTONE, flags, item.segment, *item.position, self._node)
+                yield OutRecord(self._changes, item.partition, raw, None, [(HEADER_NAME, header)])
 
     def _control(self, item: ControlItem) -> OutRecord:
-        flags = Flags.FIRST | Flags.LAST
-        header = pack(item.kind, flags, item.segment, *item.position, self._node)
+        header = pack(item.kind, _ALONE, item.segment, *item.position, self._node)
         headers: list[tuple[str, str | bytes | None]] = [
             (HEADER_NAME, header),
             (CONTROL_HEADER_NAME, canonical.dumps(item.fields)),
@@ -96,19 +245,26 @@ class Decoder:
     def __init__(self, codec: Codec, segments: int) -> None:
         self._codec, self._segments = codec, segments
 
-    def scanned(self, records: Iterable[InRecord]) -> list[ScannedRecord]:
-        """What the core needs of each record; tombstones tell it nothing and are left out, of rows it counts."""
+    def scanned(self, records: Iterable[InRecord], keys: AbstractSet[int] = frozenset()) -> list[ScannedRecord]:
+        """What the core needs of each record; tombstones tell it nothing and are left out, of rows it counts; but of
+        the segments in `keys` it wants every key, and whether it is gone."""
         found = []
         for raw in records:
             record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers)
-            header = record.header
-            if header.kind is Kind.TOMBSTONE:
+            kind, _, segment, epoch, sequence, _ = record.header
+            wanted = segment in keys and kind not in CONTROL_KINDS
+            if kind is Kind.TOMBSTONE and not wanted:
                 continue
-            known = header.kind is Kind.CHANGE or header.kind in CONTROL_KINDS
-            key = self._codec.decode_key(record.key) if known else b""
-            found.append(
-                ScannedRecord(
-                    raw.offset, header.kind, header.segment, header.epoch, header.sequence, key, record.control
-                )
-            )
+            gone = wanted and self._tells_that_it_is_gone(record)
+            key = self._codec.decode_key(record.key)
+            found.append(ScannedRecord(raw.offset, kind, segment, epoch, sequence, key, record.control, gone))
         return found
+
+    def _tells_that_it_is_gone(self, record: Record) -> bool:
+        kind, value = record.header.kind, record.value
+        if kind is not Kind.CHANGE or value is None:
+            return kind is Kind.TOMBSTONE
+        try:
+            return self._codec.decode_value(value).after is None
+        except RecordError:
+            return False  # written in another format: to take back once more what is gone does no harm

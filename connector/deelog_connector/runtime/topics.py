@@ -21,7 +21,14 @@ def ensure_topics(brokers: Brokers, config: Config) -> None:
     # Compacted at once: only the latest state of each key counts there.
     brokers.ensure(topics.positions, partitions, {"cleanup.policy": "compact"})
     if "kafka" in config["signal.enabled.channels"]:
-        brokers.ensure(topics.signal, 1, {})
+        # What it says stands until something else is said.
+        brokers.ensure(topics.signal, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
+    brokers.ensure(topics.heartbeat, None, {"cleanup.policy": "compact"})
+    if "sink" in config["notification.enabled.channels"]:
+        brokers.ensure(config["notification.sink.topic.name"], None, {})
+    if config["event.processing.failure.handling.mode"] == "dead-letter":
+        replicas = config["errors.deadletterqueue.topic.replication.factor"]
+        brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {}, replicas)
 
 
 def audit(brokers: Brokers, config: Config) -> int:

@@ -1,0 +1,71 @@
+"""Clients of librdkafka as they are made, and what they are refused, told with its remedy.
+
+Weighed: a check of brokers and rights before anything starts (asks what the work asks anyhow, and is out of date a
+moment later), a base class for our clients (they have nothing else in common), and functions that each of them calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaException
+
+from deelog_schemas.connections import Connections
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.refusals import missing_right
+
+C = TypeVar("C")
+
+LOOK_SECONDS: Final = 1.0
+"""How long the first request may take before the client is asked whether it has a connection at all."""
+
+
+class KafkaUnusable(DeelogError):
+    """The topics or brokers are not as they must be; the message names what and the remedy."""
+
+    exit_code = 5
+
+
+class KafkaAway(KafkaUnusable):
+    """The brokers do not answer, or not as they should, at the moment: try again with a new client."""
+
+    exit_code = 9
+
+
+class KafkaRefuses(KafkaAway):
+    """The brokers answer, but not to this user. Ends what starts; what runs goes on asking until the right is there."""
+
+    exit_code = 5
+
+
+def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[str, Any]) -> tuple[C, Connections]:
+    """A new `producer`, `consumer` or `admin` client, and what it will say of its connections; `KafkaUnusable`."""
+    connections = Connections(client, settings)
+    try:
+        return make({**settings, "error_cb": connections}), connections
+    except KafkaException as error:  # a value that is none, a file that holds something else
+        files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
+        told = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
+        raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{told}") from error
+
+
+def hear(client: Any, connections: Connections) -> None:
+    """Lets a client tell of its connections."""
+    with contextlib.suppress(KafkaException):  # one that is spent says so once more
+        connections.hear(client.poll)
+
+
+def reason(error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> str:
+    """Why a request failed, as a sentence: a missing right, the connection, or else what the client says."""
+    found = error.args[0]
+    return missing_right(found, connections.client, **asked) or connections.why or str(found.str())
+
+
+def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaAway:
+    """The error of a request that failed: `KafkaRefuses` where a right is missing."""
+    found = error.args[0]
+    kind = KafkaAway if missing_right(found, connections.client, **asked) is None else KafkaRefuses
+    return kind(f"{what}: {reason(error, connections, **asked)}")

@@ -1,0 +1,46 @@
+"""What a configuration that comes over the network may say.
+
+The rule: whoever holds a token tunes the connector, and gains nothing else by it. A configuration over REST must agree
+with the process's own file in everything but the fields that tune (`Lifecycle.check`), none of which names a file, an
+address, a command or a credential. In those that tune no reference is looked up: `${file:…}`, `${dir:…}` and `${env:…}`
+would put any file or variable of the process where it can be read, in an error or in a request to a broker. So a
+reference is accepted only as it stands in the file, under the same name.
+
+A list of forbidden names was weighed. It is forgotten when librdkafka learns a new one, and a field that is harmless by
+its name (`client.id`) tells a secret to whoever reads the broker's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deelog_connector.rest.entities import Scalar
+from deelog_schemas.config import MASK, Config, FieldError, refused_from_rest
+from deelog_schemas.config.secrets import references
+
+
+def as_text(given: Mapping[str, Scalar]) -> dict[str, str]:
+    """JSON's numbers and booleans as the text that a file would hold."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+
+
+def without_masks(given: Mapping[str, str], own: Config) -> tuple[dict[str, str], list[FieldError]]:
+    """The configuration that is meant, and what may not be said from afar.
+
+    What was read from here and comes back has `********` in the place of what is secret: that means the present value.
+    """
+    whole, errors = {}, []
+    for name, text in given.items():
+        present = own.raw.get(name)
+        if text == MASK and present is not None:
+            text = present
+        elif text == MASK:
+            errors.append(FieldError(name, f"is {MASK}, which stands for a value that is kept, and there is none"))
+        elif references(text) and text != present:
+            problem = "must not refer to anything but what the process's own file refers to, under the same name"
+            errors.append(FieldError(name, problem))
+        whole[name] = text
+    return whole, errors + refused_from_rest(whole, own.raw)
+
+
+__all__ = ["as_text", "without_masks"]

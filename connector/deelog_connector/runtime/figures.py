@@ -1,0 +1,200 @@
+"""What a connector tells of itself, as plain figures; `metrics.py` gives them Prometheus' form.
+
+Read when somebody asks, from what the connector keeps anyhow: nothing is counted twice for it, and the write path
+knows nothing of it. Weighed: counters of the client library, incremented where things happen (each increment takes a
+lock, and a cache that comes or goes has to be registered), and this.
+
+Debezium's names stand for what Debezium means by them; `docs/metrics.md` says what each means here and which are left
+out. To Debezium a table is what a cache is here, a snapshot what a reset is here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from deelog_connector.core.durations import Durations
+from deelog_connector.core.effects import Cause
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.timing import RESETTING
+from deelog_connector.runtime.connector import Connector
+from deelog_schemas import __version__
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+Sample = tuple[tuple[str, ...], float | Durations]
+OURS = ("name", "cache")
+"""Labels of all figures of ours: `topic.prefix` and the cache."""
+_DEBEZIUM = ("plugin", "name", "context", "cache")
+
+
+class Figure(NamedTuple):
+    """One name with its samples: values of `labels`, and a number, or `Durations` where `kind` is a histogram."""
+
+    name: str
+    help: str
+    kind: str
+    labels: tuple[str, ...]
+    samples: list[Sample]
+
+
+def merged(figures: Iterable[Figure]) -> Iterator[Figure]:
+    """Those of one name put together: Prometheus wants each name once."""
+    found: dict[str, Figure] = {}
+    for figure in figures:
+        known = found.get(figure.name)
+        if known is None:
+            found[figure.name] = figure._replace(samples=list(figure.samples))
+        else:
+            known.samples.extend(figure.samples)
+    yield from found.values()
+
+
+def placed(found: Iterable[Figure], name: str, cache: str) -> Iterator[Figure]:
+    """Figures of ours with the labels that all of them have."""
+    for figure in found:
+        samples = [((name, cache, *labels), value) for labels, value in figure.samples]
+        yield figure._replace(labels=(*OURS, *figure.labels), samples=samples)
+
+
+def figures(cache: str, connector: Connector, now: float, wall: float) -> Iterator[Figure]:
+    """All figures of one connector. `now`: as `poll` is given it; `wall`: Unix seconds. On the loop's thread."""
+    name = str(connector.config["topic.prefix"])
+    for attribute, help_, context, value in _debezium(cache, connector, now, wall):
+        labels: tuple[str, ...] = _DEBEZIUM
+        where: tuple[str, ...] = ("deelog", name, context, cache)
+        if attribute == "RowsScanned":  # Debezium's has the table's name
+            labels, where = (*_DEBEZIUM, "table"), (*where, cache)
+        yield Figure(f"debezium_metrics_{attribute}", help_, GAUGE, labels, [(where, value)])
+    up = connector.observed.kafka_problem(now) is None
+    kafka = Figure("deelog_kafka_up", "Whether the brokers answer.", GAUGE, (), [((), up)])
+    for part in ([kafka], _counted(connector), _op_log(connector, wall), _segments(connector), _durations(connector)):
+        yield from placed(part, name, cache)
+    member, labels = connector.member, (*OURS, "node", "member", "version")
+    info = (name, cache, member.rpartition("@")[0], member, __version__)
+    yield Figure("deelog_info", "The node and its version.", GAUGE, labels, [(info, 1)])
+
+
+def _debezium(cache: str, connector: Connector, now: float, wall: float) -> Iterator[tuple[str, str, str, float]]:
+    """Attribute, help, context, value."""
+    core, seen = connector.core, connector.observed
+    budget, primaries = core.budget, core.primaries()
+    resetting = any(s.phase in RESETTING for s in primaries)
+    undone = any(s.phase not in (Phase.WRITING, Phase.RELEASING, Phase.RELEASED) or s.owed for s in primaries)
+    running = connector.started and not connector.failure.done()
+    for context, events, at in (("streaming", seen.changes, seen.change_us), ("snapshot", seen.rows, seen.row_us)):
+        since = -1.0 if at == 0 else max(0.0, round(wall * 1000 - at / 1000))
+        yield "MilliSecondsSinceLastEvent", "Since the last change was taken up for writing; -1: none.", context, since
+        yield "TotalNumberOfEventsSeen", "Changes (streaming) and rows of resets (snapshot) written.", context, events
+        yield "QueueTotalCapacity", "Most operations in the op log.", context, budget.max_operations
+        yield "QueueRemainingCapacity", "Room in it.", context, max(0, budget.max_operations - budget.operations)
+        yield "MaxQueueSizeInBytes", "Most bytes in the op log.", context, budget.max_bytes
+        yield "CurrentQueueSizeInBytes", "Bytes in it.", context, budget.bytes
+        filtered = seen.filtered if context == "streaming" else 0
+        for attribute in ("NumberOfEventsFiltered", "NumberOfEventsSkipped"):  # the older name of the same
+            yield attribute, "Changes that were left out.", context, filtered
+    for attribute, value in (("Create", seen.creates), ("Update", seen.updates), ("Delete", seen.deletes)):
+        yield f"TotalNumberOf{attribute}EventsSeen", f"{attribute}s written.", "streaming", value
+    yield "NumberOfErroneousEvents", "Changes that no record could be made of.", "streaming", seen.erroneous
+    yield "Connected", "Whether the connector is attached to its cache and works.", "streaming", running
+    behind = -1.0 if seen.behind_us < 0 else seen.behind_us / 1000
+    yield "MilliSecondsBehindSource", "From the write to its being encoded, of the last; -1: none.", "streaming", behind
+    yield "TotalTableCount", "Caches that this connector captures.", "snapshot", 1
+    yield "RemainingTableCount", "Of them, those not wholly in Kafka yet.", "snapshot", undone
+    yield "SnapshotRunning", "Whether a segment is being reset.", "snapshot", resetting
+    yield "SnapshotPaused", "Whether one would be but for a pause.", "snapshot", resetting and connector.paused
+    done = bool(primaries) and not undone
+    yield "SnapshotCompleted", "Whether all segments that this node owns are wholly in Kafka.", "snapshot", done
+    aborted = core.counts.resets_aborted > 0
+    yield "SnapshotAborted", "Whether a reset ended since Kafka refused a row.", "snapshot", aborted
+    seconds = round(core.timing.reset_seconds(now), 3)
+    yield "SnapshotDurationInSeconds", "Of the resets under way, or the last.", "snapshot", seconds
+    yield "RowsScanned", "Rows of resets written.", "snapshot", seen.rows
+
+
+_RESETS = (
+    "initial",
+    "start",
+    "hole",
+    "unknown_history",
+    "open_reset",
+    "end_beyond",
+    "phantom_ahead",
+    "truncated",
+    "topic_recreated",
+    "overflow",
+    "clear",
+    "signal",
+    "owners_lost",
+    "unclean_election",
+)
+_OVERFLOWS = ("block", "coalesce", "reset", "backup")
+"""Told from the start, at 0: of a counter that begins with 1 nobody sees the first increase."""
+
+
+def _counted(connector: Connector) -> Iterator[Figure]:
+    counts, core = connector.core.counts, connector.core
+    single = {
+        "operations_written": ("Operations that committed transactions hold.", counts.written),
+        "operations_pruned": ("Operations dropped from op logs, since Kafka holds them.", counts.pruned),
+        "oplog_overdrawn": ("Operations appended beyond the op log's limit.", core.budget.overdrawn),
+        "transactions": ("Transactions committed.", counts.transactions),
+        "reset_rows": ("Rows of resets committed.", counts.reset_rows),
+        "fences": ("Other members whose transactional ids this node fenced.", counts.fenced),
+        "corrections": ("Operations written in the place of what no owner holds.", counts.corrections),
+        "truncations": ("Times a partition was found to have lost records.", counts.truncations),
+        "scans_in_vain": ("Times one's own record was hidden by an open transaction.", counts.scans_in_vain),
+    }
+    for name, (help_, value) in single.items():
+        yield Figure(f"deelog_{name}_total", help_, COUNTER, (), [((), value)])
+    failed = {str(cause): connector.failed_transactions[cause] for cause in Cause}
+    resets = dict.fromkeys(_RESETS, 0) | counts.resets
+    overflows = dict.fromkeys(_OVERFLOWS, 0) | counts.overflows
+    for name, label, help_, by in (
+        ("resets", "reason", "Resets completed.", resets),
+        ("oplog_overflows", "policy", "Times the op log was full, by what was done.", overflows),
+        ("transactions_failed", "cause", "Transactions that were not committed.", failed),
+        ("signals", "outcome", "Records of the signal topic.", connector.signals),
+    ):
+        yield Figure(f"deelog_{name}_total", help_, COUNTER, (label,), _by(by))
+
+
+def _by(counts: Mapping[str, int]) -> list[Sample]:
+    return [((str(label),), count) for label, count in sorted(counts.items())]
+
+
+def _op_log(connector: Connector, wall: float) -> Iterator[Figure]:
+    budget = connector.core.budget
+    yield Figure("deelog_oplog_operations", "Operations in the op logs.", GAUGE, (), [((), budget.operations)])
+    yield Figure("deelog_oplog_bytes", "Bytes in the op logs.", GAUGE, (), [((), budget.bytes)])
+    oldest: dict[str, float] = {"primary": wall * 1e6, "backup": wall * 1e6}
+    for segment in connector.core.owned():
+        first = segment.log.oldest
+        if first is not None:
+            oldest[_role(segment)] = min(oldest[_role(segment)], first.ts_us)
+    ages: list[Sample] = [((role,), max(0.0, round(wall - at / 1e6, 6))) for role, at in oldest.items()]
+    help_ = "Age of the oldest change that Kafka is not yet known to hold; 0: it holds all."
+    yield Figure("deelog_oldest_unverified_change_seconds", help_, GAUGE, ("role",), ages)
+    yield Figure("deelog_paused", "Whether writing is paused.", GAUGE, (), [((), connector.paused)])
+
+
+def _role(segment: Segment) -> str:
+    return "primary" if segment.is_primary else "backup"
+
+
+def _segments(connector: Connector) -> Iterator[Figure]:
+    found = Counter((_role(s), str(s.phase)) for s in connector.core.owned())
+    every = [("backup", str(Phase.IDLE)), *(("primary", str(phase)) for phase in Phase if phase is not Phase.IDLE)]
+    samples: list[Sample] = [(labels, found[labels]) for labels in every]
+    yield Figure("deelog_segments", "Segments of this node by role and phase.", GAUGE, ("role", "phase"), samples)
+
+
+def _durations(connector: Connector) -> Iterator[Figure]:
+    timing = connector.core.timing
+    phases: list[Sample] = [((str(phase),), spent) for phase, spent in timing.phases.items()]
+    help_ = "Seconds that segments spent in a phase of a takeover or reset."
+    yield Figure("deelog_phase_seconds", help_, HISTOGRAM, ("phase",), phases)
+    help_ = "Seconds from promotion to writing."
+    yield Figure("deelog_takeover_seconds", help_, HISTOGRAM, (), [((), timing.takeovers)])
+    help_ = "Seconds of a committed transaction, from its first record to Kafka's answer."
+    yield Figure("deelog_commit_seconds", help_, HISTOGRAM, (), [((), connector.observed.commits)])

@@ -1,0 +1,379 @@
+"""What may be done to a running connector: pause, resume, stop, restart, configure, delete, and create again.
+
+REST drives it, and signals may; it works on all caches of the connector at once. Where the states come from was
+weighed: a state machine of its own beside the connectors (it would lie as soon as anybody else pauses one), and the
+connectors themselves, asked whenever somebody looks. The second.
+
+- *paused*: nothing is written. Op logs keep what is captured, to their limit; then a reset is owed.
+- *stopped*: what was acknowledged is written, and the producer is closed. Capture goes on as while paused.
+- *deleted*: stopped, and gone from every list. The cache, its backups and its place in the grid are not the
+  connector's to give up, so claims are kept and nothing is released: a node that takes a segment over goes on without
+  loss. Whoever creates it again gets a reset of everything, since nobody answers for the time between.
+- *restarted*: every client is closed and made anew, references looked up again; op logs stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from deelog_connector.core.history import Position
+from deelog_connector.core.segment import Segment
+from deelog_connector.runtime.connector import Connector
+from deelog_schemas.config import Config
+from deelog_schemas.config.field import words
+from deelog_schemas.config.secrets import references
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError
+from deelog_schemas.keys import segments_of
+
+log = logging.getLogger(__name__)
+
+SUSPEND_SECONDS: Final = 30.0
+"""How long Kafka may take to accept what is acknowledged before a stop is given up."""
+
+# Obeyed by the connector alone and looked up when its clients are made: a restart brings them into force. Nothing here
+# names a file or an address, opens a door, or changes what is in the topics.
+_CHANGEABLE: Final = words(
+    """
+    max.batch.size commit.interval.ms max.queue.size max.queue.size.in.bytes oplog.overflow tombstones.on.delete
+    incremental.snapshot.chunk.size retriable.restart.connector.wait.ms heartbeat.interval.ms topic.audit
+    producer.override.linger.ms producer.override.queue.buffering.max.ms producer.override.batch.size
+    producer.override.batch.num.messages producer.override.compression.type producer.override.compression.codec
+    producer.override.compression.level producer.override.queue.buffering.max.messages
+    producer.override.queue.buffering.max.kbytes
+    """
+)
+
+
+class State(StrEnum):
+    """Kafka Connect's names."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    RESTARTING = "RESTARTING"
+    FAILED = "FAILED"
+
+
+class NotStoppedError(DeelogError):
+    """Only a stopped connector can be asked for this."""
+
+
+class KafkaTooSlowError(DeelogError):
+    """Kafka did not take in time what had to be written first; the connector goes on as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One range of this node's segments: those of one partition of a cache's topic. Its number never changes."""
+
+    number: int
+    cache: str
+    partition: int
+    segments: tuple[int, ...]
+    state: State
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Up to which operation Kafka is known, by reading back, to hold a segment."""
+
+    cache: str
+    segment: int
+    epoch: int
+    sequence: int
+
+
+class Lifecycle:
+    """One connector of this process: its configuration, and the runtime connector of each of its caches by name.
+
+    Call it on the connectors' loop. Methods that change something wait for one another.
+    """
+
+    def __init__(self, config: Config, connectors: dict[str, Connector]) -> None:
+        self.config = config
+        self.connectors = connectors
+        self.deleted = False
+        self._restarting = False
+        self._lock = asyncio.Lock()
+        self._work: set[asyncio.Task[None]] = set()
+        self._seen: dict[str, int] = {}
+        """By cache how many transactions there were when the active topics were forgotten."""
+
+    def join(self, cache: str, connector: Connector) -> None:
+        """Another cache of this connector, before its start: paused or stopped where the others are."""
+        state = self.state
+        if state in (State.PAUSED, State.STOPPED):
+            connector.pause()
+            connector.core.closed = state is State.STOPPED
+        self.connectors[cache] = connector
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The connector's name."""
+        return str(self.config["name"])
+
+    @property
+    def started(self) -> bool:
+        """Whether all of it has started."""
+        return all(connector.started for connector in self.connectors.values())
+
+    @property
+    def state(self) -> State:
+        """Of the connector as a whole: stopped or paused where all of its caches are."""
+        every = list(self.connectors.values())
+        if any(map(_failure, every)):
+            return State.FAILED
+        if self._restarting:
+            return State.RESTARTING
+        if not every:
+            return State.RUNNING  # of a connector whose caches are yet to come, or are gone
+        if not self.started:
+            return State.UNASSIGNED
+        if all(connector.core.closed for connector in every):
+            return State.STOPPED
+        return State.PAUSED if all(connector.paused for connector in every) else State.RUNNING
+
+    @property
+    def trace(self) -> str | None:
+        """Why it has failed, in one line and without a stack."""
+        return next(filter(None, map(_failure, self.connectors.values())), None)
+
+    def tasks(self) -> list[Task]:
+        """All tasks, those without a segment at the moment included; none while stopped, as in Connect."""
+        if self.state is State.STOPPED:
+            return []
+        found: list[Task] = []
+        for cache, connector in self.connectors.items():
+            settings = connector.core.settings
+            mine = {segment.number: segment for segment in connector.core.primaries()}
+            for partition in range(settings.partitions):
+                numbers = segments_of(partition, settings.partitions, settings.segments)
+                held = [mine[number] for number in numbers if number in mine]
+                state, trace = self._state_of(connector, held)
+                segments = tuple(segment.number for segment in held)
+                found.append(Task(len(found), cache, partition, segments, state, trace))
+        return found
+
+    def _state_of(self, connector: Connector, held: list[Segment]) -> tuple[State, str | None]:
+        failed = _failure(connector)
+        stopped = [segment for segment in held if segment.stopped_by and segment.phase == "stopped"]
+        if failed or stopped:
+            return State.FAILED, failed or f"segment {stopped[0].number}: {stopped[0].stopped_by}"
+        if self._restarting:
+            return State.RESTARTING, None
+        if not held:
+            return State.UNASSIGNED, None
+        return (State.PAUSED if connector.paused else State.RUNNING), None
+
+    def offsets(self) -> list[Offset]:
+        """One for each segment of this node that has one, and owes no reset."""
+        return [
+            Offset(cache, segment.number, *position)
+            for cache, connector in self.connectors.items()
+            for segment in sorted(connector.core.primaries(), key=lambda s: s.number)
+            if (position := _written(segment)) is not None
+        ]
+
+    def topics(self) -> list[str]:
+        """The topics written to since `forget_topics`, or since the start."""
+        return sorted(
+            topic
+            for cache, connector in self.connectors.items()
+            if connector.core.counts.transactions > self._seen.get(cache, 0)
+            for topic in (connector.config.topics.changes, connector.config.topics.positions)
+        )
+
+    def forget_topics(self) -> None:
+        """Begins the list of active topics anew."""
+        self._seen = {cache: connector.core.counts.transactions for cache, connector in self.connectors.items()}
+
+    # -- acting ---------------------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Nothing is written any more. A stopped one opens its producer."""
+        async with self._lock:
+            self._pause()
+
+    async def resume(self) -> None:
+        """Writes, beginning with what was captured meanwhile."""
+        async with self._lock:
+            for connector in self.connectors.values():
+                connector.resume()
+
+    async def stop(self) -> None:
+        """Writes what is acknowledged, unless paused, and closes the producer. Raises `KafkaTooSlowError`."""
+        await self._finish(self._stop())
+
+    async def restart(self, tasks: bool = False) -> None:
+        """New clients; with `tasks`, segments that were stopped by a refused record are reset. The state stays."""
+        await self._finish(self._restart(self.config, tasks))
+
+    def restart_soon(self) -> None:
+        """`restart(tasks=True)` behind one's back; what goes wrong is logged."""
+        self._restarting = True
+        self._spawn(self._restart(self.config, True)).add_done_callback(_log_failure)
+
+    async def configure(self, config: Config) -> None:
+        """Another configuration. Raises `ConfigError` naming every field that a restart does not bring into force."""
+        self.check(config)
+        await self._finish(self._restart(config, False))
+
+    async def delete(self) -> None:
+        """See the module. Raises `KafkaTooSlowError`, and then nothing has changed."""
+        await self._finish(self._stop())
+        self.deleted = True
+
+    async def create(self, config: Config, state: State = State.RUNNING) -> None:
+        """Brings a deleted one back: every segment of this node is reset. Raises `ConfigError` as `configure` does."""
+        self.check(config)
+        await self._finish(self._restart(config, False))
+        async with self._lock:
+            for connector in self.connectors.values():
+                for segment in connector.core.primaries():
+                    connector.core.request_reset(segment.number, "created")
+            self.deleted = False
+        if state is State.RUNNING:
+            await self.resume()
+        elif state is State.PAUSED:
+            await self.pause()
+
+    def check(self, config: Config) -> None:
+        """Raises `ConfigError` naming every field that differs and cannot while the process runs."""
+        names = [name for name in sorted({*self.config, *config}) if name not in _CHANGEABLE]
+        errors = [
+            FieldError(name, f"cannot be changed while the process runs: {_REMEDY}", config.masked().get(name))
+            for name in names
+            if not _same(self.config, config, name)
+        ]
+        if errors:
+            raise ConfigError(errors)
+
+    def restart_task(self, task: Task) -> None:
+        """Its segments that the broker's refusal stopped are reset; the others go on."""
+        self._repair(self.connectors[task.cache], set(task.segments))
+
+    def reset(self, wanted: list[tuple[str, int]]) -> None:
+        """These segments are reset at the resume. Raises `NotStoppedError`."""
+        if self.state is not State.STOPPED:
+            raise NotStoppedError(f"{self.name} is not stopped")
+        for cache, segment in wanted:
+            self.connectors[cache].core.request_reset(segment, "offsets")
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        for connector in self.connectors.values():
+            connector.pause()
+            connector.core.closed = False
+            connector.wake()
+
+    async def _stop(self) -> None:
+        async with self._lock:
+            await self._suspend(write_out=True)
+
+    async def _suspend(self, write_out: bool) -> None:
+        running = [c for c in self.connectors.values() if not c.core.closed]
+        before = [connector.paused for connector in running]
+        outcomes = await asyncio.gather(
+            *(c.suspend(SUSPEND_SECONDS, write_out) for c in running), return_exceptions=True
+        )
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if not failed:
+            return
+        for connector, paused in zip(running, before, strict=True):  # all or none
+            _back(connector, closed=False, paused=paused)
+        if isinstance(failed[0], TimeoutError):
+            raise KafkaTooSlowError(str(failed[0])) from failed[0]
+        raise failed[0]
+
+    async def _restart(self, config: Config, tasks: bool) -> None:
+        async with self._lock:
+            # One that halted is not paused by anybody's wish: it tries again.
+            before = [(c, c.core.closed, c.paused and c.halted is None) for c in self.connectors.values()]
+            self._restarting = True
+            try:
+                await self._suspend(write_out=False)  # op logs keep what is not written: also where it would take long
+                for cache, connector in self.connectors.items():
+                    await connector.restart(config if config["cache.name"] else config.of_cache(cache))
+                    if tasks:
+                        self._repair(connector, {s.number for s in connector.core.primaries()})
+                self.config = config
+            finally:
+                self._restarting = False
+                for connector, closed, paused in before:
+                    _back(connector, closed, paused)
+
+    @staticmethod
+    def _repair(connector: Connector, segments: set[int]) -> None:
+        for segment in connector.core.primaries():
+            if segment.number in segments and segment.phase == "stopped":
+                segment.stopped_by = ""
+                connector.core.request_reset(segment.number, "restart")
+        connector.wake()
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """To its end, also where whoever asked for it is gone: half a restart is worse than none."""
+        await asyncio.shield(self._spawn(work))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
+
+
+_REMEDY: Final = "change it in the file that the process was started with, and start it again"
+
+
+def _back(connector: Connector, closed: bool, paused: bool) -> None:
+    """To where it was before."""
+    if not paused:
+        connector.resume()
+    elif not closed:
+        connector.core.closed = False
+        connector.wake()
+
+
+def _failure(connector: Connector) -> str | None:
+    if connector.halted is not None:
+        return f"{type(connector.halted).__name__}: {connector.halted}"
+    failure = connector.failure
+    if not failure.done() or failure.cancelled():
+        return None
+    error = failure.exception()
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+def _written(segment: Segment) -> Position | None:
+    if segment.written is None or segment.owed is not None:
+        return None
+    sequence = segment.written
+    return next(((epoch, sequence) for epoch, last in segment.history if last >= sequence), None)
+
+
+def _same(one: Config, other: Config, name: str) -> bool:
+    """Whether both mean the same, a default that is written out included; references are compared as written."""
+    texts = one.raw.get(name), other.raw.get(name)
+    if texts[0] == texts[1]:
+        return True
+    if any(text is not None and references(text) for text in texts) or name not in one or name not in other:
+        return False
+    return bool(one[name] == other[name])
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.error("the restart did not come to its end: %s", error)
+
+
+__all__ = ["KafkaTooSlowError", "Lifecycle", "NotStoppedError", "Offset", "State", "Task"]

@@ -1,0 +1,63 @@
+"""What a connector notes for those who watch it, beside what its core counts. All on the loop's thread."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from deelog_connector.core.durations import Durations
+from deelog_connector.kafka.client import REQUEST_SECONDS
+from deelog_connector.runtime.encode import Tally
+
+ANSWER_SECONDS: Final = 2 * REQUEST_SECONDS
+"""Kafka is asked every second; not answered for this long, it counts as away though no request has failed yet."""
+
+
+class Observed:
+    """Sums over committed transactions, and how it stands with Kafka."""
+
+    def __init__(self) -> None:
+        self.commits = Durations()
+        """From the first record of a transaction to Kafka's answer."""
+        self.creates = self.updates = self.deletes = self.rows = 0
+        self.filtered = self.erroneous = 0
+        """Changes that were left out, and that could not be made into a record and were put aside: whoever does either
+        counts it here."""
+        self.behind_us = -1
+        """How old the newest change was when it was last encoded."""
+        self.change_us = self.row_us = 0
+        """When the last transaction with changes, with rows of a reset, was encoded; Unix microseconds, 0 for never."""
+        self.kafka_away = ""
+        """Why Kafka is not to be had at the moment."""
+        self._answered = -math.inf
+
+    def committed(self, tally: Tally, seconds: float) -> None:
+        """A transaction was committed."""
+        self.commits.add(seconds)
+        self.creates += tally.creates
+        self.updates += tally.updates
+        self.deletes += tally.deletes
+        self.rows += tally.rows
+        if tally.captured_us:
+            self.change_us = tally.encoded_us
+            self.behind_us = max(0, tally.encoded_us - tally.captured_us)
+        if tally.rows:
+            self.row_us = tally.encoded_us
+
+    @property
+    def changes(self) -> int:
+        """Changes written."""
+        return self.creates + self.updates + self.deletes
+
+    def kafka_answered(self, now: float) -> None:
+        """The brokers answered just now; `now` in seconds of a clock that never goes back."""
+        self._answered, self.kafka_away = now, ""
+
+    def kafka_problem(self, now: float) -> str | None:
+        """What is wrong with Kafka, or None."""
+        if self.kafka_away:
+            return f"Kafka does not answer: {self.kafka_away}"
+        if now - self._answered > ANSWER_SECONDS:
+            since = "yet" if math.isinf(self._answered) else f"for {now - self._answered:.0f} s"
+            return f"Kafka has not answered {since}"
+        return None

@@ -1,0 +1,29 @@
+"""Single-message transforms: the classes to build one's own on, and those that come along. See docs/transforms.md."""
+
+from __future__ import annotations
+
+from deelog_connector.transforms.builtin import (
+    Filter,
+    KeyMatches,
+    MaskField,
+    OperationIs,
+    ReplaceField,
+    TopicNameMatches,
+)
+from deelog_connector.transforms.record import Predicate, Record, Row, Transform, option
+from deelog_schemas.config.field import Type
+
+__all__ = [
+    "Filter",
+    "KeyMatches",
+    "MaskField",
+    "OperationIs",
+    "Predicate",
+    "Record",
+    "ReplaceField",
+    "Row",
+    "TopicNameMatches",
+    "Transform",
+    "Type",
+    "option",
+]

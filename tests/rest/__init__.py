@@ -1,0 +1,1 @@
+"""The REST API: against real nodes, and beside a real Kafka Connect."""
