@@ -13,7 +13,7 @@ from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Serializer, Values, encoded, keys_of, named
 from deelog_interceptors.cachetools.tape import Tape
 from deelog_schemas.keys import segment_of
-from deelog_schemas.operation import Operation, Reason
+from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
 
 SEGMENTS = 16
 
@@ -47,9 +47,11 @@ class Written:
         ts_us: int,
         existed: bool,
         before: bytes | None = None,
+        trace: Trace | None = None,
     ) -> Operation:
         self.last[segment] += 1
         operation = Operation(1, self.last[segment], reason, key, value, expires_at, ts_us, existed, before)
+        operation = operation if trace is None else TracedOperation.of(operation, trace)
         self.operations.append((segment, operation))
         state = self.states[segment]
         if reason == Reason.CLEAR:
@@ -92,14 +94,16 @@ class Attached:
         full_before: bool = False,
         unix_time: Callable[[Any], float] | None = None,
         room: Callable[[Any, int], None] | None = None,
+        trace: Callable[[], Trace | None] | None = None,
+        changes_only: bool = False,
     ) -> None:
         self.cache, self.core, self.tape = cache, Written(), Tape()
         self.tape.limit = 10**9
         self.plain = type(cache)
-        self.mirror = Mirror(SEGMENTS, full_before, unix_ms_of(cache, unix_time))
+        self.mirror = Mirror(SEGMENTS, full_before, unix_ms_of(cache, unix_time), changes_only)
         self.keys = keys_of(key_format, key_serializer)
         self.values = Values(value_format, None if value_serializer is None else named(value_serializer))
-        seam = Seam(self.tape, self.keys, self.values, max_entry_bytes, room or self._no_room)
+        seam = Seam(self.tape, self.keys, self.values, max_entry_bytes, room or self._no_room, trace)
         cache.__class__ = captured_class(self.plain, seam, expiry_of(cache))
 
     @staticmethod

@@ -14,10 +14,11 @@ import cachetools
 import pytest
 
 import deelog_interceptors.cachetools as deelog
-from deelog_connector.runtime import SupersededError
+from deelog_connector.runtime import SupersededError, TransformFailed
 from deelog_schemas.config import ConfigError
 from deelog_schemas.header import Kind
 from tests.cachetools_interceptor.reading import Topic, read
+from tests.connector.transforms_for_tests import BOMB, Bomb
 from tests.support.kafka import Broker
 
 SEGMENTS = 16
@@ -202,6 +203,29 @@ def test_the_older_of_two_with_one_node_id_fails_and_says_so(kafka: Broker, pref
             assert second.failure is None
     assert type(old) is cachetools.LRUCache
     assert told(kafka, prefix).entries == {"k": "new"}
+
+
+def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
+    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bomb, "armed", True)
+    fields = config(kafka, prefix) | {"transforms": "b", "transforms.b.type": f"{Bomb.__module__}.Bomb"}
+    cache: Any = cachetools.LRUCache(10)
+    with deelog.capture(cache, fields) as capture:
+        cache["good"] = "1"
+        ready(capture)
+        cache["bad"] = BOMB
+        until(lambda: capture.failure is not None)
+        assert isinstance(capture.failure, TransformFailed)
+        assert "transform b" in str(capture.failure)
+        cache["later"] = "1"  # the cache goes on without capture
+    assert told(kafka, prefix).entries == {"good": "1"}
+    with deelog.capture(cache, fields) as capture:
+        until(lambda: capture.failure is not None)  # a row of the first reset fails, too
+    monkeypatch.setattr(Bomb, "armed", False)
+    with deelog.capture(cache, fields):
+        pass
+    assert told(kafka, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
 
 
 def test_of_two_processes_on_one_cache_name_one_gives_up(kafka: Broker, prefix: str) -> None:

@@ -418,3 +418,29 @@ class TestSubclasses:
         told = attached.told()
         assert ("evict", "b") in told
         attached.check()
+
+
+def test_what_changes_nothing_is_no_operation_where_only_changes_are_wanted() -> None:
+    clock = Clock()
+    timed: Any = cachetools.TTLCache(10, ttl=5, timer=clock)
+    attached = Attached(timed, changes_only=True, unix_time=lambda moment: 1_000_000 + moment)
+    timed["a"] = "1"
+    timed["a"] = "1"
+    timed["b"] = "1"
+    timed["a"] = "2"
+    assert attached.told() == [("put", "a"), ("put", "b"), ("put", "a")]
+    clock.now = 1.0
+    timed["a"] = "2"  # lives on for longer: that is a change
+    timed["a"] = "2"
+    assert [o.expires_at for o in attached.drain()] == [1_000_006_000]
+    plain: Any = cachetools.LRUCache(2)
+    attached = Attached(plain, changes_only=True)
+    plain["a"], plain["b"], plain["a"], plain["c"] = "1", "2", "1", "3"  # the third is a use: b goes
+    assert attached.told() == [("put", "a"), ("put", "b"), ("evict", "b"), ("put", "c")]
+    del plain["a"]
+    plain["a"] = "1"
+    assert attached.told() == [("remove", "a"), ("put", "a")]
+    attached.check()
+    everything = Attached(cachetools.LRUCache(2))
+    everything.cache["a"] = everything.cache["a"] = "1"
+    assert everything.told() == [("put", "a"), ("put", "a")]

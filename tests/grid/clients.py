@@ -14,14 +14,17 @@ SEGMENTS = 32
 
 
 class Writer(threading.Thread):
-    """Counts up in its own keys and remembers what was acknowledged; an unacknowledged write is sent again."""
+    """Counts up in its own keys and remembers what was acknowledged; an unacknowledged write is sent again.
 
-    def __init__(self, grid: Grid, name: str, keys: int = 50) -> None:
+    `pause`: seconds between two writes.
+    """
+
+    def __init__(self, grid: Grid, name: str, keys: int = 50, pause: float = 0.0) -> None:
         super().__init__(name=name)
         self.acked: dict[str, int] = {}
         self.sent: dict[str, int] = {}
         self.errors = 0
-        self._grid, self._keys = grid, keys
+        self._grid, self._keys, self._pause = grid, keys, pause
         self._stop_flag = threading.Event()
 
     def run(self) -> None:
@@ -40,6 +43,7 @@ class Writer(threading.Thread):
                 else:
                     self.acked[key] = number
                     break
+            time.sleep(self._pause)
         client.close()
 
     def end(self) -> None:

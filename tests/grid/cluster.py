@@ -19,7 +19,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 _LINE = re.compile(r"deelog node (\S+) serves (\S+):(\d+) peers (\S+)")
 
 T = TypeVar("T")

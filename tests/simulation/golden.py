@@ -38,7 +38,7 @@ _MEMBER: Final = re.compile(r"<(n\d+)@(\d+)>")
 _EPOCH: Final = re.compile(r"\{(\d+)\}")
 _CODEC: Final = JsonCodec(CHANGES, "grid", "p", "c")
 _OF_KEYS: Final = ("put", "del", "get", "refuse", "allow")
-_SEGMENT_AT: Final = {"clear": 0, "signal": 0, "overflow": 1, "let": 2}
+_SEGMENT_AT: Final = {"clear": 0, "signal": 0, "snapshot": 0, "overflow": 1, "let": 2}
 
 
 @dataclass
@@ -133,6 +133,8 @@ class Teller(Judge):
             what = f"ends it {at}, entries: {control['count']}"
         elif header.kind in (Kind.CLAIM, Kind.ACTIVE):
             what = {Kind.CLAIM: "claims", Kind.ACTIVE: "is active in"}[header.kind] + f" {{{control['epoch']}}}"
+        elif header.kind is Kind.SKIPPED:
+            what = f"skips {control['first']} to {at}"
         elif header.kind is Kind.RELEASE:
             what = f"releases {at}"
         else:

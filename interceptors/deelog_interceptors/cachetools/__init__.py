@@ -9,10 +9,12 @@
 
 The way of a change: `intercept` (a class for the one cache, whose writes are checked and noted), `serialize` (what is
 kept of keys and values), `tape` (one queue), `mirror` (positions, op log, and what a reset reads), `runner` (the
-connector in its thread). Names are absolute everywhere: `import cachetools` is the library.
+connector on the loop of its `host`). `captures` has several of them. Names are absolute everywhere: `import cachetools`
+is the library.
 """
 
 from deelog_interceptors.cachetools.capture import Capture, capture
+from deelog_interceptors.cachetools.captures import Captures
 from deelog_interceptors.cachetools.errors import CaptureFailed, EntryTooLarge, NotCapturable
 
-__all__ = ["Capture", "CaptureFailed", "EntryTooLarge", "NotCapturable", "capture"]
+__all__ = ["Capture", "CaptureFailed", "Captures", "EntryTooLarge", "NotCapturable", "capture"]

@@ -23,12 +23,14 @@ import cachetools
 from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
+from deelog_interceptors.cachetools.host import Host, close_all, forget_all
 from deelog_interceptors.cachetools.intercept import AnyCache, Seam, captured_class, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
 from deelog_interceptors.cachetools.tape import Tape
 from deelog_schemas.config import Config, ConfigError, FieldError, load, parse
+from deelog_schemas.operation import Trace
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
 _live: weakref.WeakSet[Capture] = weakref.WeakSet()
@@ -46,8 +48,10 @@ def capture(
     unix_time: Callable[[Any], float] | None = None,
     on_failure: Literal["continue", "raise"] = "continue",
     start_timeout: float = 60.0,
+    host: Host | None = None,
 ) -> Capture:
-    """Captures every change of `cache` from now on; what it holds already is sent first.
+    """Captures every change of `cache` from now on; what it holds already is sent first. For several caches see
+    `Captures`, which gives them one `host`; else the capture has one of its own.
 
     `cache` is any cache of cachetools or a subclass; it stays the object it is. `config` is a file, a map, or a
     `Config`; `bootstrap.servers`, `topic.prefix`, `cache.name` and `node.id` are required.
@@ -82,9 +86,15 @@ def capture(
         settings["cache.value.format"], named(value_serializer) if value_serializer is not None else None
     )  # fmt: skip
     keys = keys_of(settings["cache.key.format"], key_serializer)
-    mirror = Mirror(settings["segment.count"], settings["before.image"] == "full", unix_ms_of(cache, unix_time))
-    made = Capture(cache, settings, mirror, on_failure)
-    seam = Seam(made._tape, keys, values, settings["max.entry.bytes"], made.make_room)
+    mirror = Mirror(
+        settings["segment.count"],
+        settings["before.image"] == "full",
+        unix_ms_of(cache, unix_time),
+        settings["skip.messages.without.change"],
+    )
+    traces = _traces() if settings["tracing.headers.enabled"] else None
+    made = Capture(cache, settings, mirror, on_failure, host)
+    seam = Seam(made._tape, keys, values, settings["max.entry.bytes"], made.make_room, traces)
     made.start(seam, nullcontext() if lock is None else lock, start_timeout)
     if lock is not None and expiry_interval is not None and timed(type(cache)):
         made.start_timer(lock, expiry_interval)
@@ -96,26 +106,37 @@ def _settings(config: str | Path | Mapping[str, Any] | Config) -> Config:
         settings = config
     else:
         settings = load(config) if isinstance(config, str | Path) else parse(config)
-    name = settings["cache.name"]
-    if not settings.captures(name):
-        problem = "is not captured: cache.include.list or cache.exclude.list leaves it out"
-        raise ConfigError([FieldError("cache.name", problem, repr(name))])
+    settings.must_capture()
     return settings
+
+
+def _traces() -> Callable[[], Trace | None]:
+    try:
+        from deelog_interceptors.cachetools.tracing import Traces
+    except ModuleNotFoundError as error:
+        problem = (
+            f"needs OpenTelemetry's API, and {error.name} is not installed: pip install 'deelog[otel]', or set false"
+        )
+        raise ConfigError([FieldError("tracing.headers.enabled", problem, "true")]) from error
+    return Traces()
 
 
 class Capture:
     """A cache that is being captured. Made by `capture()`; also a context manager."""
 
-    def __init__(self, cache: AnyCache, config: Config, mirror: Mirror, on_failure: str) -> None:
+    def __init__(self, cache: AnyCache, config: Config, mirror: Mirror, on_failure: str, host: Host | None) -> None:
         self.cache = cache
         self._tape = Tape()
         self._plain = type(cache)
         self._mirror = mirror
         self._raise = on_failure == "raise"
         self._failure: BaseException | None = None
-        self._name = config["cache.name"]
+        self._name: str = config["cache.name"]
+        self.topic = config.topics.changes
+        """Its change topic."""
         self._timer: ExpiryTimer | None = None
-        self._runner = Runner(config, mirror, self._tape, self._failed)
+        self._host, self._owns_host = host or Host(config), host is None
+        self._runner = Runner(config, mirror, self._tape, self._failed, self._detach, self._host)
         self._closing = threading.Lock()
         self._closed = False
 
@@ -128,6 +149,11 @@ class Capture:
     def stats(self) -> Stats:
         """The connector's counters."""
         return self._runner.stats
+
+    @property
+    def name(self) -> str:
+        """`cache.name`."""
+        return self._name
 
     @property
     def pending(self) -> int:
@@ -150,7 +176,7 @@ class Capture:
                 _captured_classes.add(made)
                 self.cache.__class__ = made
         except BaseException:
-            self._runner.stop(timeout)
+            self._end(timeout)
             raise
         self._runner.begin()
         _live.add(self)
@@ -188,12 +214,17 @@ class Capture:
             if self._timer is not None:
                 self._timer.stop()
             self._detach()
-            self._runner.stop(timeout)
+            self._end(timeout)
             _live.discard(self)
         error = self._runner.stop_error
         if error is not None and self._failure is None:
             self._failure = error
             raise error if isinstance(error, CaptureFailed) else _failed(self._name, error)
+
+    def _end(self, timeout: float) -> None:
+        self._runner.stop(timeout)
+        if self._owns_host:
+            self._host.close()
 
     def __enter__(self) -> Capture:
         return self
@@ -233,6 +264,7 @@ def _close_all() -> None:
             one.close()
         except CaptureFailed as error:
             _LOG.error("at exit: %s", error)
+    close_all()
 
 
 def _forget_all() -> None:
@@ -240,6 +272,7 @@ def _forget_all() -> None:
     for one in list(_live):
         one._detach()
     _live.clear()
+    forget_all()
 
 
 # Before the interpreter joins its threads and shuts the executors down that the connector needs to write its last

@@ -32,7 +32,7 @@ import cachetools
 from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
 from deelog_interceptors.cachetools.serialize import Keys, PlainKeys, Raw, Values
 from deelog_interceptors.cachetools.tape import Tape, charge
-from deelog_schemas.operation import OVERHEAD, Reason
+from deelog_schemas.operation import OVERHEAD, Reason, Trace
 
 AnyCache = cachetools.Cache[Any, Any]
 _PUT, _EVICT, _EXPIRE, _REMOVE = Reason.PUT, Reason.EVICT, Reason.EXPIRE, Reason.REMOVE
@@ -56,6 +56,8 @@ class Seam:
     max_entry_bytes: int
     make_room: Callable[[Raw, int], None]
     """Returns when the op log has room for the key's operation of so many bytes, or raises: the write fails."""
+    trace: Callable[[], Trace | None] | None = None
+    """Gives the trace context of whoever writes now; None where nobody wants it."""
 
     def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
         """Raw key and value of a write to come, checked; raises before anything changed."""
@@ -67,15 +69,17 @@ class Seam:
     def put(self, key: Any, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
         """Notes an entry that now stands in the cache."""
         self.keys.stored(key, raw_key)
-        self.tape.queue.append((_PUT, raw_key, raw_value, expires, time.time()))
-        self.tape.taken += charge(raw_key, raw_value)
+        trace = None if self.trace is None else self.trace()
+        self.tape.queue.append((_PUT, raw_key, raw_value, expires, time.time(), trace))
+        self.tape.taken += charge(raw_key, raw_value, trace)
 
     def gone(self, key: Any, reason: Reason) -> None:
         """Notes that the cache no longer has `key`, or never had: never fails, never waits."""
         raw_key = self.keys.gone(key)
         if raw_key is not None:
-            self.tape.queue.append((reason, raw_key, None, None, time.time()))
-            self.tape.taken += charge(raw_key, None)
+            trace = None if self.trace is None else self.trace()
+            self.tape.queue.append((reason, raw_key, None, None, time.time(), trace))
+            self.tape.taken += charge(raw_key, None, trace)
 
 
 def too_large(raw_key: Raw, raw_value: Raw, limit: int) -> EntryTooLarge:
@@ -89,7 +93,7 @@ def captured_class(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache,
     `expiry` gives the moment, in the cache's own time, at which an entry expires; None where entries do not.
     """
     as_is = isinstance(seam.keys, PlainKeys) and seam.values.plain
-    if expiry is None and as_is and own(base, "__setitem__"):
+    if expiry is None and as_is and own(base, "__setitem__") and seam.trace is None:
         setitem = _short_setitem(base, seam)
     else:
         setitem = _setitem(base, seam, expiry)
@@ -161,15 +165,15 @@ def _short_setitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
             base_setitem(self, key, value)
         finally:
             tape.writing = writing
-        append((_PUT, raw_key, raw_value, None, now()))
+        append((_PUT, raw_key, raw_value, None, now(), None))
         tape.taken += size
 
     return __setitem__
 
 
 def _text_keys(seam: Seam) -> Any:
-    """`str` where an ASCII key is its own raw key, else what no key's type is."""
-    return str if isinstance(seam.keys, PlainKeys) and seam.keys.text else None
+    """`str` where an ASCII key is its own raw key and no trace is asked for, else what no key's type is."""
+    return str if isinstance(seam.keys, PlainKeys) and seam.keys.text and seam.trace is None else None
 
 
 def _setitem(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> Callable[..., None]:
@@ -222,7 +226,7 @@ def _delitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
         if not trusted and _holds(self, key):
             return
         if type(key) is key_type and key.isascii():  # `gone()` for the common key: every eviction comes this way
-            append((tape.removing, key, None, None, now()))
+            append((tape.removing, key, None, None, now(), None))
             tape.taken += OVERHEAD + len(key)
         else:
             gone(key, tape.removing)
@@ -282,7 +286,7 @@ def _clear(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
                     seam.gone(key, _REMOVE)
         else:
             seam.keys.cleared()
-            seam.tape.queue.append((Reason.CLEAR, "", None, None, time.time()))
+            seam.tape.queue.append((Reason.CLEAR, "", None, None, time.time(), None))
             seam.tape.taken += charge("", None)
 
     return clear

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_interceptors.cachetools.tape import Tape, charge
 from deelog_schemas.keys import segment_of
-from deelog_schemas.operation import Entry, Operation, Reason
+from deelog_schemas.operation import Entry, Operation, Reason, Trace
 
 _PUT, _CLEAR = Reason.PUT, Reason.CLEAR
 
@@ -38,6 +38,7 @@ class Appender(Protocol):
         ts_us: int,
         existed: bool,
         before: bytes | None = None,
+        trace: Trace | None = None,
     ) -> Operation: ...
 
     def acked(self, segment: int, sequence: int) -> None: ...
@@ -47,10 +48,13 @@ class Mirror:
     """One thread's: whoever drains also reads.
 
     `unix_ms` turns an expiry in the cache's own time into Unix milliseconds, or None where that cannot be known.
+    `changes_only`: a write that changes neither value nor expiry is no operation.
     """
 
-    def __init__(self, segments: int, full_before: bool, unix_ms: Callable[[Any], int | None]) -> None:
-        self._segments = segments
+    def __init__(
+        self, segments: int, full_before: bool, unix_ms: Callable[[Any], int | None], changes_only: bool = False
+    ) -> None:
+        self._segments, self._changes_only = segments, changes_only
         self._full_before = full_before
         self._unix_ms = unix_ms
         self._values: list[dict[Raw, Raw]] = [{} for _ in range(segments)]
@@ -86,8 +90,8 @@ class Mirror:
         last: dict[int, int] = {}
         count = min(limit, len(tape.queue))
         for _ in range(count):
-            reason, raw_key, raw_value, expires, at = popleft()
-            self.drained += charge(raw_key, raw_value)
+            reason, raw_key, raw_value, expires, at, trace = popleft()
+            self.drained += charge(raw_key, raw_value, trace)
             ts_us = int(at * 1_000_000)
             if reason is _CLEAR:
                 last |= self._clear(core, ts_us)
@@ -98,9 +102,11 @@ class Mirror:
             before = values.get(raw_key)
             if raw_value is None and before is None:
                 continue  # what was not there is not gone
+            if self._changes_only and raw_value == before and self._expiries.get(raw_key) == self._moment(expires):
+                continue
             value, expires_at = self._take(values, raw_key, raw_value, expires)
             image = encoded(before) if self._full_before and before is not None else None
-            operation = core.append(segment, reason, key, value, expires_at, ts_us, before is not None, image)
+            operation = core.append(segment, reason, key, value, expires_at, ts_us, before is not None, image, trace)
             last[segment] = operation.sequence
         for segment, sequence in last.items():
             core.acked(segment, sequence)
@@ -117,12 +123,15 @@ class Mirror:
         return encoded(raw_value), self._expires(raw_key, expires)
 
     def _expires(self, raw_key: Raw, expires: Any) -> int | None:
-        expires_at = None if expires is None else self._unix_ms(expires)
+        expires_at = self._moment(expires)
         if expires_at is not None:
             self._expiries[raw_key] = expires_at
         elif self._expiries:
             self._expiries.pop(raw_key, None)
         return expires_at
+
+    def _moment(self, expires: Any) -> int | None:
+        return None if expires is None else self._unix_ms(expires)
 
     def _clear(self, core: Appender, ts_us: int) -> dict[int, int]:
         """One operation for each segment that has entries; returns their sequences."""

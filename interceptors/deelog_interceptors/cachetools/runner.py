@@ -1,8 +1,7 @@
-"""The connector of one captured cache, in a thread of its own with an event loop of its own.
+"""The connector of one captured cache, on the loop of its host.
 
-Weighed: a task in the user's event loop (many programs have none, and a slow one would hold up the transactions), a
-process of its own (every value would be copied into it), and a thread. The thread looks at the queue on a fixed tick
-instead of being woken: waking a loop costs the writer some 5 µs, and a transaction waits `commit.interval.ms` anyhow.
+It looks at the queue on a fixed tick instead of being woken: waking a loop costs the writer some 5 µs, and a
+transaction waits `commit.interval.ms` anyhow.
 
 A cache of one process owns all segments (protocol.md section 7, last lines): the epoch is one above the highest
 claim, every segment is reset once at the start, since a cache that came back is a changed cache, and what has a
@@ -20,7 +19,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from deelog_connector.runtime import Connector, Stats
+from deelog_connector.runtime.serving import Served
 from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.host import Host
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_interceptors.cachetools.tape import Tape
@@ -37,14 +38,23 @@ _SETTLED_SECONDS: Final = 60.0
 
 
 class Runner:
-    """Runs the connector until `stop()`, or until it fails and `failed` is called, once.
-
-    Its thread is no daemon: the interpreter waits for the transaction under way. `capture.py` stops it before an exit.
+    """Runs the connector until `stop()`, or until it fails and `failed` is called, once; or until a snapshot was all
+    that was asked for, and `finished` was called.
     """
 
-    def __init__(self, config: Config, mirror: Mirror, tape: Tape, failed: Callable[[BaseException], None]) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"deelog-{config['cache.name']}")
+    def __init__(
+        self,
+        config: Config,
+        mirror: Mirror,
+        tape: Tape,
+        failed: Callable[[BaseException], None],
+        finished: Callable[[], None],
+        host: Host,
+    ) -> None:
+        self._host = host
+        self._work: concurrent.futures.Future[None] | None = None
         self._config, self._mirror, self._tape, self._failed = config, mirror, tape, failed
+        self._finished = finished
         self._tick = min(0.02, max(0.001, config["commit.interval.ms"] / 5000))
         self._max_block = config["max.block.ms"] / 1000
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -52,12 +62,13 @@ class Runner:
         self._stop_seconds = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connector: Connector | None = None
+        self._served: Served | None = None
         self._reported = False
         self.stop_error: BaseException | None = None
 
     def start(self, seconds: float) -> None:
         """Returns once the connector has read what it needs; raises what kept it from it, `TimeoutError` at last."""
-        self._thread.start()
+        self._work = self._host.spawn(self._run())
         self._started.result(seconds)
 
     @property
@@ -71,15 +82,19 @@ class Runner:
         self._begin.set()
 
     def stop(self, seconds: float) -> None:
-        """Writes what was captured, releases the segments, and ends the thread; at most `seconds`, or `stop_error`."""
+        """Writes what was captured and releases the segments; at most `seconds`, or `stop_error`."""
         self._stop_seconds = seconds
         self._stop.set()
-        self._thread.join()
+        if self._work is not None:
+            self._work.result()
+            self._host.spawn(self._host.leave(self._config["cache.name"])).result()
+        if self._served is not None:
+            self._served.close()
 
     def make_room(self, raw_key: Raw, size: int) -> None:
         """Called by a writer, under the user's lock: waits as `oplog.overflow` says, `max.block.ms` and a bit."""
-        loop = self._loop
-        if loop is None or not self._thread.is_alive():
+        loop, work = self._loop, self._work
+        if loop is None or work is None or work.done():
             return
         segment = segment_of(encoded(raw_key), self._config["segment.count"])
         waiting = asyncio.run_coroutine_threadsafe(self._make_room(segment, size), loop)
@@ -95,11 +110,11 @@ class Runner:
         await self._connector.make_room(segment, size)
         self._publish()
 
-    # -- in the thread --------------------------------------------------------------------------------------------
+    # -- on the loop ----------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    async def _run(self) -> None:
         try:
-            asyncio.run(self._main())
+            await self._main()
         except Exception as error:  # noqa: BLE001 - handed on: to whoever starts, stops, or asks for `failure`
             self._report(error)
 
@@ -118,7 +133,10 @@ class Runner:
         side = Side(self._mirror)
         connector = self._connector = Connector(self._config, member, side, connector_name="cachetools")
         side.acked = connector.core.acked
+        cache = self._config["cache.name"]
         try:
+            await self._host.join(cache, connector)
+            self._served = Served(self._config, {cache: connector})
             await self._start(connector)
             self._started.set_result(None)
             await self._until(self._begin)
@@ -153,6 +171,10 @@ class Runner:
             if side.lost:
                 await self._take_back(side)
             self._raise_failure()
+            if self._connector is not None and self._connector.finished.done():
+                self._stop_seconds = _SETTLED_SECONDS
+                self._finished()
+                return
             # Each pass over the selector lets go of the interpreter lock: writers wait for one slice at most.
             await asyncio.sleep(0 if drained else self._tick)
 
@@ -161,18 +183,19 @@ class Runner:
             await connector.stop(release=False)
             return
         self._drain_all()
-        connector.wake()
+        connector.resume()  # a stop writes what was captured, whoever paused it
         core, segments = connector.core, range(self._config["segment.count"])
         until, late = time.monotonic() + self._stop_seconds, False
         while any(core.phase(s) != "writing" for s in segments) or core.unwritten():
             late = time.monotonic() > until
-            if late or connector.failure.done() or connector.stats.stopped:
+            if late or connector.failure.done() or connector.halted or connector.stats.stopped:
                 break
             await asyncio.sleep(self._tick)
         await connector.stop(release=not late)
         left, stopped = [s for s in segments if core.phase(s) != "released"], connector.stats.stopped
         if left:
             why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
+            why = f"; {connector.halted}" if connector.halted else why
             raise CaptureFailed(
                 f"{len(left)} of {len(segments)} segments could not be written to their end within "
                 f"{self._stop_seconds:g} s; the next start repairs them by a reset{why}"
@@ -206,6 +229,8 @@ class Runner:
 
     def _raise_failure(self) -> None:
         assert self._connector is not None
+        if self._connector.halted is not None:  # this process is the cache's only owner: nobody else will mend it
+            raise self._connector.halted
         failure = self._connector.failure
         if failure.done() and not failure.cancelled():
             failure.result()

@@ -19,15 +19,17 @@ from collections import deque
 from typing import Any
 
 from deelog_interceptors.cachetools.serialize import Raw
-from deelog_schemas.operation import OVERHEAD, Reason
+from deelog_schemas.operation import OVERHEAD, Reason, Trace, trace_size
 
-Change = tuple[Reason, Raw, Raw | None, Any, float]
-"""Reason, raw key, raw value (None: gone), the entry's expiry in the cache's own time or None, Unix seconds."""
+Change = tuple[Reason, Raw, Raw | None, Any, float, Trace | None]
+"""Reason, raw key, raw value (None: gone), the entry's expiry in the cache's own time or None, Unix seconds, and the
+trace context of the write where one is wanted and there is one."""
 
 
-def charge(raw_key: Raw, raw_value: Raw | None) -> int:
+def charge(raw_key: Raw, raw_value: Raw | None, trace: Trace | None = None) -> int:
     """What a change takes of the room, in bytes; the `Operation.size` that it will have (without `before`)."""
-    return OVERHEAD + len(raw_key) + (0 if raw_value is None else len(raw_value))
+    size = OVERHEAD + len(raw_key) + (0 if raw_value is None else len(raw_value))
+    return size if trace is None else size + trace_size(trace)
 
 
 class Tape:

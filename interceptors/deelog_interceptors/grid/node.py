@@ -14,7 +14,8 @@ from typing import Any, Final
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from deelog_connector.kafka import group
-from deelog_connector.runtime import Connector
+from deelog_connector.runtime import Connector, Lifecycle
+from deelog_connector.runtime.serving import Served
 from deelog_interceptors.grid import server, strings, topology
 from deelog_interceptors.grid.backup import Backup
 from deelog_interceptors.grid.commands import Dispatcher
@@ -32,6 +33,7 @@ from deelog_interceptors.grid.segment import Role, Segment
 from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
 from deelog_interceptors.grid.store import Store, now_ms
 from deelog_interceptors.grid.view import Member, View
+from deelog_interceptors.grid.watched import Watched
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
@@ -65,6 +67,8 @@ class Node:
         self._config = config
         self._links: dict[str, Link] = {}
         self.connector = Connector(config, self.member, self, connector_name="grid")
+        self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
+        self.watched = Watched(self, config["topic.prefix"], config["cache.name"], self._leased)
         core = self.connector.core
         self._lease = Lease(settings.lease)
         self.replicator = Replicator(
@@ -87,6 +91,7 @@ class Node:
             lapse=settings.lapse,
             floor=core.highest_claim,
             on_error=self.failed,
+            on_refused=self._refused,
         )
         self.dispatcher = Dispatcher(self)
         self.clients = Clients(self.dispatcher, settings.max_entry_bytes, MAX_CONNECTIONS)
@@ -101,6 +106,7 @@ class Node:
         self._turned = 0.0
         """When this process last ran."""
         self._lease_renewed: asyncio.Future[None] = self._loop.create_future()
+        self._served: Served | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +124,7 @@ class Node:
 
     async def start(self) -> None:
         """Returns once a view names this member. Raises `DeelogError` with one line that says what is in the way."""
+        self._served = Served(self._config, self.lifecycle.connectors, [self.watched])
         await self._listen()
         self.connector.failure.add_done_callback(self._connector_failed)
         await self.connector.start()
@@ -150,6 +157,7 @@ class Node:
         """Controlled shutdown: the segments are released and elected away, or released; then everything is closed."""
         if not self.failure.done():
             self.leaving = True
+            self.connector.resume()  # a release is written, whoever paused it
             self._beat_soon()
             try:
                 async with asyncio.timeout(LEAVE_SECONDS):
@@ -179,7 +187,7 @@ class Node:
 
     async def abort(self) -> None:
         """Closes everything without releasing anything: after a failed start."""
-        self._connector_failure_seen()
+        self._failure_seen()
         await self.connector.stop(release=False)
         await self._close()
 
@@ -199,6 +207,8 @@ class Node:
             self._server.close()
         for connection in list(self.clients.open):
             connection.abort()
+        if self._served is not None:
+            await asyncio.to_thread(self._served.close)  # it may be waiting for an answer of this loop
 
     async def _or_failure(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -221,6 +231,13 @@ class Node:
         if not self.failure.done():
             self.failure.set_exception(_as_deelog_error(error))
 
+    def _refused(self, error: Exception) -> None:
+        """A right is missing: ends a node that only starts. One that holds entries keeps them, and says so."""
+        if self.member in self.view.members:
+            log.error("%s", error)
+        else:
+            self.failed(error)
+
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -230,9 +247,10 @@ class Node:
         if not failure.cancelled() and (error := failure.exception()) is not None:
             self.failed(error)
 
-    def _connector_failure_seen(self) -> None:
-        if self.connector.failure.done() and not self.connector.failure.cancelled():
-            self.connector.failure.exception()
+    def _failure_seen(self) -> None:
+        for failure in (self.failure, self.connector.failure):
+            if failure.done() and not failure.cancelled():
+                failure.exception()
 
     # -- topology ---------------------------------------------------------------------------------------------------
 
@@ -255,9 +273,12 @@ class Node:
         self._dial()
         self._roles.apply(view)
         self._expire_at(0.0)
+        self._roles_changed()
+        self._beat_soon()
+
+    def _roles_changed(self) -> None:
         changed, self._role_changed = self._role_changed, self._loop.create_future()
         changed.set_result(None)
-        self._beat_soon()
 
     def _dial(self) -> None:
         """A link to each other member of the view, and to the controller."""
@@ -284,6 +305,8 @@ class Node:
             lacking = [s for s in self.store.segments if s.role is Role.PRIMARY and len(s.sessions) < len(s.members)]
             if lacking:
                 self.replicator.follow(lacking, self.view.topology_id)
+            if self._roles.give_away():
+                self._roles_changed()
             await asyncio.sleep(self.settings.failure_timeout / 5)
 
     def _beat(self) -> None:
@@ -317,7 +340,7 @@ class Node:
             self.replicator.renewed()
 
     def _notice_pause(self, now: float) -> None:
-        if now - self._turned > self.settings.failure_timeout:
+        if self._tasks and now - self._turned > self.settings.failure_timeout:  # it may start as slowly as it likes
             log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
             self._office.doubt()
         self._turned = now

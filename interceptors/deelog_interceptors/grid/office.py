@@ -47,6 +47,7 @@ class Office:
         lapse: float,
         floor: Callable[[], int],
         on_error: Callable[[BaseException], None],
+        on_refused: Callable[[Exception], None],
     ) -> None:
         self.views = self.deaths = self.terms = 0
         self.detection_ms: deque[float] = deque(maxlen=1000)
@@ -55,7 +56,7 @@ class Office:
         self._copies, self._unclean, self._floor = copies, unclean, floor
         self._timeout, self._lapse = timeout, lapse
         self._on_error = on_error
-        self._seat = group.ControllerSeat(config, asyncio.get_running_loop(), self._seated, member)
+        self._seat = group.ControllerSeat(config, asyncio.get_running_loop(), self._seated, on_refused, member)
         self._task: asyncio.Task[None] | None = None
         self._event = asyncio.Event()
         self._book: Attendance | None = None

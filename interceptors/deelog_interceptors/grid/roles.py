@@ -59,10 +59,7 @@ class Roles:
         primaries = [segment for segment in self._store.segments if segment.role is Role.PRIMARY]
         self._replicator.follow(primaries, view.topology_id)
         self._backup.view_applied(view.topology_id)
-        for segment in primaries:
-            if view.rows[segment.number].target is not None:
-                segment.releasing = True
-                self.level_reached(segment)
+        self.give_away()
         self._wake()
         self.apply_ms = (time.perf_counter() - started) * 1000
 
@@ -132,6 +129,25 @@ class Roles:
         self._store.drop(segment)
 
     # -- giving a segment away --------------------------------------------------------------------------------------
+
+    def give_away(self) -> bool:
+        """Begins to release what the view moves elsewhere; called again and again, for the connector may be paused.
+
+        It writes no release then, and a segment that waits for one takes no writes: such a release is taken back until
+        the connector goes on. Returns whether one was, so that blocked writes try again.
+        """
+        taken_back = False
+        rows = self._view.rows if self._view is not None else ()
+        for segment, row in zip(self._store.segments, rows, strict=False):
+            if segment.role is not Role.PRIMARY or row.target is None or segment.released:
+                continue
+            if not self._core.paused:
+                segment.releasing = True
+                self.level_reached(segment)
+            elif self._core.paused and segment.releasing and self._core.keep(segment.number):
+                segment.releasing = segment.release_begun = False
+                taken_back = True
+        return taken_back
 
     def level_reached(self, segment: Segment) -> None:
         """A segment that is to be released is, once all of it is acknowledged."""

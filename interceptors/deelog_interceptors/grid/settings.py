@@ -36,6 +36,7 @@ class Settings:
     capacity: int
     acks_all: bool
     before_full: bool
+    changes_only: bool
     text_keys: bool
     text_values: bool
     max_entry_bytes: int
@@ -58,6 +59,9 @@ class Settings:
         if advertised in ("0.0.0.0", "::"):
             problem = "is needed where a listener names all interfaces: the name by which others reach this node"
             raise ConfigError([FieldError("cache.advertised.host", problem)])
+        if config["tracing.headers.enabled"]:
+            problem = "must be false on a grid node: the Redis protocol has no place for a client's trace context"
+            raise ConfigError([FieldError("tracing.headers.enabled", problem, "true")])
         timeouts = (config["cache.controller.session.timeout.ms"] / 1000, config["cache.failure.timeout.ms"] / 1000)
         return cls(
             cluster=config.topics.changes,
@@ -68,6 +72,7 @@ class Settings:
             capacity=max(1, config["cache.max.entries"] // config["segment.count"]),
             acks_all=config["cache.acks"] == "all",
             before_full=config["before.image"] == "full",
+            changes_only=config["skip.messages.without.change"],
             text_keys=config["cache.key.format"] != "bytes",
             text_values=config["cache.value.format"] != "bytes",
             max_entry_bytes=config["max.entry.bytes"],

@@ -76,10 +76,16 @@ class Store:
     # -- writing, on a primary --------------------------------------------------------------------------------------
 
     def put(self, segment: Segment, key: bytes, value: bytes, expires_at: int | None) -> int:
-        """Sets an entry; returns the operation's sequence. What the policy evicts for it is captured before it."""
+        """Sets an entry; returns the operation's sequence. What the policy evicts for it is captured before it.
+
+        With `skip.messages.without.change`, what changes nothing is a use of the entry and no operation: there is
+        nothing to replicate. The sequence is then the segment's last one: the entry rests on it, or on one before.
+        """
         data: EvictingCache = segment.data  # type: ignore[assignment]  # a primary's is one
         before = peek(data, key)
         data[key] = (value, expires_at)
+        if before == (value, expires_at) and self.settings.changes_only:
+            return segment.last
         if data.evicted:
             self._evictions(segment)
         if expires_at is not None:

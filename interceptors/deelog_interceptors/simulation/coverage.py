@@ -29,6 +29,8 @@ REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
     ("record TOMBSTONE", 100, ANY),
     ("reset initial", 100, ANY),
     ("reset clear", 100, ANY),
+    ("taken back", 100, ANY),
+    ("reset interval", 100, ANY),
     ("takeovers", 100, ANY),
     ("other owners", 100, ("crash", "pause", "network", "leave")),
     ("controllers", 100, ANY),
@@ -55,6 +57,9 @@ REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
     ("coalesced", 20_000, ("oplog",)),
     ("reset signal", 100, ("oplog",)),
     ("record RELEASE", 100, ("leave",)),
+    ("snapshots", 100, ANY),
+    ("snapshot rows", 100, ANY),
+    ("snapshots begun again", 100, ("crash", "pause", "network")),
     ("reset open_reset", 3000, ("crash", "pause", "network")),
     ("reset hole", 10_000, ("pause",)),
 )

@@ -2,13 +2,15 @@
 
 The parts, by the names that a violation carries: `fenced` (nobody but the last ACTIVE's member writes), `gap` (the
 sequence of a segment has no hole outside a reset), `twice` (no position is committed twice), `digest` (a reset is
-what it says), `written` (a node believes written only what stands there), `lost` (an acknowledged write is in the
+what it says), `row` (a row of an incremental snapshot says what the topic says at its place, and a whole one all of
+it), `written` (a node believes written only what stands there), `lost` (an acknowledged write is in the
 topic, or covered by a reset whose owners had all died), `phantom` (no value of a write that failed is the last one),
 `repaired` (each loss that was put in was followed by a reset), `vouch` (a node has every operation of which it says
 so), `state` (owners with the same history hold the same entries; what is derived is what the last ACTIVE's member
-holds, whenever all of that is written), `limit` (no op log beyond its bound), `equal` and
-`alive` (once faults end: derived equals cached, on every owner, in time), `broken` (an assertion or exception), and
-`expected` (a count that the script names is not what it must be).
+holds, whenever all of that is written), `stock` (where resets take back, a consumer that knows nothing of them holds
+the same), `limit` (no op log beyond its bound), `equal` and `alive` (once faults end: derived equals cached, on every
+owner, in time), `broken` (an assertion or exception), and `expected` (a count that the script names is not what it
+must be).
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from deelog_connector.kafka.client import InRecord
 from deelog_interceptors.grid.segment import Role, Segment
 from deelog_interceptors.grid.view import View
 from deelog_interceptors.simulation.kafka import CHANGES, Log
+from deelog_interceptors.simulation.skips import BY_VALUE, captured, told
+from deelog_interceptors.simulation.stock import StockConsumer
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
@@ -39,8 +43,8 @@ if TYPE_CHECKING:
 
 MAX_TRACE = 100_000
 
-_TELLING: Final = frozenset({Kind.CHANGE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END})
-"""Records that tell of entries."""
+_TELLING: Final = frozenset({Kind.CHANGE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.SKIPPED})
+"""Records that tell of entries, or that nothing is to be told of some."""
 
 
 class Violation(Exception):
@@ -70,8 +74,13 @@ class Seen:
     reader: SegmentReader
     active: tuple[int, int] = (0, 0)
     """Epoch and node number of the ACTIVE of the highest epoch; a fenced node's late one ends nothing."""
+    stock: StockConsumer = field(default_factory=StockConsumer)
     positions: set[tuple[int, int]] = field(default_factory=set)
-    """Of committed changes and ends."""
+    """Of committed changes and ends, and of what was skipped."""
+    skipped: tuple[int, int] = (0, 0)
+    """The highest position that was skipped."""
+    told_at: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """By key, the position of the record that told its value last."""
     damaged: bool = False
     """Records of it were lost on purpose: nothing holds until the next reset ends, behind the offset `mended_from`."""
     mended_from: int = -1
@@ -80,6 +89,14 @@ class Seen:
     lost_at: float = -1.0
     lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
     """When, and which positions: of a change, or (0, 0) for what belongs to a reset."""
+    row: tuple[int, int] = (0, 0)
+    """Position of the last row of an incremental snapshot."""
+    asked: int = 0
+    """Incremental snapshots that were asked for; `begun`: how many had been when the last one began."""
+    begun: int = 0
+    resent: dict[bytes, Entry] | None = None
+    """What a stock reader holds that came when the last one began. `whole`: it was done since."""
+    whole: bool = False
 
 
 class Judge:
@@ -199,14 +216,20 @@ class Judge:
         if header.kind is Kind.ACTIVE:
             self.counts["other owners"] += bool(seen.active[0]) and header.node != seen.active[1]
             seen.active = max(seen.active, _active(record))
-        if header.kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.RELEASE):
+        if header.kind not in (Kind.CLAIM, Kind.ACTIVE):
             self._place(record, seen)
+        seen.stock.apply(raw.key, raw.value)
+        self.counts["taken back"] += header.kind is Kind.TOMBSTONE and raw.value is not None
         resets, repeats = len(seen.reader.resets), seen.reader.repeats
         seen.reader.apply(record, self._entry)
+        self._resent(record, seen)
         if seen.reader.repeats > repeats and not seen.damaged and not self._again:
             self.fail("twice", f"segment {header.segment}: @{epoch}.{sequence} at {raw.partition}@{raw.offset}")
-        if header.kind in (Kind.CHANGE, Kind.RESET_END):
-            seen.positions.add(header.position)
+        seen.positions |= _positions(record)
+        if header.kind is Kind.SKIPPED:
+            seen.skipped = max(seen.skipped, header.position)
+        elif record.value is not None:
+            seen.told_at[self._codec.decode_key(record.key)] = header.position
         if len(seen.reader.resets) > resets:
             seen.damaged = seen.damaged and raw.offset < seen.mended_from
             seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
@@ -219,12 +242,56 @@ class Judge:
             return
         if seen.active[0] and header.node != seen.active[1]:
             self.fail("fenced", f"{where} is not by the member of the last ACTIVE")
-        if header.kind is Kind.CHANGE and not self._loose:
+        self._row(record, seen, where)
+        if header.kind in (Kind.CHANGE, Kind.SKIPPED) and not self._loose:
             opened = seen.reader.open
-            mark = opened.mark if opened else seen.reader.mark
-            follows = header.sequence == mark[1] + 1 if header.epoch == mark[0] else header.sequence <= mark[1] + 1
+            mark = max(opened.mark if opened else seen.reader.mark, seen.skipped)
+            first = record.control["first"] if header.kind is Kind.SKIPPED else header.sequence
+            follows = first == mark[1] + 1 if header.epoch == mark[0] else first <= mark[1] + 1
             if not follows and header.position > mark:
                 self.fail("gap", f"{where} follows @{mark[0]}.{mark[1]}")
+
+    def _row(self, record: Record, seen: Seen, where: str) -> None:
+        header = record.header
+        if seen.reader.open is not None:
+            return
+        if header.kind is Kind.CHANGE and header.position <= seen.row:
+            self.fail("row", f"{where} stands behind a row of @{seen.row[0]}.{seen.row[1]}")
+        if header.kind is Kind.READ:
+            seen.row, (key, entry) = header.position, self._entry(record)
+            self.counts["snapshot rows"] += 1
+            if seen.reader.entries.get(key) != entry:
+                self.fail("row", f"{where}: {key!r} is {entry}, and was {seen.reader.entries.get(key)}")
+            if header.position < seen.reader.mark:
+                self.fail("row", f"{where} stands behind @{seen.reader.mark[0]}.{seen.reader.mark[1]}")
+
+    def _resent(self, record: Record, seen: Seen) -> None:
+        """A stock reader: what was read or changed is so, what was deleted is gone; a reset tells it all."""
+        if seen.resent is None or record.header.kind not in (Kind.CHANGE, Kind.READ, Kind.RESET_END):
+            return
+        if record.header.kind is Kind.RESET_END:
+            seen.resent = dict(seen.reader.entries)
+            return
+        key, entry = self._entry(record)
+        if entry is None:
+            seen.resent.pop(key, None)
+        else:
+            seen.resent[key] = entry
+
+    def snapshot_asked(self, segment: int) -> None:
+        """An incremental snapshot of a segment was asked for."""
+        self.seen[segment].asked += 1
+
+    def snapshot_begun(self, segment: int) -> None:
+        """Its owner begins, or another one begins again."""
+        seen = self.seen[segment]
+        self.counts["snapshots begun again"] += seen.begun == seen.asked
+        seen.begun, seen.resent, seen.whole = seen.asked, {}, False
+
+    def snapshot_over(self, segment: int, whole: bool) -> None:
+        """Its owner is through with it, or gave it up."""
+        self.counts["snapshots"] += whole
+        self.seen[segment].whole = whole
 
     def _entry(self, record: Record) -> tuple[bytes, Entry | None]:
         key = self._codec.decode_key(record.key)
@@ -328,8 +395,14 @@ class Judge:
                 and (seen.lost_at < 0 or any(at > seen.lost_at for at, _ in seen.resets))
             ):
                 derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
-                if held != derived:
+                if told(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
                     self.fail("state", f"segment {number}: {node.member} holds {held} at {last}, derived {derived}")
+                self._stock(number, seen, held)
+
+    def _stock(self, number: int, seen: Seen, held: dict[bytes, tuple[bytes, int | None]]) -> None:
+        content = seen.stock.content
+        if self.world.strategy.takes_back and content != told(held, self.world.skips) and self.world.skips != BY_VALUE:
+            self.fail("stock", f"segment {number}: cached {held}, a consumer that knows of no reset holds {content}")
 
     def _hidden(self, segment: int) -> set[tuple[int, int]]:
         """Positions that are committed behind somebody's open transaction."""
@@ -337,9 +410,9 @@ class Judge:
         found = set()
         for slot in log.slots[log.stable - log.first :]:
             if slot.record is not None and slot.transaction is not None and slot.transaction.state == "committed":
-                header = decode(*slot.record).header
-                if header.segment == segment and header.kind in (Kind.CHANGE, Kind.RESET_END):
-                    found.add(header.position)
+                record = decode(*slot.record)
+                if record.header.segment == segment:
+                    found |= _positions(record)
         return found
 
     # -- at the end -------------------------------------------------------------------------------------------------
@@ -349,6 +422,8 @@ class Judge:
         for log in self.world.kafka.logs.values():
             if log.stable < log.end:
                 return f"a transaction hides {log.topic} {log.partition} from {log.stable} on"
+        if self.world.snapshots:
+            return f"the incremental snapshot of {sorted(self.world.snapshots)} is not done"
         for number, seen in self.seen.items():
             primary = self.world.primary_of(number)
             if primary is None:
@@ -374,13 +449,18 @@ class Judge:
             derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
             for node in self.world.holders(number):
                 held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
-                if held != derived:
+                if told(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
                     self.fail("equal", f"segment {number}: {node.member} holds {held}, derived {derived}")
+                self._stock(number, seen, held)
             self._repaired(number, seen)
+            self._vouched(number, seen)
         failed = {w.value for w in self.writes if w.status == "failed" and w.value is not None}
         for number, seen in self.seen.items():
-            if bad := {e.value for e in seen.reader.entries.values()} & failed:
+            if bad := {captured(e.value) for e in seen.reader.entries.values()} & failed:
                 self.fail("phantom", f"segment {number}: {bad} is of a write that failed")
+            resent = seen.resent if seen.whole and not seen.damaged else None  # None: parts of it were lost on purpose
+            if resent is not None and resent != seen.reader.entries:
+                self.fail("row", f"segment {number}: a snapshot told {resent}, not {seen.reader.entries}")
         for write in self.writes:
             if write.status == "acked" and write.position != (0, 0):
                 self._kept(write)
@@ -394,6 +474,18 @@ class Judge:
             if at >= last and (position == (0, 0) or past.holds(history, position)):
                 self.fail("repaired", f"segment {number}: no reset after the loss at {at:.4f}")
 
+    def _vouched(self, number: int, seen: Seen) -> None:
+        """Where values are filtered: each that is derived was told by an operation that survived."""
+        primary = self.world.primary_of(number)
+        assert primary is not None
+        history = primary.core.history(number)
+        if self.world.skips == BY_VALUE and len(history) < past.MAX_EPOCHS:
+            for key in seen.reader.entries:
+                if not past.holds(history, seen.told_at[key]):
+                    self.fail(
+                        "phantom", f"segment {number}: {key!r} is as {seen.told_at[key]} told, which nobody holds"
+                    )
+
     def _kept(self, write: Write) -> None:
         seen, primary = self.seen[write.segment], self.world.primary_of(write.segment)
         assert primary is not None
@@ -403,6 +495,14 @@ class Judge:
                 self.fail("lost", f"segment {write.segment}: {write} is in the cache and not in the topic")
         elif self.world.acks_all and not any(at >= write.acked_at for at in seen.owners_lost):
             self.fail("lost", f"segment {write.segment}: {write} is gone, and no owner's loss tells of it")
+
+
+def _positions(record: Record) -> set[tuple[int, int]]:
+    """Which positions a record says to stand in the topic."""
+    epoch, sequence = record.header.position
+    if record.header.kind is Kind.SKIPPED:
+        return {(epoch, each) for each in range(record.control["first"], sequence + 1)}
+    return {(epoch, sequence)} if record.header.kind in (Kind.CHANGE, Kind.RESET_END) else set()
 
 
 def _active(record: Record) -> tuple[int, int]:

@@ -20,6 +20,8 @@ from deelog_connector.core.effects import (
     OpenProducer,
     Released,
     Scan,
+    SnapshotRead,
+    SnapshotRefused,
     SteppedDown,
     Superseded,
 )
@@ -41,6 +43,7 @@ from deelog_interceptors.simulation.engine import Task
 from deelog_interceptors.simulation.kafka import CHANGES, POSITIONS
 from deelog_interceptors.simulation.network import SimLink
 from deelog_interceptors.simulation.office import Office
+from deelog_interceptors.simulation.skips import pipeline
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.positions import decode_state
@@ -87,7 +90,11 @@ class Node:
             patience=SCAN,
             max_operations=w.max_operations,
             acks_all=w.acks_all,
+            reset_strategy=w.strategy,
+            reset_interval=w.reset_interval,
+            may_skip=w.skips > 0,
         )
+        self._pipeline = pipeline(w.skips)
         self.core = ConnectorCore(self.member, settings, self)
         codec = JsonCodec(CHANGES, "grid", "p", "c")
         self._encoder = Encoder(codec, CHANGES, POSITIONS, self.member, w.tombstones)
@@ -377,12 +384,17 @@ class Node:
         now = self.engine.now
         for effect in self.core.poll(now, self.clock_us()):
             self._carry_out(effect)
+        for segment in sorted(self.world.snapshots):  # after what was told: one that is through does not begin again
+            if self.core.may_snapshot(segment):
+                self.core.snapshot(segment)
+                self.world.judge.snapshot_begun(segment)
         self.after(max(0.001, self.core.next_poll(now) or 0.02), self._drive, self._timer)
 
     def _carry_out(self, effect: Effect) -> None:
         self.world.judge.effect(self, effect)
         if isinstance(effect, Commit):
-            records = list(self._encoder.records(effect.items))
+            items = effect.items if self._pipeline is None else self._pipeline(effect.items)
+            records = list(self._encoder.records(items))
             self.request(lambda: self._append(effect, records, self.world.parts(self, len(records))))
         elif isinstance(effect, Scan):
             self.request(lambda: self._scan(effect, effect.from_offset, set(effect.until), self.engine.now + SCAN))
@@ -402,6 +414,9 @@ class Node:
         elif isinstance(effect, SteppedDown):
             self.roles.stepped_down(effect.segment, effect.reason)
             self.poke()
+        elif isinstance(effect, SnapshotRead | SnapshotRefused):
+            self.world.snapshots.discard(effect.segment)
+            self.world.judge.snapshot_over(effect.segment, isinstance(effect, SnapshotRead))
         elif isinstance(effect, Superseded):
             raise Gone
 
@@ -460,12 +475,13 @@ class Node:
         if not log.first <= at <= log.end:
             at = log.first
         found, following = log.read(at, self.random.choice((1, 7, 50, 5000)))
-        records = self._decoder.scanned(found)
+        records = self._decoder.scanned(found, effect.keys)
         self.core.scanned(effect.partition, records)
         wanted.difference_update(r.key for r in records)
-        if not wanted or self.engine.now > until:
-            self.world.counts["scans_in_vain"] += bool(wanted)
-            self.core.scan_ended(effect.partition, not wanted)
+        early = bool(effect.keys and wanted) and self.random.random() < 0.1
+        if not wanted or early or self.engine.now > until:
+            self.world.counts["scans_in_vain"] += bool(wanted) and not early
+            self.core.scan_ended(effect.partition, early or not wanted)
             self.wake()
         else:
             delay = 0.0005 if following > at else 0.01

@@ -71,11 +71,16 @@ SETTINGS: Final[dict[str, int]] = {
     "max_operations": 500,
     "acks_all": 1,
     "tombstones": 1,
+    "strategy": 0,
+    "interval": 0,
+    "skips": 0,
     "seed": 0,
 }
-"""What `set` knows, and its defaults; `keys` and `capacity` per segment."""
+"""What `set` knows, and its defaults; `keys` and `capacity` per segment; `strategy` is the place of `reset.strategy` in
+the list of its values, `interval` is `reset.interval.ms`. `skips`: 1 filters by key and rewrites values, 2 filters by
+value."""
 
-LEAST: Final = {"seed": 0, "acks_all": 0, "tombstones": 0}
+LEAST: Final = {"seed": 0, "acks_all": 0, "tombstones": 0, "strategy": 0, "interval": 0, "skips": 0}
 """The least value of a setting, where it is not 1."""
 
 VERBS: Final[dict[str, tuple[int, int]]] = {
@@ -110,6 +115,7 @@ VERBS: Final[dict[str, tuple[int, int]]] = {
     "overflow": (2, 2),
     "coalesce": (1, 1),
     "signal": (1, 1),
+    "snapshot": (1, 1),
     "refuse": (1, 1),
     "allow": (1, 1),
     "skew": (2, 2),
@@ -126,6 +132,7 @@ SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "allow": ("key",),
     "clear": ("segment",),
     "signal": ("segment",),
+    "snapshot": ("segment",),
     "overflow": ("", "segment"),
     "let": ("", "", "segment"),
     "truncate": ("partition", "number"),
@@ -152,6 +159,7 @@ HARMLESS: Final = {
     "see",
     "yeskafka",
     "allow",
+    "snapshot",
     "let",
     "at",
 }
@@ -315,6 +323,9 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "max_operations": chance.choice((30, 500, 500)),
         "acks_all": chance.choice((0, 1)),
         "tombstones": chance.choice((0, 1)),
+        # Not drawn: the scripts of all seeds stay what they were.
+        "strategy": seed % 3,
+        "interval": 0 if seed % 4 else 3000,
     }
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
     allowed = chance.sample(list(faults), k=chance.randrange(1, len(faults) + 1))
@@ -325,6 +336,10 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         writer.fault(chance.choice(FAULTS[chance.choice(allowed)]))
     for _ in range(max(1, int(seconds * chance.choice((1, 2, 3))))):
         writer.plot([kind for name in allowed for kind in FAULTS[name]])
+    # Drawn apart: what else happens in a seed does not depend on them.
+    writer.chance = random.Random(f"snapshots {seed}")
+    for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
+        writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
     events = sorted(writer.events, key=lambda e: e.at)
     return Script(settings, tuple(events), f"seed {seed}")
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Final
 
 from deelog_connector.core.effects import Effect
+from deelog_connector.core.held import Strategy
 from deelog_connector.kafka.client import OutRecord
 from deelog_interceptors.grid.lease import lapse_of, lease_of
 from deelog_interceptors.grid.segment import Role
@@ -60,6 +61,8 @@ class World:
         self.batch, self.chunk = found["batch"], found["chunk"]
         self.max_operations = found["max_operations"]
         self.acks_all, self.tombstones = bool(found["acks_all"]), bool(found["tombstones"])
+        self.strategy, self.reset_interval = list(Strategy)[found["strategy"]], found["interval"] / 1000
+        self.skips = found["skips"]
         self.failure_timeout, self.session_timeout = 0.15, 0.3
         timeouts = (self.session_timeout, self.failure_timeout)
         self.lease, self.lapse = lease_of(*timeouts), lapse_of(*timeouts)
@@ -75,6 +78,8 @@ class World:
         self.network = Network(self.engine, self.find)
         self.network.sends = lambda node, frame: self.moment_comes(node, "sends", type(frame).__name__.lower(), False)
         self.moments = Moments(self._happen)
+        self.snapshots: set[int] = set()
+        """Segments of which an incremental snapshot was asked for and is not done."""
         self.names: dict[str, str] = {}
         """Node ids by the names that `let` gave them."""
         self.group = Group(self.session_timeout)
@@ -427,6 +432,11 @@ class World:
         node.core.request_reset(int(segment), "signal")
         node.wake()
         return True
+
+    def _snapshot(self, segment: str) -> None:
+        """Every node has read the signal for an incremental snapshot; the segment's owner acts on it."""
+        self.snapshots.add(int(segment))
+        self.judge.snapshot_asked(int(segment))
 
     def _refuse(self, key: str) -> None:
         self.kafka.refused.add(_record_key(real_key(key, self.segments)))

@@ -1,0 +1,117 @@
+"""Several caches of one connector: one configuration, one thread, one place to pause, watch and end them.
+
+Caches come and go while it runs. Each has its own topics, its own op log and its own positions, so that none waits for
+another; what they share is the loop.
+
+Weighed: one connector with a segment space over all caches (one producer, but every topic's segments in every claim,
+and a cache that comes or goes would change what all others mean), and a connector for each cache behind one door.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, TypedDict, Unpack
+
+from deelog_interceptors.cachetools.capture import Capture, capture
+from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.host import Host
+from deelog_interceptors.cachetools.intercept import AnyCache
+from deelog_interceptors.cachetools.serialize import Serializer
+from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
+
+_LOG: Final = logging.getLogger("deelog.cachetools")
+
+
+class Options(TypedDict, total=False):
+    """What `capture()` takes beside the cache and its configuration."""
+
+    lock: AbstractContextManager[Any] | None
+    key_serializer: Literal["json"] | Serializer | None
+    value_serializer: Literal["json"] | Serializer | None
+    expiry_interval: float | None
+    unix_time: Any
+    on_failure: Literal["continue", "raise"]
+    start_timeout: float
+
+
+class Captures(Mapping[str, Capture]):
+    """The captured caches of one connector, by name. Also a context manager. For one thread at a time.
+
+    `config` is a file, a map or a `Config` without `cache.name`: every cache brings its own, and
+    `cache.include.list`, `cache.exclude.list` say which are captured. Raises `ConfigError`.
+    """
+
+    def __init__(self, config: str | Path | Mapping[str, Any] | Config) -> None:
+        if isinstance(config, str | Path):
+            self._config = load(config, Role.CONNECTOR)
+        else:
+            self._config = parse(config.raw if isinstance(config, Config) else config, Role.CONNECTOR)
+        if self._config["cache.name"] is not None:
+            problem = "must not be set for several caches: each is given its name with capture()"
+            raise ConfigError([FieldError("cache.name", problem, repr(self._config["cache.name"]))])
+        self._host = Host(self._config)
+        self._open: dict[str, Capture] = {}
+        self._closed = False
+
+    def capture(self, name: str, cache: AnyCache, **options: Unpack[Options]) -> Capture | None:
+        """Captures `cache` under `name` from now on, with the options of `deelog.capture()`, and as it does.
+
+        None, and a line in the log, where `cache.include.list` or `cache.exclude.list` leaves the name out. Raises
+        what `deelog.capture()` raises, and `CaptureFailed` for a name or a topic that another cache here has.
+        """
+        if self._closed:
+            raise CaptureFailed("this connector is closed")
+        config = self._config.of_cache(name)
+        if not config.captures(name):
+            _LOG.info("cache %s is not captured: cache.include.list or cache.exclude.list leaves it out", name)
+            return None
+        if name in self._open:
+            raise CaptureFailed(f"a cache named {name} is captured already: release() it first, or name this one anew")
+        topic = config.topics.changes
+        for other in self._open.values():
+            if other.topic == topic:
+                raise CaptureFailed(
+                    f"topic.naming.strategy gives cache {name} the topic {topic}, which is that of cache {other.name}: "
+                    "two caches cannot share one"
+                )
+        made = self._open[name] = capture(cache, config, host=self._host, **options)
+        return made
+
+    def release(self, name: str, timeout: float = 30.0) -> None:
+        """Ends the capture of one cache, as `Capture.close()`; the others go on. `KeyError` for one that is none."""
+        self._open.pop(name).close(timeout)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Ends all captures; `timeout` seconds for each. A second call does nothing.
+
+        Raises the first `CaptureFailed` once all are ended.
+        """
+        self._closed = True
+        failed: CaptureFailed | None = None
+        for name in list(self._open):
+            try:
+                self.release(name, timeout)
+            except CaptureFailed as error:
+                failed = failed or error
+        self._host.close()
+        if failed is not None:
+            raise failed
+
+    def __getitem__(self, name: str) -> Capture:
+        return self._open[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._open)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __enter__(self) -> Captures:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

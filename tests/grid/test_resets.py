@@ -1,0 +1,83 @@
+"""Owners killed, what they wrote read by a consumer that knows nothing of resets, under each `reset.strategy`."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from redis.cluster import RedisCluster
+
+from deelog_connector.core.held import Strategy
+from deelog_interceptors.simulation.stock import StockConsumer
+from tests.grid.cluster import Grid, eventually
+from tests.support.kafka import Broker
+from tests.support.topics import derived, read_topic
+
+
+def written(grid: Grid) -> None:
+    """Everything acknowledged stands in Kafka, every reset has ended."""
+    eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 60, "everything written")
+
+
+def again(grid: Grid, *names: str) -> None:
+    """Starts nodes again that were killed."""
+    for name in names:
+        grid.nodes[name].start()
+    for name in names:
+        grid.nodes[name].wait()
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_what_a_stock_consumer_holds_after_all_owners_were_killed(
+    grid: Grid, kafka: Broker, prefix: str, strategy: Strategy
+) -> None:
+    grid.config |= {"reset.strategy": strategy, "incremental.snapshot.chunk.size": "3"}
+    grid.start(2)
+    client = grid.client()
+    for number in range(300):
+        client.set(f"k{number}", "old")
+    written(grid)
+    client.close()
+    for node in grid.live():
+        node.kill()
+    again(grid, "n1")
+    time.sleep(0.2)  # somewhere within its resets, or before or behind them: whatever the moment, the end is the same
+    grid.nodes["n1"].kill()
+    again(grid, "n1", "n2")
+    grid.complete(2)
+    client = grid.client()
+    for number in range(100):
+        client.set(f"k{number}", "new")
+    written(grid)
+    cached = {f"k{n}".encode(): b"new" for n in range(100)}
+    check(kafka, prefix, strategy, cached, {f"k{n}".encode() for n in range(100, 300)})
+    assert client.flushall(target_nodes=RedisCluster.PRIMARIES)
+    client.set("k7", "last")
+    written(grid)
+    check(kafka, prefix, strategy, {b"k7": b"last"}, {f"k{n}".encode() for n in range(300)} - {b"k7"})
+    client.close()
+
+
+def test_a_node_of_initial_only_ends_by_itself(grid: Grid, kafka: Broker, prefix: str) -> None:
+    node = grid.node("n1", snapshot_mode="initial_only")
+    node.start()
+    assert node.ended(60) == 0, node.log
+    _, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
+    assert [reader.resets for reader in readers.values()] == [["initial"]] * int(grid.config["segment.count"])
+
+
+def check(kafka: Broker, prefix: str, strategy: Strategy, cached: dict[bytes, bytes], lost: set[bytes]) -> None:
+    """The stock consumer's content is the cache's; under `marker` it keeps what was lost, and nothing else."""
+    records = read_topic(kafka.bootstrap, f"{prefix}.c")
+    content, readers = derived(records)
+    assert content == cached
+    assert sum(reader.repeats for reader in readers.values()) == 0
+    stock = StockConsumer()
+    for record in records:
+        stock.apply(record.key, record.value)
+    held = {key: value for key, (value, _) in stock.content.items()}
+    if strategy.takes_back:
+        assert held == cached
+    else:
+        assert cached.items() <= held.items()
+        assert held.keys() - cached.keys() == lost
