@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from deelog_schemas.digest import digest_of
-from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.envelope import Codec
 from deelog_schemas.fold import START, Change, Position, difference
 from deelog_schemas.header import CONTROL_KINDS, POSITION_BYTES, SIZE, Kind
 from deelog_schemas.operation import Entry
@@ -37,7 +37,7 @@ _NOT_TOLD: Final = (_READ, *map(int, CONTROL_KINDS))
 _KINDS: Final = (_CHANGE, _TOMBSTONE, *_NOT_TOLD)
 
 Afters = dict[bytes, bytes]
-"""By Kafka's key, the JSON of the entry."""
+"""By Kafka's key, the entry as its codec wrote it."""
 
 
 class Side(NamedTuple):
@@ -85,7 +85,7 @@ def side(table: pa.Table) -> Side | None:
 def start(
     told: Side | None,
     new: Side | None,
-    codec: JsonCodec,
+    codec: Codec,
     renderer: Renderer,
     partition: int,
     known: Known,
@@ -109,7 +109,7 @@ def start(
     telling = new.of(*_ENTRIES, _END)
     if not _counts(telling.raw, mark):
         return None
-    old, entries = _afters(told), _afters(new.of(*_ENTRIES))
+    old, entries = _afters(codec, told), _afters(codec, new.of(*_ENTRIES))
     if old is None or entries is None:
         return None
     mark = telling.raw[-1, POSITION_BYTES].tobytes() if len(telling.raw) else mark
@@ -122,7 +122,7 @@ def start(
 def resets(
     told: Side | None,
     new: Side | None,
-    codec: JsonCodec,
+    codec: Codec,
     renderer: Renderer,
     partition: int,
     before: Segment,
@@ -151,7 +151,7 @@ def resets(
     kept, inside = kept.of(*_ENTRIES), inside.of(*_ENTRIES)
     if not _counts(kept.raw, before.mark) or not _counts(inside.raw, inner):
         return None
-    old, entries = _afters(told, kept), _afters(inside)
+    old, entries = _afters(codec, told, kept), _afters(codec, inside)
     if old is None or entries is None:
         return None
     said = control(one.end)
@@ -183,7 +183,7 @@ def _counts(raw: npt.NDArray[np.uint8], mark: bytes) -> bool:
     return not alone.any()
 
 
-def _afters(*sides: Side) -> Afters | None:
+def _afters(codec: Codec, *sides: Side) -> Afters | None:
     """The last record's `after` by key, without what was deleted; None where one is not an envelope of ours."""
     last: dict[bytes, bytes | None] = {}
     for one in sides:
@@ -191,15 +191,15 @@ def _afters(*sides: Side) -> Afters | None:
     found: Afters = {}
     for key, value in last.items():
         if value is not None:
-            after = JsonCodec.after_of(value)
+            after = codec.after_of(value)
             if after is None:
                 return None
-            if after != b"null":
+            if after != codec.gone:
                 found[key] = after
     return found
 
 
-def _difference(old: Afters, new: Afters, codec: JsonCodec, position: Position) -> list[Change]:
+def _difference(old: Afters, new: Afters, codec: Codec, position: Position) -> list[Change]:
     """`fold.difference` by bytes; what differs in them is decoded."""
     before: dict[bytes, Entry] = {}
     after: dict[bytes, Entry] = {}

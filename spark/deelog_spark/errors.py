@@ -7,6 +7,7 @@ DeelogError
     ├── TopicError         a topic is missing, or is not laid out as the job needs it
     ├── LossError          records that the job needs are gone from the change topic
     ├── BusyError          somebody else uses this checkpoint, or writes this diff topic or table
+    ├── RightsError        Kafka refuses the job's user something that it cannot do without
     └── SinkError          a sink is not set up as the job needs it, or refuses what it is given
 """
 
@@ -47,3 +48,9 @@ class SinkError(DiffError):
     """Repair the sink or its configuration, or take it out of `diff.sinks`."""
 
     exit_code = 9
+
+
+class RightsError(DiffError):
+    """Grant the right that the message names."""
+
+    exit_code = 10

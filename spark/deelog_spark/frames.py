@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from deelog_schemas import formats
 from deelog_schemas.config import Config
-from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.envelope import Codec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME
+from deelog_spark import java
 from deelog_spark.kafka import Message, Reader, headers_of
 from deelog_spark.marks import Ended, Flags, Marks, Segment, located
 from deelog_spark.rows import CHANGE, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 Batches = Iterator[pa.RecordBatch]
 _BLOB: Final = "blob binary"
+_PLAIN: Final = "partition int, offset bigint, cause string, header binary, key binary, value binary"
 _CHUNK: Final = 5_000
 _CHUNK_BYTES: Final = 16 << 20
 
@@ -80,20 +83,20 @@ class Walked:
     error: str | None
 
 
-def codec_of(config: Config) -> JsonCodec:
-    """The codec of the diff topic. Schema names are the change topic's: a key must be the same bytes in both."""
-    connector = config["connector.class"].removeprefix("deelog.").removesuffix("Connector").lower()
-    return JsonCodec(
-        config.topics.changes,
-        connector,
-        config["topic.prefix"],
-        config["cache.name"],
-        config["cache.key.format"],
-        config["cache.value.format"],
-        config["key.converter.schemas.enable"],
-        config["value.converter.schemas.enable"],
-        cause=True,
-    )
+def codec_of(config: Config) -> Codec:
+    """The codec of the diff topic, which reads the change topic too."""
+    return formats.codec_of(config, connector_of(config), cause=True)
+
+
+def connector_of(config: Config) -> str:
+    """The connector's short name."""
+    name: str = config["connector.class"]
+    return name.removeprefix("deelog.").removesuffix("Connector").lower()
+
+
+def connected(config: Config) -> Config:
+    """The configuration with what a schema registry says: for tasks, which shall not ask it."""
+    return formats.connected(config, connector_of(config), diff=True)
 
 
 def tolerant(config: Config) -> bool:
@@ -386,13 +389,17 @@ def _read(config: Config, batches: Batches) -> Batches:
 
 def decoded(rows: DataFrame, config: Config) -> DataFrame:
     """Rows of a batch or records of the diff topic as columns: cache, segment, op, key, before, after, epoch,
-    sequence, cause, ts, and the partition and offset of the cause. JVM only."""
+    sequence, cause, ts, and the partition and offset of the cause. JVM only where keys and values are JSON."""
     from pyspark.sql import functions as F
 
     entry = "struct<key:string,value:string,expires_at:bigint>"
     envelope = f"op string, before {entry}, after {entry}, source struct<ts_us:bigint,cause:string>"
-    envelope = f"payload struct<{envelope}>" if config["value.converter.schemas.enable"] else envelope
-    key = "payload struct<key:string>" if config["key.converter.schemas.enable"] else "key string"
+    key, schemas = "key string", [config[f"{part}.converter.schemas.enable"] for part in formats.PARTS]
+    rows = rows.select("partition", "offset", "cause", "header", "key", "value")
+    if not in_jvm(config):
+        rows, schemas = rows.mapInArrow(functools.partial(_plain, config), _PLAIN), [False, False]
+    envelope = f"payload struct<{envelope}>" if schemas[1] else envelope
+    key = f"payload struct<{key.replace(' ', ':')}>" if schemas[0] else key
     parsed = rows.select(
         "partition",
         "offset",
@@ -400,12 +407,11 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
         number("header", 5, 4).cast("int").alias("segment"),
         number("header", 9, 4).alias("epoch"),
         number("header", 13, 8).alias("sequence"),
-        _inner(F.from_json(F.col("key").cast("string"), key), config["key.converter.schemas.enable"]).alias("k"),
-        _inner(F.from_json(F.col("value").cast("string"), envelope), config["value.converter.schemas.enable"]).alias(
-            "v"
-        ),
+        _inner(F.from_json(F.col("key").cast("string"), key), schemas[0]).alias("k"),
+        _inner(F.from_json(F.col("value").cast("string"), envelope), schemas[1]).alias("v"),
     )
-    key_of, value_of = _native(config["cache.key.format"]), _native(config["cache.value.format"])
+    binary = config["binary.handling.mode"]
+    key_of, value_of = _native(config["cache.key.format"], binary), _native(config["cache.value.format"], binary)
 
     def entry_of(name: str) -> Column:
         found = F.col(f"v.{name}")
@@ -438,6 +444,29 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
     )
 
 
+def in_jvm(config: Config) -> bool:
+    """Whether the JVM reads the records by itself."""
+    return all(config[f"{part}.converter"] == "json" for part in formats.PARTS)
+
+
+def _plain(config: Config, batches: Batches) -> Batches:
+    """Keys and values as JSON without a schema block, whatever they are in."""
+    codec = codec_of(config)
+    for batch in batches:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        keys, values = [], []
+        for partition, offset, key, value in zip(
+            *(columns[name].to_pylist() for name in ("partition", "offset", "key", "value")), strict=True
+        ):
+            try:
+                keys.append(codec.plain_key(key))
+                values.append(None if value is None else codec.plain_value(value))
+            except RecordError as error:
+                raise error.at(config.topics.diff, partition, offset) from error
+        columns |= {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        yield pa.RecordBatch.from_pydict(columns)
+
+
 def number(column: str, first: int, length: int) -> Column:
     """A big-endian number in a binary column (`first` counts from 1), as bigint."""
     from pyspark.sql import functions as F
@@ -449,10 +478,14 @@ def _inner(parsed: Column, wrapped: bool) -> Column:
     return parsed["payload"] if wrapped else parsed
 
 
-def _native(format_name: str) -> Callable[[Column], Column]:
+def _native(format_name: str, binary: str) -> Callable[[Column], Column]:
     from pyspark.sql import functions as F
 
-    return F.unbase64 if format_name == "bytes" else _same
+    if format_name != "bytes":
+        return _same
+    if binary == "base64-url-safe":
+        return lambda column: F.unbase64(F.translate(column, "-_", "+/"))
+    return F.unhex if binary == "hex" else F.unbase64
 
 
 def _same(column: Column) -> Column:
@@ -462,6 +495,7 @@ def _same(column: Column) -> Column:
 def kafka_options(config: Config) -> dict[str, str]:
     """What every reader of ours must be told."""
     return {
+        **java.options(config.overrides("consumer")),
         "kafka.bootstrap.servers": ",".join(config["bootstrap.servers"]),
         "kafka.isolation.level": "read_committed",
         # A range often ends with a transaction's marker, behind which a fetch waits for more: 500 ms by default.

@@ -65,7 +65,8 @@ class DiffJob:
     `spark` is your own session, which is left running, or None for one that the job makes and ends. `on_batch` is
     called behind each batch, the start included, with what its log line says: `topic`, the change topic; the totals,
     its `seconds`, `lag` in offsets (None where the brokers do not say), `behind`: how old its newest record was, in
-    seconds (None where that is not known), `open_resets`: how many segments are held back; keep it short.
+    seconds (None where that is not known), `open_resets`: how many segments are held back; keep it short. Raises
+    `RegistryError` where a schema registry is asked for and does not serve.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class DiffJob:
         spark: SparkSession | None = None,
         on_batch: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.config = config
+        self.config = config = frames.connected(config)  # every task gets it, and none asks the registry
         self.topics = config.topics
         self._given, self._spark = spark, spark
         self._on_batch = on_batch

@@ -6,6 +6,7 @@ deadline. Tasks have a `Reader`; all else is the driver's.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -35,10 +36,12 @@ from confluent_kafka.admin import (
 )
 
 from deelog_schemas.config import Config
+from deelog_schemas.connections import Connections
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
-from deelog_spark.errors import DiffError, LossError, TopicError
+from deelog_schemas.refusals import missing_right
+from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
 
 REQUEST_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 60.0
@@ -46,6 +49,7 @@ SILENCE_SECONDS: Final = 60.0
 QUIET: Final = {"log_level": 4, "log.connection.close": False}
 """Of librdkafka's own lines, warnings and worse."""
 RETRY_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 1.0
 _POLL: Final = 0.1
 _CHUNK: Final = 2000
 _CHUNK_SECONDS: Final = 0.01
@@ -95,8 +99,29 @@ RETRYING: Final = tenacity.Retrying(
 def unreachable(error: KafkaException) -> DiffError:
     """What Kafka refused, in one line with its remedy."""
     return DiffError(
-        f"Kafka: {error.args[0].str()}; look at the brokers and start the job again: it goes on where it was"
+        f"Kafka: {error.args[0].str()}; look at the brokers, or at what of *.override.* this names, and start the job "
+        "again: it goes on where it was"
     )
+
+
+def refused(error: KafkaException, client: str, **asked: tuple[str, str]) -> Exception:
+    """`RightsError` where a right is missing, of those that the request `asked` for; else the error itself."""
+    told = missing_right(error.args[0], client, **asked)
+    return error if told is None else RightsError(told)
+
+
+def reach(client: Any, connections: Connections) -> None:
+    """Returns once a broker has answered. DiffError where none will, be it for its patience or for good."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            client.list_topics("__transaction_state", _LOOK_SECONDS)  # one that is not created by being asked for
+            return
+        except KafkaException as error:
+            with contextlib.suppress(KafkaException):
+                connections.hear(client.poll)
+            if connections.hopeless or time.monotonic() > deadline:
+                raise DiffError(f"no broker answers: {connections.why}") from error
 
 
 class Layout(NamedTuple):
@@ -151,6 +176,7 @@ class Reader:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._connections = Connections("consumer", config.overrides("consumer"))
         self._consumers: dict[str, Consumer] = {}
 
     def close(self) -> None:
@@ -177,9 +203,10 @@ class Reader:
             done = False
             while not done:
                 messages = client.consume(_CHUNK, _CHUNK_SECONDS)
-                heard = _heard(heard, bool(messages), topic, {partition: end})
+                heard = self._heard(heard, bool(messages), topic, {partition: end})
                 if messages and all(m.error() is None for m in messages) and _offset(messages[-1]) < end - 1:
                     yield messages  # nearly all are: no look at each
+                    heard = time.monotonic()  # Kafka is not to blame for the time that was taken over them
                     continue
                 found = []
                 for message in messages:
@@ -190,6 +217,9 @@ class Reader:
                         break
                 if found:
                     yield found
+                    heard = time.monotonic()
+        except KafkaException as error:
+            raise self._denied(error, topic) from error
         finally:
             client.unassign()
 
@@ -209,7 +239,7 @@ class Reader:
             heard = time.monotonic()
             while left:
                 message = client.poll(_POLL)
-                heard = _heard(heard, message is not None, topic, left)
+                heard = self._heard(heard, message is not None, topic, left)
                 partition: Any = -1 if message is None else message.partition()
                 if message is None or (partition not in left and message.error() is None):
                     continue
@@ -223,28 +253,35 @@ class Reader:
                 if done:
                     left.pop(partition, None)
             return found
+        except KafkaException as error:
+            raise self._denied(error, topic) from error
         finally:
             client.unassign()
 
     def _consumer(self, topic: str) -> Consumer:
         client = self._consumers.get(topic)
         if client is None:
-            client = self._consumers[topic] = consumer(self._config, self._config.topics.diff_group)
+            group = self._config.topics.diff_group
+            client = self._consumers[topic] = consumer(self._config, group, error_cb=self._connections)
         return client
 
+    def _denied(self, error: KafkaException, topic: str) -> Exception:
+        return refused(error, "consumer", topic=("Read", topic), group=("Read", self._config.topics.diff_group))
 
-def _heard(before: float, something: bool, topic: str, ends: Mapping[int, int]) -> float:
-    """When something was heard; DiffError where that was too long ago."""
-    now = time.monotonic()
-    if something:
-        return now
-    if now - before > SILENCE_SECONDS:
-        partition, end = next(iter(sorted(ends.items())))
-        raise DiffError(
-            f"{topic}[{partition}] gave nothing for {SILENCE_SECONDS:.0f} s before offset {end}: look at the brokers, "
-            "and start again"
-        )
-    return before
+    def _heard(self, before: float, something: bool, topic: str, ends: Mapping[int, int]) -> float:
+        """When something was heard; DiffError where that was too long ago, or nothing will be."""
+        now = time.monotonic()
+        if something:
+            return now
+        if self._connections.hopeless:
+            raise DiffError(f"{topic} cannot be read: {self._connections.why}")
+        if now - before > SILENCE_SECONDS:
+            partition, end = next(iter(sorted(ends.items())))
+            raise DiffError(
+                f"{topic}[{partition}] gave nothing for {SILENCE_SECONDS:.0f} s before offset {end}: look at the "
+                "brokers, and start again"
+            )
+        return before
 
 
 def _offset(message: Message) -> int:
@@ -285,12 +322,16 @@ class Cluster:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        servers = {"bootstrap.servers": ",".join(config["bootstrap.servers"])}
+        self._connections = Connections("admin", {**config.overrides("admin"), **servers})
         self._admin = self._new_admin()
+        reach(self._admin, self._connections)
         self.reader = Reader(config)
 
     def _new_admin(self) -> AdminClient:
         servers = ",".join(self._config["bootstrap.servers"])
-        return AdminClient({**self._config.overrides("admin"), "bootstrap.servers": servers, **QUIET})
+        settings: dict[str, Any] = {**self._config.overrides("admin"), **QUIET}
+        return AdminClient(settings | {"bootstrap.servers": servers, "error_cb": self._connections})
 
     def close(self) -> None:
         """Closes the reader."""
@@ -307,7 +348,7 @@ class Cluster:
                 return Layout(str(described.topic_id), len(described.partitions))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise
+                    raise refused(error, "admin", topic=("Describe", topic)) from error
             if time.monotonic() >= deadline or stopping():
                 raise TopicError(
                     f"topic {topic} does not exist: start a node of the cache first (it creates the topic), or correct "
@@ -320,7 +361,11 @@ class Cluster:
         """A topic's effective settings."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
-        return {name: entry.value for name, entry in answer[resource].result(REQUEST_SECONDS).items()}
+        try:
+            found = answer[resource].result(REQUEST_SECONDS)
+        except KafkaException as error:
+            raise refused(error, "admin", topic=("DescribeConfigs", topic)) from error
+        return {name: entry.value for name, entry in found.items()}
 
     @RETRYING.wraps
     def create(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> Layout:
@@ -330,7 +375,7 @@ class Cluster:
             self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result(REQUEST_SECONDS)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+                raise refused(error, "admin", topic=("Create", topic), cluster=("Create", "")) from error
         return self.layout(topic, wait=REQUEST_SECONDS)
 
     def ensure(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> Layout:
@@ -370,10 +415,10 @@ class Cluster:
                 # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}: an offset was not answered in time"))
             return found
-        except KafkaException:
+        except KafkaException as error:
             # After a broker's restart the client may go on asking with the leader epoch that it remembers.
             self._admin = self._new_admin()
-            raise
+            raise refused(error, "admin", topic=("Describe", topic)) from error
 
     def known(self, topic: str) -> Known:
         """Reads the positions topic to its end. RecordError where a record there is not ours."""

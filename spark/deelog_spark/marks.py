@@ -33,7 +33,7 @@ ZERO: Final = bytes(12)
 """The position before every other, as it stands in a header: epoch and sequence, big-endian."""
 
 _CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
-_BEGIN, _END = int(Kind.RESET_BEGIN), int(Kind.RESET_END)
+_BEGIN, _END, _SKIPPED = int(Kind.RESET_BEGIN), int(Kind.RESET_END), int(Kind.SKIPPED)
 _PLAIN_FLAGS: Final = 0x7
 
 
@@ -172,6 +172,36 @@ class Marks:
 
     def steps(self, partition: int, offsets: Numbers, headers: pa.BinaryArray, controls: pa.Array) -> Flags:
         """`step` of each row of a batch, in order; raises the `RecordError` of its row `row`."""
+        raw = matrix(headers)
+        passed = None if raw is None else self._passed_over(partition, raw, controls)
+        if passed is None:
+            return self._steps(partition, offsets, headers, controls)
+        counts = np.zeros(len(offsets), np.bool_)
+        left = np.flatnonzero(~passed)
+        self.records += int(passed.sum())
+        rows = pa.array(left)
+        try:
+            counts[left] = self._steps(partition, offsets[left], headers.take(rows), controls.take(rows))
+        except RecordError:
+            self.row = int(left[self.row])
+            raise
+        return counts
+
+    def _passed_over(self, partition: int, raw: npt.NDArray[np.uint8], controls: pa.Array) -> Flags | None:
+        """The rows of skipped operations, of which a topic that is filtered has many; None where there are none.
+
+        They tell a reader nothing and move no mark; what each stands for concerns owners alone, and is not decoded.
+        """
+        found: Flags = ours(raw) & (raw[:, 1] == _SKIPPED)
+        if not found.any():
+            return None
+        found &= controls.is_valid().to_numpy(zero_copy_only=False)
+        for number in np.unique(number_of(raw[found], 4, ">u4")).tolist():
+            if self._known(number, partition) is None:
+                return None  # `step` will say what is wrong
+        return found
+
+    def _steps(self, partition: int, offsets: Numbers, headers: pa.BinaryArray, controls: pa.Array) -> Flags:
         counts = np.zeros(len(offsets), np.bool_)
         raw = matrix(headers)
         odd = np.ones(len(offsets), np.bool_) if raw is None else self._plain(partition, raw, counts)

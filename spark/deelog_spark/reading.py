@@ -18,7 +18,7 @@ import orjson
 from deelog_schemas.config import Config
 from deelog_schemas.header import Kind
 from deelog_spark.errors import DiffError, LossError, TopicError
-from deelog_spark.frames import cut, decoded, kafka_options
+from deelog_spark.frames import connected, cut, decoded, in_jvm, kafka_options
 from deelog_spark.kafka import Cluster
 from deelog_spark.session import is_connect
 
@@ -34,11 +34,12 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     the record: a key stays on one partition, where offsets order what happened to it. Keys and values are strings, or
     binary with format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else the key
     alone; it is null on c. `options` are the Kafka source's own, such as startingOffsets (default earliest). A record
-    that is not ours stops the query. Stateless: nothing runs in Python.
+    that is not ours stops the query. Stateless: in JSON nothing runs in Python; other formats need deelog and its extra
+    for them on the executors.
     """
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
-    return decoded(_differences(cut(raw), config, tombstones=False), config)
+    return decoded(_differences(cut(raw), config, tombstones=False), connected(config))
 
 
 def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> dict[str, str]:
@@ -55,6 +56,8 @@ def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> 
     """
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    if not in_jvm(config):
+        raise DiffError("real-time mode takes no Python in the query, which only records in JSON can do without")
     if is_connect(spark):
         raise DiffError("real-time mode is not offered through Spark Connect, which does not tell the task slots")
     if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
@@ -94,7 +97,7 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     Columns: cache, segment, key, value, expires_at (milliseconds or null; who is past it is deleted when the cache
     does so), epoch, sequence, cause and ts of the last difference, partition and offset where it stands. `as_of` are
     offsets of the diff topic by partition, all of them: what was told below. Without it, all that is committed now.
-    The same call gives the same rows again only with `as_of`. JVM only.
+    The same call gives the same rows again only with `as_of`. In JSON, JVM only.
 
     Raises `TopicError` where there is no diff topic; `LossError` for offsets that are not there (any more), or so old
     that compaction may have taken what stood below; `DiffError` where `as_of` lacks a partition.
@@ -113,7 +116,7 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     columns = ("header", "value", "cause", "offset")
     last = _differences(records, config, tombstones=True).groupBy("partition", "key")
     rows = last.agg(F.max_by(F.struct(*columns), "offset").alias("last")).select("partition", "key", "last.*")
-    entries = decoded(rows.where(F.col("value").isNotNull()), config).where("op <> 'd'")
+    entries = decoded(rows.where(F.col("value").isNotNull()), connected(config)).where("op <> 'd'")
     return entries.select(
         "cache",
         "segment",

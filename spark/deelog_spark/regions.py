@@ -28,7 +28,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from deelog_schemas.config import Config
-from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.envelope import Codec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, SIZE, Kind
 from deelog_schemas.keys import partition_of
@@ -91,7 +91,7 @@ class Tables:
     """
 
     def __init__(
-        self, old: pa.Table, new: pa.Table, partition: int, layout: Layout, codec: JsonCodec, tolerant: bool = False
+        self, old: pa.Table, new: pa.Table, partition: int, layout: Layout, codec: Codec, tolerant: bool = False
     ) -> None:
         self._old, self._new, self._partition = old, new, partition
         self._layout, self.codec, self._tolerant = layout, codec, tolerant

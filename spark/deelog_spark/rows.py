@@ -1,19 +1,18 @@
 """A record of the diff topic, before it is written: what a captured change or a difference becomes.
 
 Weighed: decoding a captured envelope and building it anew (5 µs, and `op`, `ts_*` and a key-only `before` would have
-to be carried by hand), splicing text (tied to one converter's bytes), and parsing the JSON, adding `source.cause`, and
-dumping it. The last one: everything that the capture said stays as it was said.
+to be carried by hand), parsing and dumping JSON here (tied to one converter's bytes), and asking the codec to add
+`source.cause` to the captured bytes. The last one: everything that the capture said stays as it was said.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import orjson
 import pyarrow as pa
 
-from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.envelope import Codec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
 from deelog_schemas.header import Flags, Kind, pack, unpack
@@ -32,7 +31,7 @@ class Unread(RecordError):
         self.key = key
 
 
-def entry_of(codec: JsonCodec, kind: Kind, raw: bytes, value: bytes | None) -> tuple[bytes, Entry | None]:
+def entry_of(codec: Codec, kind: Kind, raw: bytes, value: bytes | None) -> tuple[bytes, Entry | None]:
     """Key and entry of a change, row or tombstone; raises `Unread`."""
     key = None
     try:
@@ -111,11 +110,8 @@ class Renderer:
     `Unread` where they could not. Without, its value is parsed alone.
     """
 
-    def __init__(self, codec: JsonCodec, strict: bool = False) -> None:
+    def __init__(self, codec: Codec, strict: bool = False) -> None:
         self._codec, self._strict = codec, strict
-        # The codec alone knows its schema block; a difference of nothing shows it.
-        sample = orjson.loads(codec.difference(None, None, b"", (0, 0), 0, None, CHANGE, Stamp(0, "", 0)))
-        self._schema: Any = sample.get("schema") if "payload" in sample else None
 
     def change(self, row: Row) -> Told:
         """A captured change, or a tombstone whose delete is gone; raises `RecordError` where it is not an envelope."""
@@ -128,16 +124,9 @@ class Renderer:
             raw = raw[:3] + bytes([raw[3] & ~_RUN_FLAGS]) + raw[4:]
         if row.value is None:
             raise RecordError("a change without a value")
-        try:
-            envelope = orjson.loads(row.value)
-            payload = envelope["payload"] if "schema" in envelope and "payload" in envelope else envelope
-            op = payload["op"]
-            payload["source"]["cause"] = CHANGE
-        except (ValueError, TypeError, KeyError) as error:
-            raise RecordError(f"the record value is not a Debezium envelope of ours: {error!r}") from error
+        op, value = self._codec.passed_on(row.value, CHANGE)
         if op not in ("c", "u", "d"):
             raise RecordError(_ODD_OP.format(op))
-        value = orjson.dumps(payload if self._schema is None else {"schema": self._schema, "payload": payload})
         return Told(op, raw, row.key, value)
 
     def reads(self, row: Row) -> bool:
@@ -147,6 +136,11 @@ class Renderer:
         except Unread:
             return False
         return True
+
+    def converter(self, part: str) -> str:
+        """The class that reads and writes a part of the records."""
+        found = type(getattr(self._codec, f"{part}s", self._codec))
+        return f"{found.__module__}.{found.__qualname__}"
 
     def _bare_delete(self, row: Row) -> Told:
         header = unpack(row.header)

@@ -22,7 +22,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from deelog_schemas.config import Config
-from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.connections import Connections
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, unpack
 from deelog_spark import kafka
@@ -34,6 +34,7 @@ Headers = list[tuple[str, str | bytes | None]]
 TRANSACTION_MS: Final = 300_000
 """A batch's transaction may stay open so long. The job is the diff topic's only writer: it holds back nobody else."""
 _FLUSH_SECONDS: Final = 120.0
+_ANSWER_SECONDS: Final = 5.0
 _MARK_SECONDS: Final = 5.0
 _QUEUE_KBYTES: Final = 65_536
 _RECORD_BYTES: Final = 1_000_000_000
@@ -119,6 +120,7 @@ class Writer:
         self._tombstones: bool = config["tombstones.on.delete"]
         self._producers: dict[int, Producer] = {}
         self._group: Consumer | None = None
+        self._connections = Connections("consumer", config.overrides("consumer"))
         self._making = threading.Lock()
         self._letters: str | None = config["errors.deadletterqueue.topic.name"]
         self._context: bool = config["errors.deadletterqueue.context.headers.enable"]
@@ -139,8 +141,18 @@ class Writer:
     @kafka.RETRYING.wraps
     def stored(self, partition: int) -> Mark | None:
         """The partition's mark as the group has it now."""
-        asked = [TopicPartition(self._topics.changes, partition)]
-        return read_mark(self._consumer().committed(asked, timeout=kafka.REQUEST_SECONDS)[0])
+        topics, client = self._topics, self._consumer()
+        asked = [TopicPartition(topics.changes, partition)]
+        try:
+            return read_mark(client.committed(asked, timeout=_ANSWER_SECONDS)[0])
+        except KafkaException as error:
+            told: Any = client.poll(0)  # why a consumer waits it says there
+            if self._connections.hopeless:
+                raise DiffError(f"no broker answers: {self._connections.why}") from error
+            why = error if told is None or told.error() is None else KafkaException(told.error())
+            needed = {"topic": ("Read", topics.changes), "group": ("Read", topics.diff_group)}
+            refused = kafka.refused(why, "consumer", **needed)
+            raise error if refused is why else refused from error
 
     def write(
         self,
@@ -189,11 +201,24 @@ class Writer:
             result.error = str(error)
         except Halt:
             self._abandon(partition, producer)
-        except BaseException:
+        except BaseException as error:
             # What it left open is ended by whoever initialises next.
             self._producers.pop(partition, None)
+            if isinstance(error, KafkaException):
+                raise self._refused(error, partition) from error
             raise
         return result
+
+    def _refused(self, error: KafkaException, partition: int) -> Exception:
+        """`RightsError` where a right is missing, else the error itself."""
+        topics, to = self._topics, self._topics.diff
+        return kafka.refused(
+            error,
+            "producer",
+            topic=("Write", to if self._letters is None else f"{to} or {self._letters}"),
+            group=("Read", topics.diff_group),
+            transactional_id=("Write", topics.transactional_id_diff(partition)),
+        )
 
     def _begin(self, partition: int, mark: Mark, first: bool, renew: bool) -> tuple[Producer | None, int]:
         """Opens the transaction and puts the mark into it: its producer, and the input offset below which rows are
@@ -220,7 +245,7 @@ class Writer:
                 _send_offset(producer, offset, self._consumer().consumer_group_metadata())
             except KafkaException as error:
                 if fresh:
-                    raise
+                    raise self._refused(error, partition) from error
                 if error.args[0].code() == KafkaError._TIMED_OUT:
                     self._producers.clear()  # the others remember the same coordinator
             else:
@@ -245,6 +270,7 @@ class Writer:
     def signal(self, key: bytes, value: bytes) -> None:
         """Sends a signal to the connectors of this prefix; DiffError where it could not be delivered."""
         refused: list[KafkaError] = []
+        topic = self._topics.signal
         producer = Producer(
             {
                 **self._config.overrides("producer"),
@@ -252,10 +278,12 @@ class Writer:
                 "delivery.timeout.ms": int(_BLOCK_SECONDS * 1000),
             }
         )
-        producer.produce(self._topics.signal, value, key, on_delivery=lambda e, _: refused.append(e) if e else None)
+        producer.produce(topic, value, key, on_delivery=lambda e, _: refused.append(e) if e else None)
         if producer.flush(_BLOCK_SECONDS) or refused:
-            why = refused[0].str() if refused else "no answer"
-            raise DiffError(f"the signal reset-segment could not be sent to {self._topics.signal} ({why}): create it")
+            error = KafkaException(refused[0] if refused else KafkaError(KafkaError._TIMED_OUT, "no answer"))
+            told = kafka.refused(error, "producer", topic=("Write", topic))
+            why = f"{error.args[0].str()}: create it" if told is error else str(told)
+            raise DiffError(f"the signal reset-segment could not be sent to {topic}: {why}") from error
 
     def _look(self, partition: int, stored: Mark | None, mark: Mark, first: bool) -> tuple[bool, int]:
         """Whether the group has the batch already, and below which input offset rows are written already."""
@@ -329,7 +357,7 @@ class Writer:
             "partition": row.partition,
             "offset": row.offset,
             "stage": "KEY_CONVERTER" if error.key is None else "VALUE_CONVERTER",
-            "class.name": f"{JsonCodec.__module__}.{JsonCodec.__qualname__}",
+            "class.name": self._renderer.converter("key" if error.key is None else "value"),
             "exception.class.name": f"{RecordError.__module__}.{RecordError.__qualname__}",
             "exception.message": error,
         }
@@ -348,16 +376,21 @@ class Writer:
                 **kafka.QUIET,
                 "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             }
-            producer = Producer(settings)
+            connections = Connections("producer", settings)
+            producer = Producer({**settings, "error_cb": connections})
             # A new producer of librdkafka 2.16 that is not connected yet looks for its coordinator 0.5 s later: any
-            # answer from a broker must come first. This topic is never created by being asked for.
-            kafka.RETRYING(producer.list_topics, "__transaction_state", kafka.REQUEST_SECONDS)
-            kafka.RETRYING(producer.init_transactions, _FLUSH_SECONDS)
+            # answer from a broker must come first.
+            kafka.reach(producer, connections)
+            try:
+                kafka.RETRYING(producer.init_transactions, _FLUSH_SECONDS)
+            except KafkaException as error:
+                raise self._refused(error, partition) from error
             self._producers[partition] = producer
         return producer
 
     def _consumer(self) -> Consumer:
         with self._making:
             if self._group is None:
-                self._group = kafka.consumer(self._config, self._topics.diff_group)
+                group = self._topics.diff_group
+                self._group = kafka.consumer(self._config, group, error_cb=self._connections)
             return self._group

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from deelog_schemas import canonical
 from deelog_schemas.digest import digest_of
-from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.envelope import Codec, Stamp
 from deelog_schemas.fold import Position
 from deelog_schemas.header import Kind, pack, unpack
 from deelog_schemas.keys import control_key
@@ -27,6 +27,7 @@ TURNS = {
     "lose": 2,
     "forget": 1,
     "stray": 1,
+    "skip": 1,
     "clear": 1,
     "begin": 2,
     "go_on": 12,
@@ -59,7 +60,7 @@ class History:
     def __init__(
         self,
         chance: random.Random,
-        codec: JsonCodec,
+        codec: Codec,
         keys: Sequence[bytes],
         segment: int,
         odd: float = 0.0,
@@ -152,6 +153,11 @@ class History:
         self._apply(key, None, self.sequence + 1)
         self.mark = (self._operating, self.sequence)
         self._add(Kind.TOMBSTONE, self.mark, key)
+
+    def skip(self) -> None:
+        """Operations that a filter left out: the cache is as it was for whoever reads."""
+        first, self.sequence = self.sequence + 1, self.sequence + self.chance.randint(1, 3)
+        self._add(Kind.SKIPPED, (self._operating, self.sequence), first=first)
 
     def stray(self) -> None:
         """What belongs to no open reset: a row, or the end of another one."""

@@ -15,7 +15,7 @@ from deelog_schemas.fold import Change, SegmentReader, difference
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
-from deelog_spark.frames import codec_of
+from deelog_spark.frames import codec_of, connected
 from deelog_spark.rows import op_of
 from tests.support.changes import settled_ends
 
@@ -94,7 +94,7 @@ def expected(
     One that begins without state at the offsets `start` tells first what each segment has come to there; of one in an
     open reset nothing, until that ends. `records` are those of a topic that holds fewer by now.
     """
-    codec = codec_of(config)
+    codec = codec_of(connected(config))
     start = start or {}
 
     def entry(record: Record) -> tuple[bytes, Entry | None]:
@@ -129,7 +129,7 @@ def expected(
 def in_topic(config: Config, partitions: int, records: Sequence[Record] | None = None) -> dict[int, list[Told]]:
     """What stands in the diff topic, by segment, in order; each delete with its tombstone right behind it. `records`
     are those of a topic that holds fewer by now."""
-    codec = codec_of(config)
+    codec = codec_of(connected(config))
     told: dict[int, list[Told]] = defaultdict(list)
     due: Record | None = None
     for record in read(config, config.topics.diff, partitions) if records is None else records:

@@ -144,3 +144,28 @@ def test_starts(odd: float) -> None:
             assert timeless(rows) == timeless(by_records.rows)
             assert state == by_records.segments.get(SEGMENT)
     assert plain > both / 2 if odd else plain == both > RUNS / 2
+
+
+def test_a_start_takes_rows_of_an_incremental_snapshot_for_the_changes_that_compaction_took() -> None:
+    chance = random.Random("snapshot")
+    for _ in range(50):
+        history = history_of(chance, 0.0)
+        history.turns(3, "put")
+        base = history.end
+        history.reset()
+        history.turns(5, "put")
+        history.claim()
+        history._operating = history.epoch  # rows come once nothing of the old owner's is left to write
+        for key in sorted(history.entries):
+            history._row(key)
+        history.turns(2, "put")
+        last = {row.key: row.offset for row in history.rows}
+        gone = chance.choice(((), (Kind.RESET_BEGIN, Kind.RESET_END, Kind.CLAIM, Kind.ACTIVE)))
+        keep = [row for row in history.rows if last[row.key] == row.offset and row.kind not in gone]
+        known, found = Known({SEGMENT: base}, {}), tables([], keep)
+        started = fold.start(found, RENDERER, 0, known, [SEGMENT], 0, history.end)
+        told = {r.key: CODEC.decode_value(r.value).after for r in started.rows if r.value is not None}
+        assert told == {CODEC.key(key): entry for key, entry in history.entries.items()}
+        by_columns = calm.start(*found.sides(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
+        assert by_columns is not None
+        assert timeless(by_columns[0]) == timeless(started.rows)

@@ -31,12 +31,15 @@ def history(chance: random.Random) -> list[tuple[bytes, bytes | None, Record]]:
     epochs, sequences, found = [1, 1, 1], [0, 0, 0], []
     for offset in range(chance.randint(1, 60)):
         g = chance.randrange(3)
-        kind = chance.choice([Kind.CHANGE] * 5 + [Kind.TOMBSTONE, Kind.READ, Kind.READ, Kind.CLAIM])
+        kind = chance.choice([Kind.CHANGE] * 5 + [Kind.TOMBSTONE, Kind.READ, Kind.READ, Kind.CLAIM, Kind.SKIPPED])
         kind = chance.choice([kind] * 8 + [Kind.RESET_BEGIN, Kind.RESET_END])
         told: dict[str, Any] | None = None
         if kind is Kind.CLAIM:
             epochs[g] += 1
             told = {}
+        elif kind is Kind.SKIPPED:
+            sequences[g] += 1
+            told = {"first": sequences[g]}
         elif kind is Kind.RESET_BEGIN:
             told = {"id": f"r{offset}", "reason": "x"}
         elif kind is Kind.RESET_END:
@@ -46,7 +49,9 @@ def history(chance: random.Random) -> list[tuple[bytes, bytes | None, Record]]:
             told = {"id": reset, "count": len(entries), "digest": digest_of((e.key, e.value) for e in entries)}
         elif kind is Kind.CHANGE and chance.random() < 0.8:
             sequences[g] += 1
-        sequence = max(0, sequences[g] - (chance.randint(0, 3) if chance.random() < 0.2 else 0))
+        sequence = sequences[g]
+        if kind is not Kind.SKIPPED and chance.random() < 0.2:
+            sequence = max(0, sequence - chance.randint(0, 3))
         if told is not None:
             told = {"epoch": epochs[g], "member": "n@1", "segments": 3, "partitions": 1, **told}
         raw = pack(kind, 0, g, max(1, epochs[g] - (chance.random() < 0.2)), sequence, 0)
@@ -224,3 +229,15 @@ def test_what_is_not_ours_is_refused_with_its_place(raw: bytes | None, control: 
     error = str(located(caught.value, "t", 0, 5, raw, control))
     assert error.startswith("t[0]@5: ")
     assert said in error
+
+
+def test_a_skipped_record_that_does_not_say_what_it_stands_for_stops_the_walk() -> None:
+    raw = [pack(Kind.CHANGE, 0, 0, 1, 1, 0), pack(Kind.SKIPPED, 0, 0, 1, 2, 0), pack(Kind.SKIPPED, 0, 0, 1, 3, 0)]
+    told = canonical.dumps({"epoch": 1, "member": "n@1", "first": 2})
+    marks = Marks({})
+    with pytest.raises(RecordError, match=r"a SKIPPED record without header `deelog\.control`"):
+        marks.steps(0, np.arange(3), pa.array(raw, pa.binary()), pa.array([None, told, None], pa.binary()))
+    assert marks.row == 2
+    strange = pa.array([pack(Kind.SKIPPED, 0, 5, 1, 2, 0)], pa.binary())
+    with pytest.raises(RecordError, match="segment 5 does not belong on this partition"):
+        Marks({}, (), 2, 6).steps(0, np.arange(1), strange, pa.array([told], pa.binary()))

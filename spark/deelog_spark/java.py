@@ -1,0 +1,107 @@
+"""`consumer.override.*`, which are librdkafka's, as Kafka's Java client names them: Spark's source for Kafka is that.
+
+The job reads and writes with librdkafka; Spark's source tells it offsets, and reads for `changes()` and `latest()`.
+Weighed: fields of their own for Spark's options (each secret stands twice, and one of them is forgotten), and a
+translation. What has no counterpart that was tried is refused, rather than left out: it is a way to connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from deelog_spark.errors import DiffError
+
+_PREFIX: Final = "consumer.override."
+_LOGIN: Final = "org.apache.kafka.common.security"
+_MODULES: Final = {
+    "PLAIN": f"{_LOGIN}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_LOGIN}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_LOGIN}.scram.ScramLoginModule",
+}
+_SAME: Final = ("security.protocol", "client.dns.lookup", "client.rack", "reconnect.backoff.ms")
+_WITHOUT_COUNTERPART: Final = (
+    "enable.ssl.certificate.verification",
+    "ssl.crl.location",
+    "ssl.curves.list",
+    "ssl.sigalgs.list",
+)
+_KEY: Final = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+def options(overrides: Mapping[str, str]) -> dict[str, str]:
+    """The `kafka.` options of Spark's source for a consumer with these overrides; DiffError naming what it cannot be.
+
+    Secrets are among the values: hand them on, print nothing.
+    """
+    found = {name: overrides[name] for name in _SAME if name in overrides}
+    protocol = found.get("security.protocol", "plaintext").upper()
+    if "security.protocol" in found:
+        found["security.protocol"] = protocol
+    if protocol.startswith("SASL"):
+        found |= _sasl(overrides)
+    if protocol.endswith("SSL"):
+        found |= _tls(overrides)
+    return {f"kafka.{name}": value for name, value in found.items()}
+
+
+def _sasl(overrides: Mapping[str, str]) -> dict[str, str]:
+    mechanism = overrides.get("sasl.mechanism", overrides.get("sasl.mechanisms", "GSSAPI"))
+    module = _MODULES.get(mechanism)
+    if module is None:
+        raise DiffError(
+            f"{_PREFIX}sasl.mechanism={mechanism}: Spark's source for Kafka is told of {', '.join(_MODULES)} alone; "
+            "use one of them, or TLS with a certificate of the client"
+        )
+    user, password = (_quoted(overrides.get(f"sasl.{name}", "")) for name in ("username", "password"))
+    login = f"{module} required username={user} password={password};"
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+
+
+def _quoted(text: str) -> str:
+    """A value in JAAS' own syntax."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _tls(overrides: Mapping[str, str]) -> dict[str, str]:
+    for name in _WITHOUT_COUNTERPART:
+        if name in overrides:
+            raise DiffError(f"{_PREFIX}{name}: Spark's source for Kafka has nothing like it; leave it out for the job")
+    found: dict[str, str] = {}
+    if "ssl.cipher.suites" in overrides:
+        raise DiffError(f"{_PREFIX}ssl.cipher.suites: Java has other names for them; leave it out for the job")
+    if overrides.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+        found["ssl.endpoint.identification.algorithm"] = ""
+    if "ssl.ca.location" in overrides:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": overrides["ssl.ca.location"]}
+    elif "ssl.ca.pem" in overrides:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": overrides["ssl.ca.pem"]}
+    if "ssl.keystore.location" in overrides:
+        found |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": overrides["ssl.keystore.location"]}
+        found["ssl.keystore.password"] = found["ssl.key.password"] = overrides.get("ssl.keystore.password", "")
+        return found
+    chain = _pem(overrides, "ssl.certificate")
+    if chain is None:
+        return found
+    key = _pem(overrides, "ssl.key")
+    if key is None or not any(begin in key for begin in _KEY):
+        raise DiffError(
+            f"{_PREFIX}ssl.key.location: Java reads keys in PKCS#8 alone: convert it by `openssl pkcs8 -topk8 -in KEY`"
+        )
+    found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+    if "ssl.key.password" in overrides:
+        found["ssl.key.password"] = overrides["ssl.key.password"]
+    return found
+
+
+def _pem(overrides: Mapping[str, str], name: str) -> str | None:
+    if f"{name}.pem" in overrides:
+        return overrides[f"{name}.pem"]
+    path = overrides.get(f"{name}.location")
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DiffError(f"{_PREFIX}{name}.location: {path} cannot be read: {error}") from None
