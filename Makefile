@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test model mutants kills test-compose images simulate proof bench bench-spark lint format types wheel-check pyfiles lock clean
+.PHONY: help setup java demo test model mutants kills test-compose test-consumers images simulate proof bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -69,6 +69,12 @@ KILLS ?= 30
 kills: java setup ## kill -9 the Spark job at random instants, restart Kafka, compare every sink (KILLS=30 SEED=1)
 	@$(BIN)/python -m tests.spark.kills --kills $(KILLS) --seed $(SEED) $(ARGS)
 
+test-consumers: java setup ## stock consumers of the change topic: Connect, Flink, Pathway, kcat, Spark (ARGS="-k flink")
+	@command -v kcat >/dev/null || ! command -v apt-get >/dev/null || apt-get install --yes --quiet kcat >/dev/null || \
+		echo "kcat could not be installed: do it, or its tests will fail." >&2
+	@$(BIN)/python -m pytest -m "consumers or not consumers" tests/consumers -n $(WORKERS) --dist loadscope \
+		--no-loadscope-reorder $(ARGS)
+
 bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \
 	for bench in benchmarks/bench_*.py; do echo "== $$bench"; \
@@ -76,6 +82,9 @@ bench: java setup ## all benchmarks, each against its peer
 
 bench-spark: java setup ## the Spark job alone: CPU per record, resets (ARGS="--records 1000000 --json")
 	@DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}" $(BIN)/python -m benchmarks.bench_spark $(ARGS)
+
+bench-formats: setup ## an envelope in JSON, Avro and cloud events: µs, and each beside JSON (ARGS="--json")
+	@$(BIN)/python -m benchmarks.bench_formats $(ARGS)
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .

@@ -13,12 +13,21 @@ from xdist.scheduler import LoadScopeScheduling
 
 from deelog_connector.kafka.jars import fetch
 from tests.support.kafka import Broker, running_broker
+from tests.support.registry import Apicurio
+from tests.support.secure import SecureKafka, secure_kafka
 
 # Generated examples are counted, not timed: the machine may be busy with brokers of other tests.
 settings.register_profile("deelog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("deelog")
 
-_MARKERS = {"kafka": "kafka", "own_kafka": "kafka", "spark": "spark"}
+_MARKERS = {
+    "kafka": "kafka",
+    "own_kafka": "kafka",
+    "secure": "kafka",
+    "spark": "spark",
+    "registry": "registry",
+    "own_registry": "registry",
+}
 _CROWDED = ("chaos/test_chaos.py", "demo/test_demo.py", "spark/test_cluster.py", "spark/test_diff_process.py")
 """Each of these starts a dozen processes: two of them at once would be a test of the machine."""
 
@@ -79,6 +88,27 @@ def own_kafka(tmp_path: Path) -> Iterator[Broker]:
     """A real Kafka of this test's own, to stop, kill, pause and restart."""
     with running_broker(tmp_path / "kafka") as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """A Kafka with users, certificates and an authorizer, for the tests of one file."""
+    with secure_kafka(tmp_path_factory.mktemp("secure")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
+    """One real schema registry for the whole run. Leave it running: take `own_registry` to stop it."""
+    with Apicurio(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+@pytest.fixture
+def own_registry(tmp_path: Path) -> Iterator[Apicurio]:
+    """A real schema registry of this test's own."""
+    with Apicurio(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

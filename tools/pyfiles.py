@@ -22,7 +22,7 @@ def build(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as zipped:
         for package in (ROOT / name for name in PACKAGES):
-            for file in sorted(package.rglob("*.py")):
+            for file in sorted((*package.rglob("*.py"), *package.rglob("*.avsc"))):
                 # Neither the clock nor the file's own mode: nothing but names and contents tells two builds apart.
                 entry = zipfile.ZipInfo(file.relative_to(package.parent).as_posix(), _WHEN)
                 entry.external_attr, entry.create_system = _MODE, 3

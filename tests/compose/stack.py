@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from deelog_connector.kafka.probe import HOST, free_port
 from deelog_schemas.operation import Entry
 
 NODES = ("node1", "node2", "node3")
-CONTAINERS = ("address", "kafka", *NODES, "diff")
+CONTAINERS = ("address", "kafka", "registry", *NODES, "diff", "prometheus")
+_OTHERS = ("kafka", "registry", "prometheus", "grafana")
 HEALTH_SECONDS = 180.0
 _BUILD_SECONDS = 1200.0
 _COMMAND_SECONDS = 120.0
@@ -31,19 +33,18 @@ log = logging.getLogger("compose")
 
 
 class Stack:
-    """Six containers. `up()` first, `down()` always."""
+    """All containers but Grafana's. `up()` first, `down()` always."""
 
     def __init__(self) -> None:
         self._project = f"deelog-test-{os.getpid()}"
         self._compose = _compose_command()
         taken: set[int] = set()
-        while len(taken) < len(NODES) + 1:
+        while len(taken) < len(NODES) + len(_OTHERS):
             taken.add(free_port())
-        kafka, *nodes = taken
-        self.bootstrap = f"{HOST}:{kafka}"
-        self.ports = dict(zip(NODES, nodes, strict=True))
+        self.ports = dict(zip((*NODES, *_OTHERS), taken, strict=True))
+        self.bootstrap = f"{HOST}:{self.ports['kafka']}"
         ports = {f"DEELOG_{name.upper()}_PORT": str(port) for name, port in self.ports.items()}
-        self._environment = os.environ | ports | {"DEELOG_KAFKA_PORT": str(kafka)}
+        self._environment = os.environ | ports
 
     def up(self) -> None:
         """Builds, starts, and returns once every container with a health check is healthy."""
@@ -110,7 +111,7 @@ class Stack:
 
     def client(self) -> RedisCluster:
         """redis-py's cluster client, from this host."""
-        nodes = [ClusterNode(HOST, port) for port in self.ports.values()]  # type: ignore[no-untyped-call]
+        nodes = [ClusterNode(HOST, self.ports[node]) for node in NODES]  # type: ignore[no-untyped-call]
         return RedisCluster(startup_nodes=nodes, socket_timeout=2)
 
     def unwritten(self) -> int:
@@ -134,6 +135,11 @@ class Stack:
         offsets: dict[str, int] = told["input_offsets"]
         return offsets
 
+    def answer(self, service: str, path: str) -> Any:
+        """JSON that a service's published port answers with."""
+        with urllib.request.urlopen(f"http://{HOST}:{self.ports[service]}{path}", timeout=10) as response:
+            return json.load(response)
+
     def _ask(self, node: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         with Redis(host=HOST, port=self.ports[node], socket_timeout=10, retry=Retry(NoBackoff(), 0)) as client:
             pipeline = client.pipeline(transaction=False)
@@ -154,7 +160,7 @@ def eventually(condition: Callable[[], bool], seconds: float, what: str) -> None
         try:
             if condition():
                 return
-        except (RedisError, AssertionError) as error:
+        except (RedisError, OSError, AssertionError) as error:
             problem = error
         assert time.monotonic() < deadline, f"{what} within {seconds:g} s: {problem!r}"
         time.sleep(0.3)

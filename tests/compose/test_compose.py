@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
+import urllib.parse
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -105,9 +107,37 @@ def test_a_node_and_the_job_are_killed_and_the_diff_ends_equal(stack: Stack) -> 
     assert (changes.duplicates, diff.duplicates, changes.open_resets) == (0, 0, 0)
 
 
+def test_prometheus_sees_all_targets_up_and_no_alert(stack: Stack) -> None:
+    """Three nodes and the job, by the configuration and the rules that are mounted into it."""
+
+    def up() -> bool:
+        targets = stack.answer("prometheus", "/api/v1/targets")["data"]["activeTargets"]
+        health = Counter((target["labels"]["job"], target["health"]) for target in targets)
+        assert health == {("deelog", "up"): len(NODES), ("deelog-diff", "up"): 1}, targets
+        return True
+
+    eventually(up, CATCH_UP_SECONDS, "all targets up")
+    query = urllib.parse.quote('sum(deelog_segments{role="primary"})')
+    segments = FIELDS["segment.count"].default
+
+    def all_segments() -> bool:
+        result = stack.answer("prometheus", f"/api/v1/query?query={query}")["data"]["result"]
+        return [value for _, value in (row["value"] for row in result)] == [str(segments)]
+
+    eventually(all_segments, CATCH_UP_SECONDS, "a primary of each segment, as Prometheus has it")
+    groups = stack.answer("prometheus", "/api/v1/rules")["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert rules
+    assert all(rule["health"] == "ok" for rule in rules)
+
+
+def test_the_registry_answers_as_confluents_does(stack: Stack) -> None:
+    assert stack.answer("registry", "/apis/ccompat/v7/subjects") == []
+
+
 def test_nothing_runs_as_root_or_writes_where_it_should_not(stack: Stack) -> None:
-    """The containers of the project; Kafka's image is Apache's."""
-    for service in (*NODES, "diff"):
+    """Kafka's image is Apache's, and writes its configuration where it stands."""
+    for service in (*NODES, "diff", "registry", "prometheus"):
         user, read_only = stack.user_and_mounts(service)
         assert user != "0", service
         assert read_only, service

@@ -11,10 +11,10 @@ from typing import Any
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from deelog_schemas import canonical
+from deelog_schemas import canonical, formats
 from deelog_schemas.config import Config, parse
 from deelog_schemas.digest import digest_of
-from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.envelope import Stamp
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, node_number, pack
 from deelog_schemas.keys import control_key, partition_of, position_key, reset_key, segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
@@ -62,16 +62,7 @@ class Cache:
         self.config, self.topics = config, config.topics
         self.partitions, self.segments = partitions, int(config["segment.count"])
         self.live = [Live() for _ in range(self.segments)]
-        self.codec = JsonCodec(
-            self.topics.changes,
-            "cachetools",
-            config["topic.prefix"],
-            config["cache.name"],
-            config["cache.key.format"],
-            config["cache.value.format"],
-            config["key.converter.schemas.enable"],
-            config["value.converter.schemas.enable"],
-        )
+        self.codec = formats.codec_of(formats.connected(config, "cachetools"), "cachetools")
         servers = ",".join(config["bootstrap.servers"])
         self.admin = AdminClient({"bootstrap.servers": servers})
         self._create(cleanup, more)
@@ -280,7 +271,7 @@ class Cache:
         return settled_ends(",".join(self.config["bootstrap.servers"]), self.topics.changes, self.partitions)
 
 
-def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 30) -> dict[int, int]:
+def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 100) -> dict[int, int]:
     """A topic's last stable offsets once no transaction is open.
 
     A commit returns before its markers are written: until then readers do not see what it committed. The client is

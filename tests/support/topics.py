@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.envelope import Codec, JsonCodec
 from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
@@ -17,7 +17,7 @@ _SECONDS = 20.0
 
 
 def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:
-    """All committed records, in order within each partition."""
+    """All committed records that are there at the call, and perhaps later ones, in order within each partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -31,7 +31,10 @@ def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES
     found = []
     try:
         left = set(consumer.list_topics(topic, _SECONDS).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
+        places = [TopicPartition(topic, partition, 0) for partition in left]
+        # Of a topic that is being written to, a reader may never see the end.
+        ends = {place.partition: consumer.get_watermark_offsets(place, _SECONDS)[1] for place in places}
+        consumer.assign(places)
         deadline = time.monotonic() + _SECONDS
         while left:
             assert time.monotonic() < deadline, f"partitions {left} of {topic} have no end"
@@ -43,15 +46,17 @@ def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES
                     left.discard(message.partition())
                     continue
                 where = (message.topic(), message.partition(), message.offset())
+                if where[2] >= ends[where[1]] - 1:
+                    left.discard(where[1])
                 found.append(decode(*where, message.key(), message.value(), message.headers(), allowed))
     finally:
         consumer.close()
     return found
 
 
-def derived(records: list[Record]) -> tuple[dict[bytes, bytes], dict[int, SegmentReader]]:
+def derived(records: list[Record], codec: Codec | None = None) -> tuple[dict[bytes, bytes], dict[int, SegmentReader]]:
     """The cache's content as a reader derives it, and the readers by segment."""
-    codec = JsonCodec("", "test", "", "")
+    codec = codec or JsonCodec("", "test", "", "")
     readers: dict[int, SegmentReader] = {}
 
     def entry(record: Record) -> tuple[bytes, Entry | None]:

@@ -8,7 +8,8 @@
 #
 # Weighed: an image of one statically linked program each (not what the real images are), a container of this machine's
 # own file system (not the same twice), and debootstrap with small Dockerfiles on top of it. The last was taken: the
-# Dockerfiles of the project meet the same distribution, Python and Java as in the real images.
+# Dockerfiles of the project meet the same distribution, Python and Java as in the real images. Not made is Grafana: it is
+# in no package index that could be reached, and docker-compose.yml has it in a profile of its own.
 #
 # What this machine trusts beside Debian's own certificates, the images trust: a proxy with its own CA works. DEBIAN_MIRROR
 # names a mirror, else debootstrap's own; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are handed on.
@@ -19,6 +20,8 @@ SUITE=trixie
 PYTHON=python:3.13-slim
 JAVA=eclipse-temurin:21-jre
 KAFKA=apache/kafka:4.3.1
+REGISTRY=apicurio/apicurio-registry:3.0.9
+PROMETHEUS=prom/prometheus:v2.53.3
 BASE=deelog/debian:$SUITE
 PULL_SECONDS=${DEELOG_PULL_SECONDS:-120}
 LABEL=org.deelog.stand-in
@@ -80,6 +83,17 @@ kafka() {
     make_image "$KAFKA" "$context"
 }
 
+registry() {
+    local deelog=../../.venv/bin/deelog context="$place/registry" archive
+    [ -x "$deelog" ] || fail "$deelog was not found: run \`make images\`, which installs it first"
+    archive="$("$deelog" kafka jars apicurio)" || fail "Apicurio Registry could not be had"
+    cp -r registry "$context"
+    mkdir "$context/app"
+    tar -C "$context/app" -xzf "$archive"
+    chmod -R a+rX "$context/app"
+    make_image "$REGISTRY" "$context"
+}
+
 say() {
     echo "images: $((SECONDS)) s: $*"
 }
@@ -95,7 +109,7 @@ docker info >/dev/null 2>&1 || fail "no Docker engine answers: start it (systemc
 place="$(mktemp -d)"
 trap 'rm -rf "$place"' EXIT
 wanted=()
-for image in "$PYTHON" "$JAVA" "$KAFKA"; do
+for image in "$PYTHON" "$JAVA" "$KAFKA" "$REGISTRY" "$PROMETHEUS"; do
     if [ "$mode" = --force ] || { ! is_here "$image" && { [ "$mode" != --pull ] || ! pull "$image"; }; }; then
         wanted+=("$image")
     fi
@@ -107,6 +121,8 @@ for image in "${wanted[@]}"; do
     "$PYTHON") make_image "$image" python ;;
     "$JAVA") make_image "$image" java ;;
     "$KAFKA") kafka ;;
+    "$REGISTRY") registry ;;
+    "$PROMETHEUS") make_image "$image" prometheus ;;
     esac
 done
-say "here are $PYTHON, $JAVA and $KAFKA"
+say "here are $PYTHON, $JAVA, $KAFKA, $REGISTRY and $PROMETHEUS"

@@ -1,0 +1,103 @@
+"""A real schema registry for tests: Apicurio in its Confluent mode, a process of its own, its data in memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
+from deelog_connector.kafka import jars
+from deelog_connector.kafka.prerequisites import find_java
+from deelog_connector.kafka.probe import HOST, free_port
+
+_START_SECONDS: Final = 120.0
+_STOP_SECONDS: Final = 10.0
+_RUNNER: Final = "apicurio-registry-app-3.0.9-runner.jar"
+
+
+class Apicurio:
+    """A registry from `with` on; `stop()` and `start()` keep its address, and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "apicurio.log"
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For `*.converter.schema.registry.url`."""
+        return f"http://{HOST}:{self.port}/apis/ccompat/v7"
+
+    def client(self) -> SchemaRegistryClient:
+        """A client of the test's own; close it."""
+        return SchemaRegistryClient({"url": self.url})
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        command = [
+            str(find_java()),
+            "-Xmx256m",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dquarkus.http.host={HOST}",
+            f"-Dquarkus.http.port={self.port}",
+            "-jar",
+            str(_unpacked() / _RUNNER),
+        ]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        until = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, f"Apicurio ended:\n{self.log.read_text()[-2000:]}"
+            assert time.monotonic() < until, f"Apicurio does not answer:\n{self.log.read_text()[-2000:]}"
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """`kill -9`: connections are refused from now on."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(_STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+
+def _unpacked() -> Path:
+    """The archive, unpacked once into the cache of downloads, whoever else does so at the same time."""
+    (archive,) = jars.fetch("apicurio")
+    folder = archive.with_name(archive.name.removesuffix(".tar.gz"))
+    if not folder.exists():
+        own = folder.with_name(f"{folder.name}.{os.getpid()}")
+        with tarfile.open(archive) as packed:
+            packed.extractall(own, filter="data")
+        try:
+            own.rename(folder)
+        except OSError:  # another process was faster
+            if not folder.exists():
+                raise
+    return folder

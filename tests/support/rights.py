@@ -1,0 +1,35 @@
+"""The table of docs/howto/acls.md, as rights to grant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.secure import Right
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "acls.md"
+PREFIX, CACHE = "shop", "sessions"
+"""What the page writes its names for."""
+
+
+def rights_of(user: str) -> list[Right]:
+    """The rows of one user, as the page has them."""
+    found = [right for right in _rows() if right.user == user]
+    assert found, f"{PAGE.name} has no rows of {user}"
+    return found
+
+
+def creating(user: str) -> list[Right]:
+    """What whoever makes the topics needs besides."""
+    assert "`Create` on the topic prefix `shop` and on `__debezium-heartbeat.shop`" in PAGE.read_text("utf-8")
+    heartbeat = f"__debezium-heartbeat.{PREFIX}"
+    return [Right(user, "Topic", PREFIX, True, "Create"), Right(user, "Topic", heartbeat, False, "Create")]
+
+
+def _rows() -> list[Right]:
+    rows = []
+    for line in PAGE.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and len(cells) == 5 and cells[0] != "user":
+            user, resource, name, operation, _ = cells
+            rows.append(Right(user, resource, name.removesuffix("*"), name.endswith("*"), operation))
+    return rows
