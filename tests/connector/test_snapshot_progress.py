@@ -252,6 +252,18 @@ def test_resets_and_takeovers_are_told_together() -> None:
     n0.core.request_reset(3, "overflow")
     assert settle() == [("Segment Reset", "STARTED", "1,3"), ("Segment Reset", "COMPLETED", "1,3")]
     assert told.found[0][3]["reason"] == "overflow,signal"
+    n0.core.request_reset(1, "signal")
+    told.found.clear()
+    for _ in range(40):
+        world.now += 0.1
+        n0.step()
+        watchers[n0].look(n0.core.primaries())
+        if told.found == []:
+            n0.core.request_reset(3, "signal")
+        watchers[n0].tell()
+    kinds = [(kind, more["segments"]) for _, kind, _, more in told.found]
+    assert kinds[-1] == ("COMPLETED", "1,3")
+    assert ("IN_PROGRESS", "1") in kinds
     world.clear(0)
     assert settle() == []
     world.own(2, n1, n0)

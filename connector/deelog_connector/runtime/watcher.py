@@ -5,8 +5,8 @@ each segment), and a look at the phases after each poll. No reset and no takeove
 a transaction, which a poll begins.
 
 Many segments change at once, so one notification speaks for all of them: a round of resets or takeovers on this node
-begins with the first and is COMPLETED when none is open; what is done in between comes as IN_PROGRESS, a few times a
-second at most.
+begins with the first and is COMPLETED, with all that are done, when none is open; what is done in between comes as
+IN_PROGRESS, a few times a second at most.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Round:
     """Of which nobody was told yet; as those that are `done` and `failed`."""
     done: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
+    whole: set[int] = field(default_factory=set)
+    """All that are done."""
     reasons: set[str] = field(default_factory=set)
     rows: int = 0
     under_way: bool = False
@@ -101,6 +103,7 @@ class Watcher:
         round_ = self._rounds[aggregate]
         round_.open.discard(number)
         (round_.done if whole else round_.failed).add(number)
+        (round_.whole.add if whole else round_.whole.discard)(number)
         round_.rows += look.rows if whole and aggregate != OWNER else 0
 
     def tell(self) -> None:
@@ -113,8 +116,10 @@ class Watcher:
                 round_.under_way = True
             if round_.failed:
                 self._say(aggregate, "ABORTED", round_, round_.failed)
-            if round_.done:
-                self._say(aggregate, "IN_PROGRESS" if round_.open else "COMPLETED", round_, round_.done)
+            if round_.done and round_.open:
+                self._say(aggregate, "IN_PROGRESS", round_, round_.done)
+            elif round_.done:
+                self._say(aggregate, "COMPLETED", round_, round_.whole)
             if not round_.open:
                 self._rounds[aggregate] = Round()
             else:
