@@ -275,18 +275,29 @@ def test_signals_in_a_file_are_for_this_process_and_are_taken_out(kafka: Broker,
     run(work())
 
 
+async def beating(kafka: Broker, topic: str, least: int) -> list[tuple[Any, Any]]:
+    """The heartbeats, once there are that many."""
+    beats: list[tuple[Any, Any]] = []
+    deadline = time.monotonic() + 30
+    while len(beats) < least and time.monotonic() < deadline:
+        beats = await asyncio.to_thread(read, kafka, topic)
+    assert len(beats) >= least
+    return beats
+
+
 def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Broker, prefix: str) -> None:
     async def work() -> None:
-        async with cache(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=100)) as found:
+        async with cache(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=60_000)) as found:
             await asyncio.sleep(0.3)
             topic = f"__debezium-heartbeat.{prefix}"
             assert await asyncio.to_thread(read, kafka, topic) == []  # it owns nothing yet
             await started(found)
             begun = time.time() * 1000
-            beats: list[tuple[Any, Any]] = []
-            deadline = time.monotonic() + 30
-            while len(beats) < 3 and time.monotonic() < deadline:
-                beats = await asyncio.to_thread(read, kafka, topic)
+            assert len(await beating(kafka, topic, 1)) == 1
+            await found.connector.suspend(20, write_out=True)
+            await found.connector.restart(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=100))
+            found.connector.resume()
+            beats = await beating(kafka, topic, 3)
             assert {json.dumps(key) for key, _ in beats} == {json.dumps({"serverName": prefix})}
             assert all(list(value) == ["ts_ms"] for _, value in beats)
             assert abs(beats[-1][1]["ts_ms"] - begun) < 60_000

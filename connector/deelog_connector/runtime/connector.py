@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import uuid
@@ -466,7 +467,7 @@ class Connector:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        core, interval = self.core, self.config["commit.interval.ms"] / 1000
+        core = self.core
         while not self._stopping.is_set():
             self._changed.clear()
             for effect in core.poll(time.monotonic(), time.time_ns() // 1000):
@@ -475,7 +476,7 @@ class Connector:
             self._watcher.look(core.primaries())
             if core.finished and not self.finished.done():
                 self.finished.set_result(None)
-            wait = max(0.001, core.next_poll(time.monotonic()) or interval)
+            wait = max(0.001, core.next_poll(time.monotonic()) or self.config["commit.interval.ms"] / 1000)
             try:
                 await asyncio.wait_for(self._changed.wait(), wait)
             except TimeoutError:
@@ -683,14 +684,15 @@ class Connector:
 
     async def _tell(self) -> None:
         """Notifications of what the watcher saw, and heartbeats."""
-        interval = self.config["heartbeat.interval.ms"] / 1000
         key = heartbeat_key(self.config["topic.prefix"], self.config["key.converter.schemas.enable"])
-        due = time.monotonic()
+        last = -math.inf
         while not self._stopping.is_set():
+            interval = self.config["heartbeat.interval.ms"] / 1000  # a restart may have changed it
             await asyncio.sleep(min(TELL_SECONDS, interval))
             self._watcher.tell()
-            if time.monotonic() >= due and any(s.phase == "writing" for s in self.core.primaries()):
-                due = time.monotonic() + interval
+            due = time.monotonic() >= last + interval
+            if due and any(s.phase == "writing" for s in self.core.primaries()):
+                last = time.monotonic()
                 schemas = self.config["value.converter.schemas.enable"]
                 self._announcer.send(
                     self._topics.heartbeat, key, heartbeat_value(time.time_ns() // 1_000_000, schemas), 0
