@@ -237,6 +237,29 @@ def test_an_entry_past_its_time_is_expired_and_captured_once(
     assert served.store.expired == 2
 
 
+@pytest.mark.parametrize("by", ["a view", "a pause"])
+def test_what_came_due_while_the_segment_took_no_writes_expires_once_it_does(
+    client: Client, served: Served, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A hand-over that comes to nothing: who was to be primary is gone, or the connector is paused meanwhile."""
+    now = now_ms()
+    monkeypatch.setattr(time, "time_ns", lambda: now * 1_000_000)
+    client("SET", K, "1", "PX", 1)
+    epoch = served.view.rows[0].epoch
+    served.follow(target=OTHER, epoch=epoch)
+    now += 1
+    assert served.store.expire_due(now) is None  # nothing can be captured for a segment that is given away
+    assert [o.reason for o in served.operations] == ["put"]
+    if by == "a view":
+        served.follow()
+    else:
+        served.core.paused = True
+        assert served.roles.give_away()
+    assert served.store.expire_due(now) is None
+    assert [o.reason for o in served.operations] == ["put", "expire"]
+    assert client("GET", K) is None
+
+
 def test_eviction_is_captured_before_the_write_that_caused_it() -> None:
     served = Served(**{"cache.max.entries": str(SEGMENTS * 2)})
     client = Client(served)

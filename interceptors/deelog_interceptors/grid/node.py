@@ -306,6 +306,7 @@ class Node:
             if lacking:
                 self.replicator.follow(lacking, self.view.topology_id)
             if self._roles.give_away():
+                self._expire_at(0.0)
                 self._roles_changed()
             await asyncio.sleep(self.settings.failure_timeout / 5)
 

@@ -146,6 +146,7 @@ class Roles:
                 self.level_reached(segment)
             elif self._core.paused and segment.releasing and self._core.keep(segment.number):
                 segment.releasing = segment.release_begun = False
+                self._store.opened(segment)
                 taken_back = True
         return taken_back
 

@@ -155,9 +155,14 @@ class Store:
             segment.data = cache
             for key, value in held.items():
                 cache[key] = value
-                if value[1] is not None:
-                    self._expires(segment, key, value[1])
             self._evictions(segment)
+        self.opened(segment)
+
+    def opened(self, segment: Segment) -> None:
+        """A primary takes writes, for the first time or again: what came due while it took none is due now."""
+        for key, _, expires_at in self.entries(segment):
+            if expires_at is not None:
+                self._expires(segment, key, expires_at)
 
     def become_backup(self, segment: Segment) -> None:
         """primary → backup: a plain map, which evicts and expires nothing (CHECK primary-decides-eviction)."""
@@ -183,7 +188,7 @@ class Store:
             heapq.heappop(heap)
             segment = self.segments[number]
             if segment.role is not Role.PRIMARY or segment.closed:
-                continue
+                continue  # should it be this node that takes its writes again, `opened` brings it back
             value = peek(segment.data, key)
             if value is not None and value[1] == at:
                 self._gone(segment, key, Reason.EXPIRE)
