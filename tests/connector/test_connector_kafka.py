@@ -19,7 +19,9 @@ from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from deelog_connector.core.effects import Cause
-from deelog_connector.kafka.client import Brokers, KafkaAway, KafkaUnusable, OutRecord, WriteFailed, Writer, still_holds
+from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.client import OutRecord, WriteFailed, Writer, still_holds
+from deelog_connector.kafka.opening import KafkaAway, KafkaUnusable
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind

@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry import Schema
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from deelog_connector.kafka.client import Brokers
+from deelog_connector.kafka.brokers import Brokers
 from deelog_connector.kafka.probe import HOST, free_port
 from deelog_interceptors.demo.processes import deelog_command
 from deelog_schemas import formats

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from deelog_connector.kafka import client
+from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.opening import KafkaAway
+from deelog_connector.runtime import connector
 from deelog_schemas.header import Kind
 from deelog_schemas.records import ON_POSITIONS
 from tests.connector.cache import Cache, cache, config_of, run, started
@@ -164,7 +167,7 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
             refuse_once("Tail")
             super().__init__(*args)
 
-    class Brokers(client.Brokers):
+    class AskedBrokers(Brokers):
         def ends(self, *args: Any) -> Any:
             refuse_once("ends")
             return super().ends(*args)
@@ -176,10 +179,10 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
     def refuse_once(what: str) -> None:
         asked[what] += 1
         if asked[what] == 1:
-            raise client.KafkaAway(f"{what}: Broker: Not leader for partition")
+            raise KafkaAway(f"{what}: Broker: Not leader for partition")
 
     monkeypatch.setattr(client, "Tail", Tail)
-    monkeypatch.setattr(client, "Brokers", Brokers)
+    monkeypatch.setattr(connector, "Brokers", AskedBrokers)
 
     async def work() -> None:
         async with cache(config_of(kafka.bootstrap, prefix)) as found:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from deelog_connector.kafka import client
-from deelog_connector.kafka.client import Brokers, KafkaUnusable, Tail, WriteFailed, Writer
+from deelog_connector.kafka import brokers, client
+from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.client import Tail, WriteFailed, Writer
+from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_schemas.config import Config, load
 from tests.connector.cache import cache, config_of, run, started
 from tests.support.secure import PASSWORD, PLAIN_PASSWORD, PLAIN_USER, Right, SecureKafka, overrides
@@ -133,7 +135,8 @@ WRONG = (
 def test_a_wrong_way_in_is_told_with_its_remedy_in_time(
     secure_for_all: SecureKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(client, "REQUEST_SECONDS", 3.0)  # what is not told at once is waited for so long
+    for module in (brokers, client):
+        monkeypatch.setattr(module, "REQUEST_SECONDS", 3.0)  # what is not told at once is waited for so long
     listener, settings, wanted = wrong_ways(secure_for_all)[way]
     elsewhere = {"nobody": "127.0.0.1:1", "nohost": "kafka.invalid:9092"}
     bootstrap = elsewhere.get(listener) or secure_for_all.bootstrap(listener)

@@ -1,7 +1,7 @@
-"""Kafka, as the connector needs it: one transactional writer, a tail, scans, fences, and what the brokers say.
+"""Kafka, as the connector needs it: one transactional writer, a tail, scans and fences.
 
-The one module of the connector's writing path that imports `confluent_kafka`. Everything here blocks; the runtime
-calls it from threads of its own. Foreign errors end here, as `WriteFailed` or `KafkaUnusable`.
+What the connector writes and reads goes through here. Everything here blocks; the runtime calls it from threads of
+its own. Foreign errors end here, as `WriteFailed` or `KafkaUnusable`.
 
 What librdkafka taught (and where it is heeded): `message.timeout.ms=0`, since a local timeout skips a message and
 goes on; reports are used for errors alone, never for a position; `auto.offset.reset=error`; a new producer object
@@ -13,27 +13,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, cast
 
 from confluent_kafka import (
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka.opening import (
     LOOK_SECONDS,
+    REQUEST_SECONDS,
     KafkaAway,
     KafkaRefuses,
     KafkaUnusable,
+    common_settings,
     failure,
     hear,
     opened,
@@ -44,30 +43,6 @@ from deelog_schemas.connections import Connections
 from deelog_schemas.refusals import missing_right
 
 log = logging.getLogger(__name__)
-_DETAILS: Final = (
-    "_FENCED",
-    "fenced by a newer instance",
-    "operation with an old epoch",
-    "load in progress: retrying",
-    "Not coordinator: retrying",
-    "failed: Connection refused",
-)
-
-
-def _lowered(record: logging.LogRecord) -> bool:
-    # librdkafka's own lines about what we say ourselves, once, are details: to be fenced is how a takeover works (three
-    # lines each time, two of them CRITICAL), and a broker that is away is tried many times a second by each client.
-    if any(words in record.getMessage() for words in _DETAILS):
-        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
-        return log.isEnabledFor(logging.INFO)
-    return True
-
-
-log.addFilter(_lowered)
-
-REQUEST_SECONDS: Final = 10.0
-"""How long one request to the brokers may take before it is tried again or given up."""
-
 _FENCED: Final = frozenset(
     {
         KafkaError._FENCED,
@@ -116,20 +91,6 @@ class InRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]] | None
-
-
-class PartitionEnd(NamedTuple):
-    """The last stable offset of a partition, and the epoch of the leader that said so."""
-
-    partition: int
-    offset: int
-    leader_epoch: int
-
-
-def common_settings(config: Config) -> dict[str, Any]:
-    """What every client is given first. The client's own messages go where ours go, not to stderr."""
-    servers = ",".join(config["bootstrap.servers"])
-    return {"bootstrap.servers": servers, "client.id": config["name"], "logger": log}
 
 
 def consumer_settings(config: Config) -> dict[str, Any]:
@@ -431,147 +392,9 @@ def _record(message: Message) -> InRecord:
     return InRecord(topic, partition, offset, message.key(), message.value(), headers)
 
 
-class Brokers:
-    """What the brokers say of topics, and their creation."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._client: AdminClient | None = None
-        self._connections = Connections("admin", {})
-
-    @property
-    def _admin(self) -> AdminClient:
-        if self._client is None:
-            settings = {**common_settings(self._config), **dict(self._config.overrides("admin"))}
-            client, self._connections = opened(AdminClient, "admin", settings)
-            self._client = client
-            return client
-        return self._client
-
-    def close(self) -> None:
-        """Lets go of the client; the next question makes a new one."""
-        self._client = None
-
-    def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaAway:
-        # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
-        # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
-        self.close()
-        return failure(what, error, self._connections, topic=(right, topic), cluster=(right, ""))
-
-    def ensure(
-        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
-    ) -> None:
-        """Creates a topic unless it is there; raises `KafkaUnusable` where it has another number of partitions.
-
-        `partitions` None: created with one, taken with any number.
-        """
-        count = self.partitions(topic)
-        if count == 0:
-            self._create(topic, partitions or 1, settings, replicas)
-            count = self.partitions(topic)
-        if partitions is not None and count != partitions:
-            raise KafkaUnusable(
-                f"topic {topic} has {count} partitions, but topic.creation.default.partitions is {partitions}: the map "
-                "of segments is fixed when the topic is created; set the field to what the topic has, or use another "
-                "topic.prefix"
-            )
-
-    def _create(self, topic: str, partitions: int, settings: Mapping[str, str], replicas: int | None) -> None:
-        self._must_be_seen(topic)
-        replication = replicas or self._config["topic.creation.default.replication.factor"]
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
-        try:
-            self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                what = f"topic {topic} is not there and cannot be created"
-                told = reason(error, self._connections, topic=("Create", topic), cluster=("Create", ""))
-                raise KafkaUnusable(f"{what}: {told}") from error
-        self._await(topic)
-
-    def _must_be_seen(self, topic: str) -> None:
-        """Raises `KafkaRefuses` where a topic is hidden from this user, be it there or not."""
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
-        try:
-            asked[topic].result()
-        except KafkaException as error:
-            told = missing_right(error.args[0], "admin", topic=("Describe", topic))
-            if told is not None:
-                raise KafkaRefuses(told) from error
-
-    def _await(self, topic: str) -> None:
-        until = time.monotonic() + REQUEST_SECONDS
-        while self.partitions(topic) == 0:
-            if time.monotonic() > until:
-                raise KafkaUnusable(f"topic {topic} was created but does not appear")
-            time.sleep(0.05)
-
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 where it does not exist, or is hidden from this user."""
-        until = time.monotonic() + REQUEST_SECONDS
-        while True:
-            admin = self._admin
-            try:
-                found = admin.list_topics(timeout=LOOK_SECONDS).topics.get(topic)
-                return len(found.partitions) if found is not None and found.error is None else 0
-            except KafkaException as error:
-                hear(admin, self._connections)
-                if self._connections.hopeless or time.monotonic() > until:
-                    servers = ",".join(self._config["bootstrap.servers"])
-                    raise self._away(f"no broker answers at bootstrap.servers={servers}", error) from error
-
-    def cluster_id(self) -> str:
-        """The id that the Kafka cluster gave itself."""
-        try:
-            return str(self._admin.list_topics(timeout=REQUEST_SECONDS).cluster_id)
-        except KafkaException as error:
-            raise self._away("no broker answers", error) from error
-
-    def topic_id(self, topic: str) -> str:
-        """The id that a topic got when it was made; raises `KafkaUnusable` where it is gone."""
-        try:
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
-            return str(asked[topic].result().topic_id)
-        except KafkaException as error:
-            raise self._away(f"topic {topic}", error, "Describe", topic) from error
-
-    def setting(self, topic: str, name: str) -> str:
-        """A topic's effective setting."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            found = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource].result()
-        except KafkaException as error:
-            raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
-        return str(found[name].value)
-
-    def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        """Last stable offsets; raises `KafkaAway` where the brokers do not answer."""
-        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
-        futures = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
-        )
-        found = []
-        for where, future in futures.items():
-            try:
-                result = future.result()
-            except KafkaException as error:
-                raise self._away(f"no end of {topic}[{where.partition}]", error, "Describe", topic) from error
-            if result.offset < 0:
-                # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
-                raise KafkaAway(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
-            epoch = result.leader_epoch
-            found.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
-        return found
-
-
 __all__ = [
-    "Brokers",
     "InRecord",
-    "KafkaAway",
-    "KafkaRefuses",
-    "KafkaUnusable",
     "OutRecord",
-    "PartitionEnd",
     "Scanner",
     "Tail",
     "WriteFailed",

@@ -28,8 +28,8 @@ from confluent_kafka import (
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from deelog_connector.kafka.client import Brokers, common_settings
-from deelog_connector.kafka.opening import opened, reason
+from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.opening import common_settings, opened, reason
 from deelog_schemas.config import Config
 from deelog_schemas.connections import Connections
 from deelog_schemas.errors import DeelogError

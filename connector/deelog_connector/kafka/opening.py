@@ -7,18 +7,44 @@ moment later), a base class for our clients (they have nothing else in common), 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
+from deelog_schemas.config import Config
 from deelog_schemas.connections import Connections
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.refusals import missing_right
 
 C = TypeVar("C")
+log = logging.getLogger("deelog_connector.kafka")
 
+_DETAILS: Final = (
+    "_FENCED",
+    "fenced by a newer instance",
+    "operation with an old epoch",
+    "load in progress: retrying",
+    "Not coordinator: retrying",
+    "failed: Connection refused",
+)
+
+
+def _lowered(record: logging.LogRecord) -> bool:
+    # librdkafka's own lines about what we say ourselves, once, are details: to be fenced is how a takeover works (three
+    # lines each time, two of them CRITICAL), and a broker that is away is tried many times a second by each client.
+    if any(words in record.getMessage() for words in _DETAILS):
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+        return log.isEnabledFor(logging.INFO)
+    return True
+
+
+log.addFilter(_lowered)
+
+REQUEST_SECONDS: Final = 10.0
+"""How long one request to the brokers may take before it is tried again or given up."""
 LOOK_SECONDS: Final = 1.0
 """How long the first request may take before the client is asked whether it has a connection at all."""
 
@@ -39,6 +65,12 @@ class KafkaRefuses(KafkaAway):
     """The brokers answer, but not to this user. Ends what starts; what runs goes on asking until the right is there."""
 
     exit_code = 5
+
+
+def common_settings(config: Config) -> dict[str, Any]:
+    """What every client is given first. The client's own messages go where ours go, not to stderr."""
+    servers = ",".join(config["bootstrap.servers"])
+    return {"bootstrap.servers": servers, "client.id": config["name"], "logger": log}
 
 
 def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[str, Any]) -> tuple[C, Connections]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from deelog_connector.kafka.client import REQUEST_SECONDS, KafkaUnusable, common_settings
-from deelog_connector.kafka.opening import opened
+from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaUnusable, common_settings, opened
 from deelog_schemas.config import Config
 from deelog_schemas.refusals import missing_right
 

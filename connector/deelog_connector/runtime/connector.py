@@ -55,6 +55,8 @@ from deelog_connector.core.held import Strategy
 from deelog_connector.core.snapshot import SnapshotMode
 from deelog_connector.kafka import client as kafka
 from deelog_connector.kafka.announcer import Announcer
+from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaAway, KafkaRefuses
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.letters import Letters
 from deelog_connector.runtime.notifications import Notifications
@@ -178,7 +180,7 @@ class Connector:
         self._encoder: Encoder
         self._decoder: Decoder
         self.observed = Observed()
-        self._brokers = kafka.Brokers(config)
+        self._brokers = Brokers(config)
         self._writer: kafka.Writer | None = None
         self._threads = ThreadPoolExecutor(SCANNERS + 4, thread_name_prefix="deelog")
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="deelog-writer")
@@ -373,7 +375,7 @@ class Connector:
         Raises `KafkaUnusable` where Kafka does not answer to `config`; nothing is changed then.
         """
         assert self.core.closed, "suspend it first"
-        brokers = kafka.Brokers(config)
+        brokers = Brokers(config)
         limit = await self._blocking(audit, brokers, config)
         self._readers_end.set()
         # They end by themselves: a consumer that is closed under the thread that reads from it takes the process along.
@@ -581,8 +583,8 @@ class Connector:
                 early = await self._blocking(self._read_up_to, scanner, effect, wanted)
                 self._has_read = True
                 break
-            except kafka.KafkaAway as error:
-                if isinstance(error, kafka.KafkaRefuses) and not self._has_read:
+            except KafkaAway as error:
+                if isinstance(error, KafkaRefuses) and not self._has_read:
                     raise
                 log.warning("%s; trying again", error)
                 scanner.close()
@@ -657,7 +659,7 @@ class Connector:
             try:
                 await self._watch_ends()
                 topic_id = await self._blocking(self._brokers.topic_id, self._topics.changes)
-            except kafka.KafkaAway as error:
+            except KafkaAway as error:
                 log.warning("Kafka does not answer: %s", error)
                 self.observed.kafka_away = str(error)
                 continue
@@ -720,13 +722,13 @@ class Connector:
     async def _at_start(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
         # Partitions of a topic that was just made, or of a broker that is just back, have no leader for a moment.
         # Later, in a restart, Kafka may be away for as long as it likes.
-        stop = stop_never if self.started else stop_after_delay(kafka.REQUEST_SECONDS)
-        return await self._again_on(kafka.KafkaAway, stop, run, *args)
+        stop = stop_never if self.started else stop_after_delay(REQUEST_SECONDS)
+        return await self._again_on(KafkaAway, stop, run, *args)
 
     async def _again_on(
         self, error: type[Exception], stop: StopBaseT, run: Callable[..., Awaitable[T]], *args: Any
     ) -> T:
-        retry = retry_all(retry_if_exception_type(error), retry_if_not_exception_type(kafka.KafkaRefuses))
+        retry = retry_all(retry_if_exception_type(error), retry_if_not_exception_type(KafkaRefuses))
         longest = self.config["retriable.restart.connector.wait.ms"] / 1000
         wait = wait_exponential_jitter(multiplier=0.1, max=longest)
         said = before_sleep_log(log, logging.WARNING)

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from deelog_connector.core import ConnectorCore
-from deelog_connector.kafka.client import InRecord, KafkaUnusable, Tail
+from deelog_connector.kafka.client import InRecord, Tail
+from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.runtime.notifications import ranges
 from deelog_connector.runtime.snapshots import Snapshots
 from deelog_schemas import signals

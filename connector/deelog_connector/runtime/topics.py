@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from deelog_connector.kafka.client import Brokers, KafkaUnusable
+from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_schemas.config import Config
 
 log = logging.getLogger(__name__)
