@@ -1,0 +1,55 @@
+"""What values of fields look like beyond their type: each check says what is wrong, or None."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# librdkafka's own limit for one message, and what a record needs beside key and value: the envelope's source block,
+# the key's repetitions, the header, the batch. The rest of the way to the topic's 1048588 is left to JSON's escapes.
+CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000
+RECORD_MARGIN_BYTES: Final = 20_000
+
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as a pair, brackets removed. Call it with values that were validated."""
+    host, _, port = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def address(text: str) -> str | None:
+    if _HOST_PORT.fullmatch(text) and int(text.rpartition(":")[2]) <= 65535:
+        return None
+    return "must be HOST:PORT or [IPv6]:PORT, the port from 0 to 65535"
+
+
+def all_servers(servers: tuple[str, ...]) -> str | None:
+    if servers and all(address(server) is None and split_address(server)[1] > 0 for server in servers):
+        return None
+    return "must be HOST:PORT, several of them separated by commas"
+
+
+def addresses(urls: tuple[str, ...]) -> str | None:
+    if not all(re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url) for url in urls):
+        return "must be http://HOST or https://HOST, with port and path as needed; several separated by commas"
+    if any("@" in url for url in urls):
+        return "must not hold a user or a password: set basic.auth.user.info of the same converter"
+    return None
+
+
+def has_kafka(sinks: tuple[str, ...]) -> str | None:
+    if "kafka" in sinks:
+        return None
+    return "must include kafka: what a reset removed is told from the diff topic"
+
+
+def not_empty(entries: tuple[str, ...]) -> str | None:
+    return None if entries else "must not be empty"
+
+
+def operations(codes: tuple[str, ...]) -> str | None:
+    if not codes:
+        return "must not be empty: none is the word for nothing"
+    return "must be none alone, or some of c, u, d" if "none" in codes and len(codes) > 1 else None
