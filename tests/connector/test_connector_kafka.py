@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from concurrent.futures import Future
+import socket
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from deelog_connector.core.effects import Cause
+from deelog_connector.kafka import brokers as brokers_module
 from deelog_connector.kafka.brokers import Brokers
 from deelog_connector.kafka.client import OutRecord, WriteFailed, Writer, still_holds
 from deelog_connector.kafka.opening import KafkaAway, KafkaUnusable
@@ -275,6 +277,18 @@ def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(brokers, "_client", Slow())
     with pytest.raises(KafkaAway, match=r"no end of p\.c\[0\]: the brokers did not answer in time"):
         brokers.ends("p.c", [0])
+
+
+def test_a_question_is_answered_though_another_thread_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a restart does. A client that nobody holds leaves its futures open for ever."""
+    monkeypatch.setattr(brokers_module, "REQUEST_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as threads:
+        brokers = Brokers(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"))
+        asked = threads.submit(brokers.ends, "p.c", [0])
+        with mute.accept()[0]:  # it is asking
+            brokers.close()
+            with pytest.raises(KafkaAway):
+                asked.result(20)
 
 
 def test_an_unsafe_topic_is_refused_by_a_strict_audit(kafka: Broker, prefix: str) -> None:

@@ -95,7 +95,7 @@ def test_sigterm_in_the_middle_of_a_reset_ends_it_and_gives_the_segments_away(gr
     records = read_topic(kafka.bootstrap, f"{grid.config['topic.prefix']}.c")
     content, readers = derived(records)
     assert content == held(grid) == {b"k%d" % n: b"v%d" % n for n in range(640)}
-    assert all(readers[s].open is None and readers[s].resets == ["initial", "signal"] for s in mine)
+    assert {s: (readers[s].open, readers[s].resets) for s in mine} == dict.fromkeys(mine, (None, ["initial", "signal"]))
     assert sum(reader.repeats for reader in readers.values()) == 0
     releases = {r.header.segment for r in records if r.header.kind is Kind.RELEASE}
     assert releases >= set(mine)

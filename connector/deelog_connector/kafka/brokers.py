@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import time
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
@@ -24,6 +26,8 @@ from deelog_connector.kafka.opening import (
 from deelog_schemas.config import Config
 from deelog_schemas.connections import Connections
 from deelog_schemas.refusals import missing_right
+
+A = TypeVar("A")
 
 
 class PartitionEnd(NamedTuple):
@@ -55,6 +59,18 @@ class Brokers:
         """Lets go of the client; the next question makes a new one."""
         self._client = None
 
+    def _asked(self, ask: Callable[[AdminClient], Mapping[A, Future[Any]]]) -> Mapping[A, Future[Any]]:
+        """A request's futures, all done. Raises `KafkaAway` where they are not in time.
+
+        The client is held until then: of one that another thread has let go of meanwhile they would never be.
+        """
+        admin = self._admin
+        futures = ask(admin)
+        if concurrent.futures.wait(futures.values(), 2 * REQUEST_SECONDS).not_done:
+            self.close()
+            raise KafkaAway("the brokers did not answer in time")
+        return futures
+
     def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaAway:
         # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
         # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
@@ -84,7 +100,7 @@ class Brokers:
         replication = replicas or self._config["topic.creation.default.replication.factor"]
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
         try:
-            self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result()
+            self._asked(lambda admin: admin.create_topics([new], request_timeout=REQUEST_SECONDS))[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 what = f"topic {topic} is not there and cannot be created"
@@ -94,9 +110,8 @@ class Brokers:
 
     def _must_be_seen(self, topic: str) -> None:
         """Raises `KafkaRefuses` where a topic is hidden from this user, be it there or not."""
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
         try:
-            asked[topic].result()
+            self._described(topic)
         except KafkaException as error:
             told = missing_right(error.args[0], "admin", topic=("Describe", topic))
             if told is not None:
@@ -133,16 +148,20 @@ class Brokers:
     def topic_id(self, topic: str) -> str:
         """The id that a topic got when it was made; raises `KafkaUnusable` where it is gone."""
         try:
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
-            return str(asked[topic].result().topic_id)
+            return str(self._described(topic).topic_id)
         except KafkaException as error:
             raise self._away(f"topic {topic}", error, "Describe", topic) from error
+
+    def _described(self, topic: str) -> Any:
+        topics = TopicCollection([topic])
+        return self._asked(lambda admin: admin.describe_topics(topics, request_timeout=REQUEST_SECONDS))[topic].result()
 
     def setting(self, topic: str, name: str) -> str:
         """A topic's effective setting."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            found = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource].result()
+            asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=REQUEST_SECONDS))
+            found = asked[resource].result()
         except KafkaException as error:
             raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
         return str(found[name].value)
@@ -150,8 +169,10 @@ class Brokers:
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         """Last stable offsets; raises `KafkaAway` where the brokers do not answer."""
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
-        futures = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+        futures = self._asked(
+            lambda admin: admin.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+            )
         )
         found = []
         for where, future in futures.items():
