@@ -87,6 +87,8 @@ def test_sigterm_in_the_middle_of_a_reset_ends_it_and_gives_the_segments_away(gr
     signal_reset(grid, mine)
     begun = leaver.stats()["reset_rows"]
     eventually(lambda: leaver.stats()["reset_rows"] > begun, 20, "rows of the reset")
+    # Who reads the signal as their primary does it again.
+    eventually(lambda: heir.stats()["signals"].get("reset-segment") == 1, 20, "the signal is read by the heir")
     assert leaver.stats()["resets"].get("signal", 0) < len(mine), "the resets ended before the signal could be sent"
     leaver.signal(signal.SIGTERM)
     assert leaver.ended(60) == 0
