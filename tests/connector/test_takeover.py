@@ -231,6 +231,39 @@ def test_release_is_final_and_spares_the_fence() -> None:
     assert world.reader(0).resets == ["initial"]
 
 
+def test_a_reset_that_nobody_was_there_to_do_is_done_by_the_successor() -> None:
+    """Asked for after the primary's death and before the view that names another: both have read it, neither did it."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"v")
+    world.settle()
+    world.crash(n0)
+    n1.core.ask_reset(0, "signal")
+    world.own(0, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "signal"]
+    world.own(0, n1)  # once
+    world.settle()
+    assert world.reader(0).resets == ["initial", "signal"]
+    world.check()
+
+
+@pytest.mark.parametrize("why", ["the primary did it", "it was long ago"])
+def test_a_reset_that_was_asked_for_is_not_done_again_by_the_successor(why: str) -> None:
+    world, (n0, n1) = started()
+    n1.core.ask_reset(0, "signal")
+    if why == "the primary did it":
+        n0.core.ask_reset(0, "signal")
+    else:
+        world.now += 60.1
+    world.settle()
+    before = ["initial"] + ["signal"] * (why == "the primary did it")
+    assert world.reader(0).resets == before
+    world.own(0, n1, n0)
+    world.settle()
+    assert world.reader(0).resets == before
+    world.check()
+
+
 def test_incarnation_a_restarted_process_is_empty_and_resets() -> None:
     world, (n0, n1) = started()
     world.put(key_of(0), b"a")

@@ -50,7 +50,7 @@ from deelog_connector.core.held import Held
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
 from deelog_connector.core.scan import Run, SegmentScan, reason_to_reset
-from deelog_connector.core.segment import RECHECK, Phase, Segment, Snapshot
+from deelog_connector.core.segment import RECHECK, Phase, Requested, Segment, Snapshot
 from deelog_connector.core.snapshot import Turns
 from deelog_connector.core.table import PositionsTable
 from deelog_connector.core.timing import RESETTING, UNDECIDED, Timing
@@ -86,6 +86,8 @@ class Counts:
 
 
 MAX_SAMPLES = 10_000
+REQUESTED_SECONDS = 60.0
+"""How long a backup has a reset in mind that its primary was to do: longer than a node that is gone goes unnoticed."""
 
 _SNAPSHOTS = ("unknown_history", "start")
 """Reasons that are no loss where nothing of a segment stands in Kafka: its first snapshot."""
@@ -244,6 +246,22 @@ class ConnectorCore:
             seg.owed = reason  # after this takeover, or after the reset whose rows are read already
         # CHECK nothing-over-a-hole: from here on nothing of the segment is written but its begin.
 
+    def ask_reset(self, segment: int, reason: str) -> None:
+        """The same of any segment, which whoever writes it will do.
+
+        That one may be gone and its successor not be known yet, so that nobody would do it: a backup has it in mind for
+        `REQUESTED_SECONDS`, and does it if it is promoted meanwhile and no reset has ended since.
+        """
+        seg = self._segments.get(segment)
+        if seg is not None and seg.is_primary:
+            self.request_reset(segment, reason)
+        elif seg is not None:
+            seg.requested = Requested(reason, self._base_offset(segment), self._now + REQUESTED_SECONDS)
+
+    def _base_offset(self, segment: int) -> int:
+        position = self.table.positions.get(segment)
+        return position.base_offset if position else -1
+
     def snapshot(self, segment: int) -> Snapshot:
         """Sends a segment that is being written once more, by chunks, while writes to it go on: `SnapshotRead` tells
         when it is through. A reset meanwhile does the same at once; a takeover, here or elsewhere, forgets it."""
@@ -282,7 +300,10 @@ class ConnectorCore:
             raise ValueError(f"segment {segment}: epoch {epoch} is not above {seg.epoch}")
         seg.epoch, seg.acked, seg.replicated, seg.turn = epoch, 0, 0, seg.turn + 1
         seg.history = past.opened(seg.history, epoch)
+        requested, seg.requested = seg.requested, None
         seg.owed = must_reset or seg.owed
+        if requested and self._now < requested.until and self._base_offset(segment) == requested.base_offset:
+            seg.owed = seg.owed or requested.reason
         seg.reset, seg.recheck, seg.release_wanted, seg.promoted_at = None, False, False, None
         seg.noted = Phase.IDLE
         seg.snapshot = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from deelog_connector.core.held import Held
 from deelog_connector.core.history import History, last_of
@@ -133,6 +133,14 @@ class Snapshot:
     """`SnapshotRead` or `SnapshotRefused` tells, or is about to; else whoever was to read it on has forgotten it."""
 
 
+class Requested(NamedTuple):
+    """A reset that was asked for where another node was to do it: with the base offset and until when it stands."""
+
+    reason: str
+    base_offset: int
+    until: float
+
+
 @dataclass(slots=True)
 class Segment:
     """Everything that one node keeps of one segment."""
@@ -150,6 +158,7 @@ class Segment:
     replicated: int = 0
     owed: str | None = None
     """Why a reset must come, whatever READ says."""
+    requested: Requested | None = None
     promoted_at: float | None = None
     noted: Phase = Phase.IDLE
     """The phase that the last poll found."""

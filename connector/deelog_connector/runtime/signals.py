@@ -236,9 +236,10 @@ class Signals:
         else:
             if bad := [s for s in signal.segments if s >= target.core.segments]:
                 return f"segment {bad[0]} is none of {target.core.segments}"
-            for segment in mine.intersection(signal.segments):
-                log.info("segment %d: reset asked for by signal %s: %s", segment, signal.id, signal.reason)
-                target.core.request_reset(segment, "signal")
+            for segment in signal.segments:
+                if segment in mine:
+                    log.info("segment %d: reset asked for by signal %s: %s", segment, signal.id, signal.reason)
+                target.core.ask_reset(segment, "signal")
         return None
 
     def _meant(self, collections: signals.Expressions | None) -> Iterator[str]:
