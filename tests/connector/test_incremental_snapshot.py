@@ -10,7 +10,7 @@ from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
 from deelog_connector.core.snapshot import SnapshotMode
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.header import Kind
-from tests.connector.test_takeover import started
+from tests.connector.test_takeover import skipping, started
 from tests.connector.world import CHANGES, World, key_of
 
 CODEC = JsonCodec(CHANGES, "test", "p", "c")
@@ -67,6 +67,22 @@ def test_what_is_written_meanwhile_is_sent_as_a_change_and_not_as_a_row() -> Non
     assert rows(world) == [keys[0], *keys[2:]]  # a row of what was written with it, and none of what is gone
     assert [e.rows for e in n0.told if isinstance(e, SnapshotRead)] == [4]
     world.check()
+
+
+def test_a_key_whose_change_is_left_out_has_another_turn() -> None:
+    """What is written meanwhile comes as a change; unless that is filtered, and then as a row after all."""
+    world, (n0, _) = started(batch=2, pipeline=skipping("u"))
+    keys = filled(world, 6)
+    n0.core.snapshot(0)
+    for turn in range(6):
+        for key in keys[turn:]:
+            world.put(key, b"%d" % turn)
+        world.now += 0.1
+        for node in world.nodes.values():
+            node.step()
+    world.settle()
+    assert set(rows(world)) == set(keys)
+    assert [e.segment for e in n0.told if isinstance(e, SnapshotRead)] == [0]
 
 
 def test_one_of_keys_that_are_gone_needs_no_transaction() -> None:

@@ -6,6 +6,7 @@ of another segment; a value of another format; a reset that its owner did not li
 
 from __future__ import annotations
 
+import zlib
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from deelog_connector.core.effects import Scan, ScannedRecord
 from deelog_connector.core.held import Held, Strategy, taken_back
 from deelog_connector.kafka.client import InRecord
+from deelog_interceptors.simulation.skips import BY_VALUE, pipeline
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_schemas.operation import Entry
@@ -207,6 +209,26 @@ def test_deletes_wait_until_the_position_of_the_reset_is_acknowledged(strategy: 
     world.own(0, n1)
     world.settle(n1)
     assert world.stock(0) == n1.cache == {key_of(0): b"v"}
+
+
+@pytest.mark.parametrize("strategy", [Strategy.TOMBSTONES, Strategy.RESEND])
+def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
+    """It lives in the cache, and a transform lets its last value through no more than its row."""
+    world = World(1, strategy=strategy, pipeline=pipeline(BY_VALUE))
+    node = world.nodes["n0"]
+    world.own(0, node)
+    world.settle()
+    values = [b"%d" % number for number in range(40)]
+    kept, dropped = (next(v for v in values if zlib.crc32(v) % 2 == odd) for odd in (0, 1))
+    world.put(key_of(0), kept)
+    world.settle()
+    world.put(key_of(0), dropped)
+    world.settle()
+    assert world.stock(0) == {key_of(0): kept}
+    for _ in range(2):
+        node.core.request_reset(0, "signal")
+        world.settle()
+        assert world.stock(0) == {}
 
 
 def test_keys_are_read_of_one_partition_at_a_time() -> None:

@@ -563,6 +563,75 @@ def test_clear_is_a_begin_and_an_end_with_its_position() -> None:
     world.check()
 
 
+@pytest.mark.parametrize("beside", ["another reset", "writes"])
+def test_a_refused_row_of_a_reset_stops_its_segment_alone(beside: str) -> None:
+    """Its rows come a chunk at a time, behind begin and scan; what others write meanwhile acquits nobody."""
+    world, (n0, _) = started(batch=2)
+    for number in range(6):
+        world.put(key_of(1, number), b"v")
+    world.put(key_of(0), b"bad")
+    world.settle()
+    world.broker.refuse.add(n0.encoder._codec.key(key_of(0)))
+    n0.core.request_reset(0, "signal")
+    if beside == "another reset":
+        n0.core.request_reset(1, "signal")
+        world.settle()
+    else:
+        for number in range(200):
+            world.put(key_of(2), b"%d" % number)
+            world.now += 0.1
+            for node in world.nodes.values():
+                node.step()
+        world.settle()
+    assert [n0.core.phase(s) for s in range(SEGMENTS)] == ["stopped", "writing", "writing", "writing"]
+    assert len(world.refused) < 12
+    world.broker.refuse.clear()
+    n0.core.request_reset(0, "restart")
+    world.settle()
+    assert n0.core.phase(0) == "writing"
+    world.check()
+
+
+def test_what_was_stopped_looks_again_behind_a_fence() -> None:
+    """CHECK recheck-after-fence, of a segment in which nothing was under way: another node took it over meanwhile."""
+    world, (n0, n1) = started()
+    world.broker.refuse.add(n0.encoder._codec.key(key_of(2)))
+    world.put(key_of(2), b"bad")
+    world.settle()
+    assert n0.core.phase(2) == "stopped"
+    world.broker.refuse.clear()
+    world.own(2, n1)
+    world.settle(n1)
+    world.put(key_of(2, 1), b"newer")
+    world.settle(n1)
+    world.put(key_of(0), b"x")
+    world.settle()
+    n0.core.ask_reset(2, "signal")
+    world.settle()
+    world.check()
+
+
+def test_a_stopped_segment_gives_up_its_op_log_first() -> None:
+    world, (n0, _) = started()
+    world.broker.refuse.add(n0.encoder._codec.key(key_of(0)))
+    world.put(key_of(0), b"bad")
+    world.settle()
+    core = n0.core
+    core.budget.max_operations = 100
+    for number in range(98):
+        world.put(key_of(0, 1), b"%d" % number)
+    world.put(key_of(1), b"a", acked=False)
+    core.make_room(1, 100)
+    assert core.has_room(100)
+    assert (core.phase(0), core._segments[0].owed) == ("stopped", "overflow")
+    assert core._segments[1].owed is None
+    world.broker.refuse.clear()
+    world.ack(1)
+    core.request_reset(0, "restart")
+    world.settle()
+    world.check()
+
+
 def test_a_refused_record_stops_its_segment_alone() -> None:
     world, (n0, _) = started()
     bad = n0.encoder._codec.key(key_of(2))

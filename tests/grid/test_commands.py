@@ -12,6 +12,7 @@ import pytest
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core import Settings as CoreSettings
+from deelog_connector.core.segment import Phase
 from deelog_interceptors.grid import server
 from deelog_interceptors.grid.backup import Backup
 from deelog_interceptors.grid.commands import TABLE, Dispatcher
@@ -258,6 +259,27 @@ def test_what_came_due_while_the_segment_took_no_writes_expires_once_it_does(
     assert served.store.expire_due(now) is None
     assert [o.reason for o in served.operations] == ["put", "expire"]
     assert client("GET", K) is None
+
+
+def test_a_stopped_segment_that_is_to_move_takes_writes(served: Served, client: Client) -> None:
+    """Its release cannot be written; what stopped it can be deleted."""
+    client("SET", K, "1")
+    number = next(s.number for s in served.store.segments if len(s.data))
+    served.core._segments[number].phase = Phase.STOPPED
+    served.follow(target=OTHER, epoch=served.view.rows[0].epoch)
+    assert not served.store.segments[number].closed
+    assert client("DEL", K) == 1
+
+
+def test_a_command_that_no_op_log_can_hold_is_refused() -> None:
+    """Waiting would make no room for it."""
+    served = Served(**{"max.queue.size.in.bytes": "2000000", "max.entry.bytes": "900000"})
+    client = Client(served)
+    client("SET", K, "1")
+    served.core.budget.max_bytes = 1000
+    assert client.error("DEL", *[K] * 10).startswith("ERR captured, this takes")
+    assert client("GET", K) == b"1"
+    assert not served.core.counts.overflows
 
 
 def test_eviction_is_captured_before_the_write_that_caused_it() -> None:

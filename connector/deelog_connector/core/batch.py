@@ -23,6 +23,8 @@ from deelog_schemas.operation import Entry, Reason
 from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, State
 
 SNAPSHOT_REASON: Final = "snapshot"
+MAX_TURNS: Final = 5
+"""Of a key in an incremental snapshot, on average."""
 
 
 class CacheState(Protocol):
@@ -217,7 +219,10 @@ class BatchBuilder:
             reset.entries = self._state.entries(segment.number)
             reset.digest = digest_of((e.key, e.value) for e in reset.entries)
         if reset.held is not None:
-            reset.gone, reset.again = taken_back(self.settings.reset_strategy, reset.held.keys, reset.entries)
+            strategy = self.settings.reset_strategy
+            if strategy is Strategy.TOMBSTONES and self.settings.may_skip:
+                strategy = Strategy.RESEND  # a row may be left out on its way: of a key that such a consumer holds
+            reset.gone, reset.again = taken_back(strategy, reset.held.keys, reset.entries)
             reset.held = None
         # CHECK reset-acked-only: a row whose position is not acknowledged may never have happened.
         if segment.acked < reset.position[1] and reset.reason != Reason.CLEAR:
@@ -279,11 +284,16 @@ class BatchBuilder:
             return
         if snapshot.keys is None:
             snapshot.keys = [entry.key for entry in self._state.entries(segment.number)]
+            snapshot.most = MAX_TURNS * len(snapshot.keys)
         upto = min(len(snapshot.keys), snapshot.cursor + self.settings.chunk_size)
         # The op log holds every operation beyond `position`: an entry whose key has none there is as Kafka has it at
         # that position (so it is acknowledged: CHECK reset-acked-only); any other is written as a change soon.
         pending = segment.log.keys_after(position[1])
-        keys = (key for key in snapshot.keys[snapshot.cursor : upto] if key not in pending)
+        chunk = snapshot.keys[snapshot.cursor : upto]
+        keys = (key for key in chunk if key not in pending)
+        if self.settings.may_skip:
+            # That change may be left out on its way: such a key has another turn, and not without end.
+            snapshot.keys += [key for key in chunk if key in pending][: snapshot.most - len(snapshot.keys)]
         rows = [entry for key in keys if (entry := self._state.get(segment.number, key)) is not None]
         if rows:
             place = (segment.number, segment.partition, position)

@@ -197,7 +197,9 @@ class ConnectorCore:
         seg = self._segments[segment]
         self.counts.overflows["reset" if seg.is_primary else "backup"] += 1
         seg.log.restart(seg.last_sequence + 1)
-        if seg.is_primary:
+        if seg.phase is Phase.STOPPED:
+            seg.owed = "overflow"  # it waits for somebody to mend what stopped it
+        elif seg.is_primary:
             self.request_reset(segment, "overflow")
 
     def coalesce(self, segment: int) -> int:
@@ -228,7 +230,9 @@ class ConnectorCore:
         long = sorted((s for s in self._segments.values() if len(s.log)), key=lambda s: -len(s.log))
         backups = [s.number for s in long if not s.is_primary]
         primaries = [s.number for s in long if s.is_primary and s.number != segment]
-        for number in (*backups, segment, *primaries):
+        # Nothing of one that was stopped is pruned, and its way back is a reset: the others shall not pay for it.
+        stopped = [s.number for s in long if s.phase is Phase.STOPPED]
+        for number in (*stopped, *backups, segment, *primaries):
             if self.has_room(size):
                 return
             self.overflow(number)
@@ -237,7 +241,11 @@ class ConnectorCore:
         """A reset of a segment that this node writes: asked for by a signal, an overflow, a loss in Kafka."""
         seg = self._segments[segment]
         opened = seg.reset
-        if seg.phase in (Phase.WRITING, Phase.STOPPED):
+        if seg.phase is Phase.STOPPED and seg.recheck:
+            # CHECK recheck-after-fence: it looked at nothing while it stood still.
+            seg.reset, seg.owed, seg.turn = None, reason, seg.turn + 1
+            seg.go(Phase.ACTIVE)
+        elif seg.phase in (Phase.WRITING, Phase.STOPPED):
             seg.reset, seg.owed, seg.turn = None, reason, seg.turn + 1
             seg.go(Phase.OWED)
         elif seg.phase is Phase.OWED and opened is not None and opened.reason == Reason.CLEAR:
@@ -535,8 +543,6 @@ class ConnectorCore:
         """The transaction is committed, says the client. What that means for positions is read back."""
         batch = self._take(token)
         self.counts.transactions += 1
-        if self._suspects and batch.writers:
-            self._suspects.pop()
         for advance in batch.advances:
             seg = self._primaries.get(advance.segment)
             if seg is None or seg.turn != advance.turn or seg.phase is not advance.phase:
@@ -558,6 +564,8 @@ class ConnectorCore:
                 seg.sent = advance.value
                 above = self._batch_ends.get(seg.partition, -1)
                 seg.wrote(Run(advance.first, advance.value, advance.count, above))
+        if self._suspects and batch.writers and not self._untested(self._suspects[-1]):
+            self._suspects.pop()
         self._chunks_written(batch)
 
     def _chunks_written(self, batch: Batch) -> None:
@@ -610,6 +618,11 @@ class ConnectorCore:
         """Nothing is under way in Kafka: no transaction, no session being opened, no scan."""
         return self._batch is None and self._producer != "opening" and not self._scanning
 
+    def opening_given_up(self) -> None:
+        """The session that was asked for does not come. `poll` asks for another, unless `closed`."""
+        assert self._producer == "opening"
+        self._producer = "none"
+
     def close_producer(self) -> None:
         """Ends the session of a paused connector. Behind the next one every segment looks again, as after a failure."""
         assert self.paused, "what is not paused would open another session at once"
@@ -642,6 +655,11 @@ class ConnectorCore:
                 seg.reset, seg.stopped_by = None, "the broker refused a record of it (too large?)"
                 seg.go(Phase.STOPPED)
 
+    def _untested(self, group: Iterable[int]) -> bool:
+        """Whether a suspect has yet to write what it may be stopped for: a reset does it a chunk at a time."""
+        found = [seg for number in group if (seg := self._primaries.get(number)) is not None]
+        return any(seg.phase in UNDECIDED or seg.phase in RESETTING for seg in found)
+
     def _reopen(self) -> None:
         """Nothing is assumed of what was under way: a new session, and each segment looks again (section 6)."""
         if self._producer != "opening":  # a session that is not open yet holds nothing
@@ -652,7 +670,7 @@ class ConnectorCore:
 
     def _recheck(self, seg: Segment) -> None:
         target = RECHECK.get(seg.phase)
-        if target is None or target is Phase.STOPPED:
+        if target is None:
             return
         seg.recheck, seg.turn = target is not Phase.CLAIM, seg.turn + 1
         seg.owed = seg.owed or (seg.reset.reason if seg.reset and seg.reset.reason != Reason.CLEAR else None)
@@ -969,7 +987,7 @@ class ConnectorCore:
             group = [s for s in primaries if s.number in self._suspects[-1]]
             self._builder.entries(batch, group, room)
             self._builder.snapshots(batch, group, room)
-            if not batch.items and not any(s.phase in UNDECIDED for s in group):
+            if not batch.items and not self._untested(self._suspects[-1]):
                 self._suspects.pop()
             return batch
         ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)

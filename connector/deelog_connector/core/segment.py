@@ -124,7 +124,9 @@ class Snapshot:
     """
 
     keys: list[bytes] | None = None
-    """As they were when the first chunk was read; None until then."""
+    """As they were when the first chunk was read, and behind them those that have another turn; None until then."""
+    most: int = 0
+    """How many there may be in all."""
     cursor: int = 0
     """How many of the keys are dealt with."""
     rows: int = 0

@@ -44,7 +44,12 @@ class Call:
 
     def room(self, *sizes: int) -> None:
         """Prepares a write: `Blocked` unless payloads of these sizes may be captured and replicated now."""
-        self.node.prepare(self.segment, sum(sizes) + OVERHEAD * len(sizes))
+        size, most = sum(sizes) + OVERHEAD * len(sizes), self.node.connector.core.budget.max_bytes
+        if size > most:
+            raise CommandError(
+                f"ERR captured, this takes {size} bytes, and max.queue.size.in.bytes is {most}: split it"
+            )
+        self.node.prepare(self.segment, size)
 
     def acked(self, reply: bytes, sequence: int) -> Reply:
         """The reply, once the segment's operations up to `sequence` are acknowledged."""

@@ -24,6 +24,8 @@ from deelog_interceptors.grid.view import Row, State, View
 
 log = logging.getLogger(__name__)
 
+_HELD_UP = frozenset({"stopped", "owed", "begun", "rows"})
+"""Phases in which the connector may be for long, and writes no release."""
 _LOST = resp.error("TRYAGAIN the segment's primary changed before the write was acknowledged")
 
 
@@ -133,18 +135,20 @@ class Roles:
     def give_away(self) -> bool:
         """Begins to release what the view moves elsewhere; called again and again, for the connector may be paused.
 
-        It writes no release then, and a segment that waits for one takes no writes: such a release is taken back until
-        the connector goes on. Returns whether one was, so that blocked writes try again.
+        It writes no release then, nor one of a segment that was stopped or is being reset, and a segment that waits for
+        one takes no writes: such a release is taken back until it can be written. Returns whether one was, so that
+        blocked writes try again.
         """
         taken_back = False
         rows = self._view.rows if self._view is not None else ()
         for segment, row in zip(self._store.segments, rows, strict=False):
             if segment.role is not Role.PRIMARY or row.target is None or segment.released:
                 continue
-            if not self._core.paused:
+            held_up = self._core.paused or self._core.phase(segment.number) in _HELD_UP
+            if not held_up:
                 segment.releasing = True
                 self.level_reached(segment)
-            elif self._core.paused and segment.releasing and self._core.keep(segment.number):
+            elif segment.releasing and self._core.keep(segment.number):
                 segment.releasing = segment.release_begun = False
                 self._store.opened(segment)
                 taken_back = True
