@@ -369,7 +369,8 @@ def test_the_connector_fails_after_errors_max_retries(
             await found.drained()
             writer = found.connector._writer
             assert writer is not None
-            writer._settings["bootstrap.servers"] = f"127.0.0.1:{free_port()}"  # nobody is there any more
+            nobody = {**writer.settings(), "bootstrap.servers": f"127.0.0.1:{free_port()}"}
+            monkeypatch.setattr(writer, "settings", lambda: nobody)
             writer.discard()  # as after an error of the session
             await found.put(b"a", b"2")
             with pytest.raises(RetriesExhausted, match=r"3 errors in a row, errors\.max\.retries=2 allows no more"):

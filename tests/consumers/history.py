@@ -243,7 +243,8 @@ class _Phantoms(threading.Thread):
                 pipeline = redis.pipeline(transaction=False)
                 for _ in range(200):
                     number += 1
-                    pipeline.set(f"phantom:{{{self._tag}}}:{number}", f"phantom {number}")
+                    # Large, so that a transaction is open for longer than a blink.
+                    pipeline.set(f"phantom:{{{self._tag}}}:{number}", f"phantom {number} " + "x" * 2000)
                 try:
                     pipeline.execute()
                 except RedisError:
@@ -268,13 +269,28 @@ def _stop_in_a_transaction(node: GridNode, bootstrap: str, topic: str, partition
     def is_open() -> bool:
         return end(IsolationLevel.READ_COMMITTED) < end(IsolationLevel.READ_UNCOMMITTED)
 
+    def holds_a_phantom() -> bool:
+        stable, last = end(IsolationLevel.READ_COMMITTED), end(IsolationLevel.READ_UNCOMMITTED)
+        settings = {"bootstrap.servers": bootstrap, "group.id": "phantoms", "isolation.level": "read_uncommitted"}
+        consumer = Consumer({**settings, "enable.partition.eof": True})
+        try:
+            consumer.assign([TopicPartition(topic, partition, stable)])
+            while (message := consumer.poll(_SECONDS)) is not None and message.error() is None:
+                if b"phantom:" in (message.key() or b""):
+                    return True
+                if int(message.offset() or 0) >= last - 1:
+                    break
+        finally:
+            consumer.close()
+        return False
+
     seconds = 2.5 * _SECONDS  # a transaction is open for a few milliseconds, and then for a pause of many
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         node.signal(signal.SIGSTOP)
         if is_open():
             time.sleep(0.1)  # what the broker is just committing is over by then
-            if is_open():
+            if is_open() and holds_a_phantom():
                 return
         node.signal(signal.SIGCONT)
         time.sleep(random.uniform(0, 0.05))  # not in step with the commit interval

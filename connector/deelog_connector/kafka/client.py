@@ -38,7 +38,7 @@ from deelog_connector.kafka.opening import (
     opened,
     reason,
 )
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.connections import Connections
 from deelog_schemas.refusals import missing_right
 
@@ -110,23 +110,15 @@ def consumer_settings(config: Config) -> dict[str, Any]:
 
 
 class Writer:
-    """One node's transactional producer. `open` gives a new session, which fences the one before."""
+    """One node's transactional producer. `open` gives a new session, which fences the one before.
 
-    def __init__(self, config: Config, transactional_id: str, max_message_bytes: int) -> None:
-        self._settings = {
-            **common_settings(config),
-            "linger.ms": 5,
-            "compression.type": "lz4",
-            "queue.buffering.max.messages": 1_000_000,
-            **dict(config.overrides("producer")),
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": config["transaction.timeout.ms"],
-            "enable.idempotence": True,
-            "acks": "all",
-            "message.timeout.ms": 0,
-            "message.max.bytes": max_message_bytes,
-            "delivery.report.only.error": True,
-        }
+    `has_written`: this node's writer before it has, so that a missing right is no reason to end any more.
+    """
+
+    def __init__(
+        self, config: Config, transactional_id: str, max_message_bytes: int, has_written: bool = False
+    ) -> None:
+        self._config, self._transactional_id, self._max_message_bytes = config, transactional_id, max_message_bytes
         self._producer: Producer | None = None
         self._connections = Connections("producer", {})
         self._errors: list[KafkaError] = []
@@ -134,8 +126,9 @@ class Writer:
         # Of a transaction Kafka does not say which topic it refuses.
         written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
         self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
-        self._has_written = False
+        self.has_written = has_written
         self.closing = False
+        """Set from any thread: what waits for Kafka in vain is given up soon."""
 
     def open(self) -> None:
         """A new session; raises `WriteFailed(LOST)` where the brokers do not answer in time.
@@ -145,14 +138,36 @@ class Writer:
         """
         self.discard()
         self._errors = []
-        settings = {**self._settings, "on_delivery": self._report}
-        producer, self._connections = opened(Producer, "producer", settings)
+        try:
+            producer, self._connections = opened(Producer, "producer", self.settings())
+        except (KafkaUnusable, ConfigError) as error:
+            if self.has_written:
+                raise WriteFailed(Cause.LOST, str(error), denied=True) from error
+            raise
         try:
             producer.init_transactions(REQUEST_SECONDS)
         except KafkaException as error:
             hear(producer, self._connections)
             raise self._denied(error) or WriteFailed(Cause.LOST, reason(error, self._connections)) from error
         self._producer = producer
+
+    def settings(self) -> dict[str, Any]:
+        """Of the next session. Secrets are looked up for each: a password may have changed. Raises `ConfigError`."""
+        return {
+            **common_settings(self._config),
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000,
+            **dict(self._config.overrides("producer")),
+            "transactional.id": self._transactional_id,
+            "transaction.timeout.ms": self._config["transaction.timeout.ms"],
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": 0,
+            "message.max.bytes": self._max_message_bytes,
+            "delivery.report.only.error": True,
+            "on_delivery": self._report,
+        }
 
     def _report(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
@@ -164,7 +179,7 @@ class Writer:
         if told is None and not self._connections.hopeless:
             return None
         told = told or self._connections.why
-        return WriteFailed(Cause.LOST, told, denied=True) if self._has_written else KafkaRefuses(told)
+        return WriteFailed(Cause.LOST, told, denied=True) if self.has_written else KafkaRefuses(told)
 
     def commit(self, records: Iterable[OutRecord]) -> None:
         """Writes all records in one transaction and commits it.
@@ -183,7 +198,7 @@ class Writer:
             self._commit(producer)
         except KafkaException as error:
             raise self._failure(error) from error
-        self._has_written = True
+        self.has_written = True
 
     def _produce(self, producer: Producer, record: OutRecord) -> None:
         while True:
@@ -192,7 +207,9 @@ class Writer:
                     record.topic, record.value, record.key, partition=record.partition, headers=record.headers
                 )
                 return
-            except BufferError:
+            except BufferError as error:
+                if self.closing:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
                 producer.poll(0.1)  # the client's queue is full: let it send
 
     def _commit(self, producer: Producer) -> None:
@@ -201,8 +218,10 @@ class Writer:
                 producer.commit_transaction(REQUEST_SECONDS)
                 return
             except KafkaException as error:
-                # Kafka may be away for a minute: the same commit is tried again; it takes effect once.
-                if not error.args[0].retriable() or self.closing:
+                # Kafka may be away for a minute: the same commit is tried again; it takes effect once. One that lets
+                # this client in no more, after a change of passwords, is asked by a new one.
+                hear(producer, self._connections)
+                if not error.args[0].retriable() or self.closing or self._connections.hopeless:
                     raise
 
     def _failure(self, error: KafkaException) -> Exception:
@@ -232,8 +251,11 @@ class Writer:
 def fence(config: Config, transactional_ids: Iterable[str]) -> None:
     """Opens and drops a session under each id: aborts what it has open, refuses what its owner sends later."""
     for transactional_id in transactional_ids:
-        settings = {**common_settings(config), **dict(config.overrides("producer"))}
-        producer, connections = opened(Producer, "producer", {**settings, "transactional.id": transactional_id})
+        try:
+            settings = {**common_settings(config), **dict(config.overrides("producer"))}
+            producer, connections = opened(Producer, "producer", {**settings, "transactional.id": transactional_id})
+        except (KafkaUnusable, ConfigError) as error:
+            raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
         try:
             producer.init_transactions(REQUEST_SECONDS)
         except KafkaException as error:
@@ -247,17 +269,24 @@ def fence(config: Config, transactional_ids: Iterable[str]) -> None:
 class Tail:
     """Follows all partitions of a topic from their beginning; `caught_up` once each was read to its end.
 
-    With `newest` it begins with so many records of each partition, with `begin` at that offset of each.
+    With `newest` it begins with so many records of each partition, with `begin` at that offset of each. `serves`: one
+    before it has read, so that a missing right is no reason to end any more.
     """
 
     def __init__(
-        self, config: Config, topic: str, partitions: int, newest: int | None = None, begin: int | None = None
+        self,
+        config: Config,
+        topic: str,
+        partitions: int,
+        newest: int | None = None,
+        begin: int | None = None,
+        serves: bool = False,
     ) -> None:
         self._topic = topic
         self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
         self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
         self._pending = set(range(partitions))
-        self._serves = False
+        self._serves = serves
         assigned = []
         for partition in range(partitions):
             try:
@@ -310,27 +339,36 @@ class Tail:
 
 
 class Scanner:
-    """Reads stretches of one topic's partitions, again and again, with one consumer. For one thread."""
+    """Reads stretches of one topic's partitions, again and again. For one thread at a time.
+
+    The consumer is made by the first `read`, and by the first one after a `close`.
+    """
 
     def __init__(self, config: Config, topic: str) -> None:
-        self._topic = topic
+        self._config, self._topic = config, topic
         self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
-        self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
+        self._consumer: Consumer | None = None
+        self._connections = Connections("consumer", {})
 
     def read(self, partition: int, offset: int, seconds: float) -> Iterator[list[InRecord]]:
         """Batches of records from `offset` (-1: the beginning) on, until the caller stops or `seconds` have passed.
 
         An offset that the partition does not have (any more) means its beginning: what READ then finds decides.
-        Raises `KafkaAway` where reading fails; this scanner is then spent.
+        Raises `KafkaAway` where reading fails, `KafkaUnusable` or `ConfigError` where the consumer cannot be made:
+        `close` it then.
         """
-        low, high = _bounds(self._consumer, self._connections, self._topic, partition)
+        consumer = self._consumer
+        if consumer is None:
+            made, self._connections = opened(Consumer, "consumer", consumer_settings(self._config))
+            consumer = self._consumer = made
+        low, high = _bounds(consumer, self._connections, self._topic, partition)
         start = offset if low <= offset <= high else low
-        self._consumer.assign([TopicPartition(self._topic, partition, start)])
+        consumer.assign([TopicPartition(self._topic, partition, start)])
         until = time.monotonic() + seconds
         try:
             while time.monotonic() < until:
                 batch = []
-                for message in self._consumer.consume(5000, 0.02):
+                for message in consumer.consume(5000, 0.02):
                     failed = message.error()
                     if failed is None:
                         batch.append(_record(message))
@@ -340,11 +378,18 @@ class Scanner:
                 if batch:
                     yield batch
         finally:
-            self._consumer.unassign()
+            consumer.unassign()
 
     def close(self) -> None:
         """Leaves."""
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+
+def can_read(config: Config) -> None:
+    """Raises `KafkaUnusable` or `ConfigError` where no consumer can be made by the configuration."""
+    opened(Consumer, "consumer", consumer_settings(config))[0].close()
 
 
 def _bounds(consumer: Consumer, connections: Connections, topic: str, partition: int) -> tuple[int, int]:
@@ -399,6 +444,7 @@ __all__ = [
     "Tail",
     "WriteFailed",
     "Writer",
+    "can_read",
     "fence",
     "still_holds",
 ]

@@ -29,8 +29,8 @@ from confluent_kafka import (
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from deelog_connector.kafka.brokers import Brokers
-from deelog_connector.kafka.opening import common_settings, opened, reason
-from deelog_schemas.config import Config
+from deelog_connector.kafka.opening import KafkaUnusable, common_settings, opened, reason
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.connections import Connections
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.refusals import missing_right
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.1
 _CALL_SECONDS: Final = 10.0
 _TRIES: Final = 4
+_RETRY_SECONDS: Final = 1.0
 _MAX_RECORDS: Final = 500
 
 
@@ -111,7 +112,11 @@ class TopologyReader:
             self._thread.join()
 
     def _run(self) -> None:
-        consumer, _ = opened(Consumer, "consumer", self._settings)
+        try:
+            consumer, _ = opened(Consumer, "consumer", self._settings)
+        except KafkaUnusable as error:
+            _hand_over(self._loop, self._on_failure, error)
+            return
         try:
             consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
             while not self._stop.is_set():
@@ -336,9 +341,14 @@ class ControllerSeat:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._rejoin.clear()
-            # Connected already when the office comes: half a second less without a controller.
-            self._candidate = _transactional(self._config, self._config.topics.transactional_id_controller)
-            consumer, _ = opened(Consumer, "consumer", self._settings)
+            try:
+                # Connected already when the office comes: half a second less without a controller.
+                self._candidate = _transactional(self._config, self._config.topics.transactional_id_controller)
+                consumer, _ = opened(Consumer, "consumer", self._settings)
+            except (KafkaUnusable, ConfigError) as problem:  # a file of secrets that is just being written
+                log.warning("controller group: %s; trying again", problem)
+                self._stop.wait(_RETRY_SECONDS)
+                continue
             try:
                 consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
                 while not self._stop.is_set() and not self._rejoin.is_set():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 from deelog_connector.rest.entities import (
@@ -25,7 +25,7 @@ from deelog_connector.rest.entities import (
     TaskState,
 )
 from deelog_connector.rest.remote import as_text, without_masks
-from deelog_connector.runtime.lifecycle import KafkaTooSlowError, Lifecycle, State, Task
+from deelog_connector.runtime.lifecycle import DeletedError, KafkaTooSlowError, Lifecycle, State, Task
 from deelog_schemas.config import Config, ConfigError, FieldError, parse
 from deelog_schemas.config.validation import judge
 from deelog_schemas.errors import DeelogError
@@ -101,12 +101,12 @@ class Connectors:
 
     async def pause(self, call: Call) -> Answer:
         self._acting(call, "Unknown connector {}")
-        await self._lifecycle.pause()
+        await _done(self._lifecycle.pause())
         return Answer(status=202)
 
     async def resume(self, call: Call) -> Answer:
         self._acting(call, "Unknown connector {}")
-        await self._lifecycle.resume()
+        await _done(self._lifecycle.resume())
         return Answer(status=202)
 
     async def stop(self, call: Call) -> Answer:
@@ -141,14 +141,21 @@ class Connectors:
     async def create(self, call: Call) -> Answer:
         request: CreateConnectorRequest = call.body
         name = (request.name or "").strip()
-        config = self._accepted(name, as_text(request.config))
-        if not self._lifecycle.deleted:
-            raise RestError(409, f"Connector {name} already exists")
+
+        def config() -> Config:
+            found = self._accepted(name, as_text(request.config))
+            if not self._lifecycle.deleted:
+                raise RestError(409, f"Connector {name} already exists")
+            return found
+
         return await self._created(config, State(request.initial_state or "RUNNING"))
 
     async def put_config(self, call: Call) -> Answer:
         """Of a deleted connector: creates it."""
-        config = self._accepted(call.path["connector"], as_text(call.body))
+
+        def config() -> Config:
+            return self._accepted(call.path["connector"], as_text(call.body))
+
         if self._lifecycle.deleted:
             return await self._created(config, State.RUNNING)
         return await self._configured(config)
@@ -157,10 +164,13 @@ class Connectors:
         """Names given are set, those given as null taken out."""
         self._acting(call)
         given = as_text({name: value for name, value in call.body.items() if value is not None})
-        merged = {**self._shown(), **given}
-        config = self._accepted(
-            call.path["connector"], {n: t for n, t in merged.items() if call.body.get(n, t) is not None}
-        )
+
+        def config() -> Config:
+            merged = {**self._shown(), **given}
+            return self._accepted(
+                call.path["connector"], {n: t for n, t in merged.items() if call.body.get(n, t) is not None}
+            )
+
         return await self._configured(config)
 
     async def alter_offsets(self, call: Call) -> Answer:
@@ -263,11 +273,13 @@ class Connectors:
             raise _invalid(error.errors) from None
         return config
 
-    async def _configured(self, config: Config) -> Answer:
+    async def _configured(self, config: Callable[[], Config]) -> Answer:
+        config()  # what is wrong with it is said at once, not when its turn has come
         await _done(self._lifecycle.configure(config))
         return Answer(self._info())
 
-    async def _created(self, config: Config, state: State) -> Answer:
+    async def _created(self, config: Callable[[], Config], state: State) -> Answer:
+        config()
         await _done(self._lifecycle.create(config, state))
         return Answer(self._info(), 201, {"Location": f"/connectors/{quote(self._lifecycle.name, safe='')}"})
 
@@ -275,6 +287,8 @@ class Connectors:
 async def _done(work: Awaitable[None]) -> None:
     try:
         await work
+    except DeletedError as error:
+        raise RestError(404, str(error)) from error
     except KafkaTooSlowError as error:
         raise RestError(500, f"Request timed out. {error}") from error
     except DeelogError as error:

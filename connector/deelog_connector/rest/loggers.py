@@ -21,6 +21,8 @@ _LEVELS: Final = {
 }
 _ALIASES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 MAX_LOGGERS: Final = 1000
+MAX_NAME: Final = 200
+"""Characters: `logging` keeps a place for every dot of a name."""
 """A logger that was named once stays: whoever may set levels must not fill the memory with names."""
 
 
@@ -49,6 +51,8 @@ class Loggers:
         number = _LEVELS.get(_ALIASES.get(level, level))
         if number is None:
             raise RestError(404, f"invalid log level '{wanted[:40]}'.")
+        if len(name) > MAX_NAME:
+            raise RestError(400, f"the name of a logger has {MAX_NAME} characters at most")
         existing = _existing()
         if name not in existing and name != _ROOT and len(existing) >= MAX_LOGGERS:
             raise RestError(400, f"there are {MAX_LOGGERS} loggers already: name one of them")

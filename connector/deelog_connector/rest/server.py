@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version as version_of
 from typing import Final
@@ -31,6 +32,7 @@ HEAD_SECONDS: Final = 5.0
 """A connection that has sent no whole head of a request for so long is closed."""
 _MAX_HEAD_BYTES: Final = 65_536
 _STOP_SECONDS: Final = 3
+_ASK_AGAIN_SECONDS: Final = 5.0
 
 
 class RestError(DeelogError):
@@ -48,6 +50,8 @@ class RestServer:
     ) -> None:
         self._config, self._lifecycle, self._metrics = config, lifecycle, metrics
         self._cluster_id = ""
+        self._asking = asyncio.Lock()
+        self._ask_again = 0.0
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self.address = ""
@@ -89,13 +93,14 @@ class RestServer:
         await self._serving
 
     async def _cluster(self) -> str:
-        """The id of the Kafka cluster, asked for once; empty while Kafka does not answer."""
-        if not self._cluster_id:
-            brokers = Brokers(self._config)
-            try:
-                self._cluster_id = await asyncio.to_thread(brokers.cluster_id)
-            except KafkaUnusable as error:
-                log.warning("GET /: %s", error)
+        """The id of the Kafka cluster, asked for once at a time, until it is known; empty while nobody answers."""
+        async with self._asking:
+            if not self._cluster_id and time.monotonic() >= self._ask_again:
+                try:
+                    self._cluster_id = await asyncio.to_thread(Brokers(self._config).cluster_id)
+                except (KafkaUnusable, ConfigError) as error:
+                    log.warning("GET /: %s", error)
+                    self._ask_again = time.monotonic() + _ASK_AGAIN_SECONDS
         return self._cluster_id
 
 

@@ -32,6 +32,7 @@ from tenacity import (
     retry_if_not_exception_type,
     stop_after_delay,
     stop_never,
+    stop_when_event_set,
     wait_exponential_jitter,
 )
 from tenacity.stop import StopBaseT
@@ -56,7 +57,7 @@ from deelog_connector.core.snapshot import SnapshotMode
 from deelog_connector.kafka import client as kafka
 from deelog_connector.kafka.announcer import Announcer
 from deelog_connector.kafka.brokers import Brokers
-from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaAway, KafkaRefuses
+from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaAway, KafkaRefuses, KafkaUnusable
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.letters import Letters
 from deelog_connector.runtime.notifications import Notifications
@@ -66,7 +67,7 @@ from deelog_connector.runtime.signals import Signals
 from deelog_connector.runtime.snapshots import Snapshots
 from deelog_connector.runtime.topics import audit, ensure_topics
 from deelog_connector.runtime.watcher import Watcher
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.formats import codec_of, connected
 from deelog_schemas.notifications import heartbeat_key, heartbeat_value
@@ -188,6 +189,8 @@ class Connector:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = threading.Event()
         self._readers: list[asyncio.Task[None]] = []
+        self._yielding = threading.Event()
+        """Set while the producer is to be closed: a session that does not come is waited for no longer."""
         self._readers_end = threading.Event()
         """Set while a restart waits for the readers to close their own clients."""
         self._changed = asyncio.Event()
@@ -215,6 +218,8 @@ class Connector:
         """Why nothing is written until `resume()`: a transform failed, and may not. Unlike a `failure` it leaves the
         process alive, and what was captured in the op log: a cache is worth more than its changes, and a node that
         ended for it would hand its operations to the next one, to end there."""
+        self.ending = False
+        """It writes what it captured and ends: nobody pauses it any more."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -231,7 +236,9 @@ class Connector:
         await self._blocking(self._choose_codec)
         await self._blocking(ensure_topics, self._brokers, self.config)
         limit = await self._blocking(audit, self._brokers, self.config)
-        self._make_clients(limit)
+        self._writer = self._new_writer(self.config, limit)
+        for _ in range(SCANNERS):
+            self._scanners.put_nowait(kafka.Scanner(self.config, self._topics.changes))
         self.core.topic_is(await self._at_start(self._blocking, self._brokers.topic_id, self._topics.changes))
         await self._at_start(self._watch_ends)
         self.observed.kafka_answered(time.monotonic())
@@ -251,11 +258,9 @@ class Connector:
         self._spawn(self._watch())
         self._spawn(self._tell())
 
-    def _make_clients(self, max_message_bytes: int) -> None:
-        node_id = self.member.rpartition("@")[0]
-        self._writer = kafka.Writer(self.config, self._topics.transactional_id_node(node_id), max_message_bytes)
-        for _ in range(SCANNERS):
-            self._scanners.put_nowait(kafka.Scanner(self.config, self._topics.changes))
+    def _new_writer(self, config: Config, max_message_bytes: int) -> kafka.Writer:
+        identity = self._topics.transactional_id_node(self.member.rpartition("@")[0])
+        return kafka.Writer(config, identity, max_message_bytes, self._writer is not None and self._writer.has_written)
 
     async def _follow_signals(self) -> None:
         if "kafka" in self.config["signal.enabled.channels"]:
@@ -284,6 +289,7 @@ class Connector:
         Capture must have ended. With `release=False` it just closes: the next start then resets.
         """
         if release and not self.failure.done():
+            self.ending = True
             self.resume()
             await self._release_all()
         self._stopping.set()
@@ -338,6 +344,9 @@ class Connector:
     def pause(self) -> None:
         """From the next transaction on nothing is written; op logs keep what is captured, to their limit, and then
         a reset is owed. A stop writes what was captured all the same."""
+        if self.ending:
+            log.warning("the connector is at its end: it is not paused")
+            return
         self.core.paused = True
 
     def resume(self) -> None:
@@ -352,22 +361,29 @@ class Connector:
         Capture goes on into the op log; `resume` opens another producer. Raises `TimeoutError` where Kafka does not
         take it within `seconds`, and then goes on as before.
         """
-        was_paused = self.paused
+        was_paused, was_closed, writer = self.paused, self.core.closed, self._writer
         until = time.monotonic() + seconds
+        assert writer is not None
         try:
             if write_out and not was_paused:
                 marks = [(s.number, s.epoch, s.acked) for s in self.core.primaries()]
                 await self._wait_for(lambda: all(self._holds(*mark) for mark in marks), until)
-            self.pause()
+            self.core.paused = self.core.closed = True
+            # What waits for Kafka gives up: nothing of it is needed, and Kafka may be away for as long as it likes.
+            self._yielding.set()
+            writer.closing = not write_out
             await self._wait_for(lambda: self.core.idle, until)
         except BaseException:
+            self.core.closed = was_closed
             if not was_paused:
                 self.resume()
             raise
-        if not self.core.closed:
+        finally:
+            self._yielding.clear()
+            writer.closing = False
+        if not was_closed:
             self.core.close_producer()
-            assert self._writer is not None
-            await self._write_thread(self._writer.discard)
+            await self._write_thread(writer.discard)
 
     async def restart(self, config: Config) -> None:
         """Closes every client of a suspended connector and makes them anew by `config`, which has the same topics.
@@ -377,19 +393,32 @@ class Connector:
         assert self.core.closed, "suspend it first"
         brokers = Brokers(config)
         limit = await self._blocking(audit, brokers, config)
+        # All that can be wrong with the configuration shows before anything is closed.
+        writer = self._new_writer(config, limit)
+        await self._blocking(writer.settings)
+        await self._blocking(kafka.can_read, config)
+        try:
+            await self._replace(config, brokers, writer)
+        except Exception as error:
+            if not self.failure.done():  # neither as before nor as asked for
+                self.failure.set_exception(error)
+            raise
+
+    async def _replace(self, config: Config, brokers: Brokers, writer: kafka.Writer) -> None:
         self._readers_end.set()
         # They end by themselves: a consumer that is closed under the thread that reads from it takes the process along.
         await asyncio.gather(*self._readers)
         self._readers_end.clear()
         self._brokers.close()
         await self._blocking(self._announcer.renew(config))
-        while not self._scanners.empty():
-            await self._blocking(self._scanners.get_nowait().close)
-        self.config, self._brokers = config, brokers
+        for _ in range(SCANNERS):
+            scanner = await self._scanners.get()  # where one is at work, once it is done
+            await self._blocking(scanner.close)
+            self._scanners.put_nowait(kafka.Scanner(config, self._topics.changes))
+        self.config, self._brokers, self._writer = config, brokers, writer
         self.core.configured(_settings(config, self._pipeline))
         self._signals.config = config
         self._encoder.tombstones = config["tombstones.on.delete"]
-        self._make_clients(limit)
         # The positions topic is read from its beginning, as at a start, before anything may be written.
         caught_up = asyncio.Event()
         self._readers = [self._spawn(self._follow(caught_up))]
@@ -507,8 +536,13 @@ class Connector:
 
     async def _open(self) -> None:
         assert self._writer is not None
-        await self._retrying(self._write_thread, self._writer.open)
-        self.core.producer_opened()
+        try:
+            await self._retrying(self._write_thread, self._writer.open, stop=stop_when_event_set(self._yielding))
+        except kafka.WriteFailed as error:
+            log.warning("no session is opened: %s", error)
+            self.core.opening_given_up()
+        else:
+            self.core.producer_opened()
         self.wake()
 
     async def _commit(self, effect: Commit) -> None:
@@ -583,12 +617,12 @@ class Connector:
                 early = await self._blocking(self._read_up_to, scanner, effect, wanted)
                 self._has_read = True
                 break
-            except KafkaAway as error:
-                if isinstance(error, KafkaRefuses) and not self._has_read:
+            except (KafkaUnusable, ConfigError) as error:
+                passing = isinstance(error, KafkaAway) and not isinstance(error, KafkaRefuses)
+                if not passing and not self._has_read:
                     raise
                 log.warning("%s; trying again", error)
-                scanner.close()
-                scanner = kafka.Scanner(self.config, self._topics.changes)
+                await self._blocking(scanner.close)
                 await asyncio.sleep(RETRY_SECONDS)
             finally:
                 self._scanners.put_nowait(scanner)
@@ -619,7 +653,8 @@ class Connector:
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """The tail of the positions topic: it prunes, and shows one's own claims."""
         topic = self._topics.positions
-        tail = await self._at_start(self._blocking, kafka.Tail, self.config, topic, self._partitions)
+        made = partial(kafka.Tail, self.config, topic, self._partitions, serves=self.started)
+        tail = await self._at_start(self._blocking, made)
         try:
             while not self._readers_end.is_set():
                 for raw in await self._blocking(tail.read, 0.1):
@@ -659,7 +694,7 @@ class Connector:
             try:
                 await self._watch_ends()
                 topic_id = await self._blocking(self._brokers.topic_id, self._topics.changes)
-            except KafkaAway as error:
+            except (KafkaUnusable, ConfigError) as error:  # a file of secrets that is just being written, among others
                 log.warning("Kafka does not answer: %s", error)
                 self.observed.kafka_away = str(error)
                 continue
@@ -709,7 +744,7 @@ class Connector:
     async def _write_thread(self, call: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._writing, call, *args)
 
-    async def _retrying(self, run: Callable[..., Awaitable[Any]], *args: Any) -> None:
+    async def _retrying(self, run: Callable[..., Awaitable[Any]], *args: Any, stop: StopBaseT = stop_never) -> None:
         async def once() -> None:
             try:
                 await run(*args)
@@ -717,18 +752,25 @@ class Connector:
                 self._count(error)
                 raise
 
-        await self._again_on(kafka.WriteFailed, stop_never, once)
+        await self._again_on(kafka.WriteFailed, stop, once)
 
     async def _at_start(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
         # Partitions of a topic that was just made, or of a broker that is just back, have no leader for a moment.
         # Later, in a restart, Kafka may be away for as long as it likes.
         stop = stop_never if self.started else stop_after_delay(REQUEST_SECONDS)
-        return await self._again_on(KafkaAway, stop, run, *args)
+        error = (KafkaUnusable, ConfigError) if self.started else KafkaAway
+        return await self._again_on(error, stop, run, *args)
 
     async def _again_on(
-        self, error: type[Exception], stop: StopBaseT, run: Callable[..., Awaitable[T]], *args: Any
+        self,
+        error: type[Exception] | tuple[type[Exception], ...],
+        stop: StopBaseT,
+        run: Callable[..., Awaitable[T]],
+        *args: Any,
     ) -> T:
-        retry = retry_all(retry_if_exception_type(error), retry_if_not_exception_type(KafkaRefuses))
+        # What a node that starts is refused ends it; one that runs asks on.
+        ends = () if self.started else KafkaRefuses
+        retry = retry_all(retry_if_exception_type(error), retry_if_not_exception_type(ends))
         longest = self.config["retriable.restart.connector.wait.ms"] / 1000
         wait = wait_exponential_jitter(multiplier=0.1, max=longest)
         said = before_sleep_log(log, logging.WARNING)

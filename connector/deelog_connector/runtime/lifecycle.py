@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 SUSPEND_SECONDS: Final = 30.0
 """How long Kafka may take to accept what is acknowledged before a stop is given up."""
+END_SECONDS: Final = 5.0
+"""How long the end of a connector waits for what was asked of it before."""
 
 # Obeyed by the connector alone and looked up when its clients are made: a restart brings them into force. Nothing here
 # names a file or an address, opens a door, or changes what is in the topics.
@@ -62,6 +64,10 @@ class State(StrEnum):
 
 class NotStoppedError(DeelogError):
     """Only a stopped connector can be asked for this."""
+
+
+class DeletedError(DeelogError):
+    """The connector was deleted; only `create` is left to ask for."""
 
 
 class KafkaTooSlowError(DeelogError):
@@ -106,13 +112,31 @@ class Lifecycle:
         self._seen: dict[str, int] = {}
         """By cache how many transactions there were when the active topics were forgotten."""
 
-    def join(self, cache: str, connector: Connector) -> None:
+    async def join(self, cache: str, connector: Connector) -> None:
         """Another cache of this connector, before its start: paused or stopped where the others are."""
-        state = self.state
-        if state in (State.PAUSED, State.STOPPED):
-            connector.pause()
-            connector.core.closed = state is State.STOPPED
-        self.connectors[cache] = connector
+        async with self._lock:
+            others = self._working()
+            if others and all(one.paused for one in others):
+                connector.pause()
+                connector.core.closed = all(one.core.closed for one in others)
+            self.connectors[cache] = connector
+
+    async def end(self, *connectors: Connector) -> None:
+        """These, or all, write what they captured and end: whoever paused them, and nobody asks anything of them.
+
+        Waits for what is under way; where all end, it is given up in the end. Call it before they are stopped.
+        """
+        leaving = connectors or tuple(self.connectors.values())
+        for connector in leaving:
+            connector.ending = True
+        if self._work:
+            await asyncio.wait(self._work, timeout=END_SECONDS)
+        if not connectors:
+            for task in list(self._work):
+                task.cancel()
+            await asyncio.gather(*self._work, return_exceptions=True)
+        for connector in leaving:
+            connector.resume()
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -199,15 +223,16 @@ class Lifecycle:
     # -- acting ---------------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Nothing is written any more. A stopped one opens its producer."""
+        """Nothing is written any more. A stopped one opens its producer. Raises `DeletedError`."""
         async with self._lock:
+            self._must_be_there()
             self._pause()
 
     async def resume(self) -> None:
-        """Writes, beginning with what was captured meanwhile."""
+        """Writes, beginning with what was captured meanwhile. Raises `DeletedError`."""
         async with self._lock:
-            for connector in self.connectors.values():
-                connector.resume()
+            self._must_be_there()
+            self._resume()
 
     async def stop(self) -> None:
         """Writes what is acknowledged, unless paused, and closes the producer. Raises `KafkaTooSlowError`."""
@@ -215,36 +240,27 @@ class Lifecycle:
 
     async def restart(self, tasks: bool = False) -> None:
         """New clients; with `tasks`, segments that were stopped by a refused record are reset. The state stays."""
-        await self._finish(self._restart(self.config, tasks))
+        await self._finish(self._restart(lambda: self.config, tasks))
 
     def restart_soon(self) -> None:
         """`restart(tasks=True)` behind one's back; what goes wrong is logged."""
         self._restarting = True
-        self._spawn(self._restart(self.config, True)).add_done_callback(_log_failure)
+        self._spawn(self._restart(lambda: self.config, True)).add_done_callback(_log_failure)
 
-    async def configure(self, config: Config) -> None:
-        """Another configuration. Raises `ConfigError` naming every field that a restart does not bring into force."""
-        self.check(config)
+    async def configure(self, config: Callable[[], Config]) -> None:
+        """Another configuration, which `config` makes of the present one when its turn has come.
+
+        Raises what that raises; `ConfigError` naming every field that a restart does not bring into force.
+        """
         await self._finish(self._restart(config, False))
 
     async def delete(self) -> None:
         """See the module. Raises `KafkaTooSlowError`, and then nothing has changed."""
-        await self._finish(self._stop())
-        self.deleted = True
+        await self._finish(self._stop(delete=True))
 
-    async def create(self, config: Config, state: State = State.RUNNING) -> None:
-        """Brings a deleted one back: every segment of this node is reset. Raises `ConfigError` as `configure` does."""
-        self.check(config)
-        await self._finish(self._restart(config, False))
-        async with self._lock:
-            for connector in self.connectors.values():
-                for segment in connector.core.primaries():
-                    connector.core.request_reset(segment.number, "created")
-            self.deleted = False
-        if state is State.RUNNING:
-            await self.resume()
-        elif state is State.PAUSED:
-            await self.pause()
+    async def create(self, config: Callable[[], Config], state: State = State.RUNNING) -> None:
+        """Brings a deleted one back: every segment of this node is reset. `config` and errors as of `configure`."""
+        await self._finish(self._create(config, state))
 
     def check(self, config: Config) -> None:
         """Raises `ConfigError` naming every field that differs and cannot while the process runs."""
@@ -270,18 +286,44 @@ class Lifecycle:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _must_be_there(self) -> None:
+        if self.deleted:
+            raise DeletedError(f"Connector {self.name} not found")
+
+    def _working(self) -> list[Connector]:
+        """Those of which something can be asked: neither at their end nor failed for good."""
+        return [c for c in self.connectors.values() if not c.ending and not c.failure.done()]
+
     def _pause(self) -> None:
-        for connector in self.connectors.values():
+        for connector in self._working():
             connector.pause()
             connector.core.closed = False
             connector.wake()
 
-    async def _stop(self) -> None:
+    def _resume(self) -> None:
+        for connector in self._working():
+            connector.resume()
+
+    async def _stop(self, delete: bool = False) -> None:
         async with self._lock:
+            self._must_be_there()
             await self._suspend(write_out=True)
+            self.deleted = delete
+
+    async def _create(self, config: Callable[[], Config], state: State) -> None:
+        await self._restart(config, False)
+        async with self._lock:
+            for connector in self._working():
+                for segment in connector.core.primaries():
+                    connector.core.request_reset(segment.number, "created")
+            self.deleted = False
+            if state is State.RUNNING:
+                self._resume()
+            elif state is State.PAUSED:
+                self._pause()
 
     async def _suspend(self, write_out: bool) -> None:
-        running = [c for c in self.connectors.values() if not c.core.closed]
+        running = [c for c in self._working() if not c.core.closed]
         before = [connector.paused for connector in running]
         outcomes = await asyncio.gather(
             *(c.suspend(SUSPEND_SECONDS, write_out) for c in running), return_exceptions=True
@@ -295,14 +337,18 @@ class Lifecycle:
             raise KafkaTooSlowError(str(failed[0])) from failed[0]
         raise failed[0]
 
-    async def _restart(self, config: Config, tasks: bool) -> None:
+    async def _restart(self, config_of: Callable[[], Config], tasks: bool) -> None:
         async with self._lock:
+            config = config_of()
+            self.check(config)
             # One that halted is not paused by anybody's wish: it tries again.
-            before = [(c, c.core.closed, c.paused and c.halted is None) for c in self.connectors.values()]
+            before = [(c, c.core.closed, c.paused and c.halted is None) for c in self._working()]
             self._restarting = True
             try:
                 await self._suspend(write_out=False)  # op logs keep what is not written: also where it would take long
-                for cache, connector in self.connectors.items():
+                for cache, connector in list(self.connectors.items()):  # caches come and go meanwhile
+                    if connector not in self._working():
+                        continue
                     await connector.restart(config if config["cache.name"] else config.of_cache(cache))
                     if tasks:
                         self._repair(connector, {s.number for s in connector.core.primaries()})
@@ -376,4 +422,4 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         log.error("the restart did not come to its end: %s", error)
 
 
-__all__ = ["KafkaTooSlowError", "Lifecycle", "NotStoppedError", "Offset", "State", "Task"]
+__all__ = ["DeletedError", "KafkaTooSlowError", "Lifecycle", "NotStoppedError", "Offset", "State", "Task"]

@@ -76,7 +76,9 @@ class Signals:
 
     async def catch_up(self, blocking: Callable[..., Awaitable[Any]]) -> None:
         """Reads what stands on the topic, before anything is written. Once: after that it goes on where it was."""
-        tail = self._tail = await blocking(Tail, self.config, self._topic, 1, MAX_REPLAY, self._next)
+        tail = self._tail = await blocking(
+            Tail, self.config, self._topic, 1, MAX_REPLAY, self._next, self._next is not None
+        )
         if self._next is not None:
             return
         pauses: dict[str, bool] = {}

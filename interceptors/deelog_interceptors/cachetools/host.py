@@ -69,10 +69,15 @@ class Host:
         """
         assert self._lifecycle is not None
         assert self._opening is not None
-        self._lifecycle.join(cache, connector)
+        await self._lifecycle.join(cache, connector)
         async with self._opening:
             if self._rest is None:
                 self._rest = await served(self._config, self._lifecycle, page(self._connectors))
+
+    async def end(self, connector: Connector) -> None:
+        """This one writes what it captured; nobody asks anything else of it any more."""
+        assert self._lifecycle is not None
+        await self._lifecycle.end(connector)
 
     async def leave(self, cache: str) -> None:
         """The connector of this cache is closed. One that failed stays, so that it can be seen."""

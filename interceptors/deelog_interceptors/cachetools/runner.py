@@ -183,7 +183,7 @@ class Runner:
             await connector.stop(release=False)
             return
         self._drain_all()
-        connector.resume()  # a stop writes what was captured, whoever paused it
+        await self._host.end(connector)
         core, segments = connector.core, range(self._config["segment.count"])
         until, late = time.monotonic() + self._stop_seconds, False
         while any(core.phase(s) != "writing" for s in segments) or core.unwritten():

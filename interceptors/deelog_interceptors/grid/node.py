@@ -157,7 +157,7 @@ class Node:
         """Controlled shutdown: the segments are released and elected away, or released; then everything is closed."""
         if not self.failure.done():
             self.leaving = True
-            self.connector.resume()  # a release is written, whoever paused it
+            await self.lifecycle.end()  # a release is written, whoever paused it
             self._beat_soon()
             try:
                 async with asyncio.timeout(LEAVE_SECONDS):
