@@ -29,7 +29,10 @@ _REMEDIES: Final = (
     ("connecting to a PLAINTEXT broker listener", _PROTOCOL),
     ("connecting to a SSL listener", _PROTOCOL),
     ("broker might require SASL authentication", _PROTOCOL),
-    ("alert", "correct {client}.override.ssl.certificate.location and ssl.key.location: the broker refuses them"),
+    (
+        "SSL alert number",
+        "correct {client}.override.ssl.certificate.location and ssl.key.location: the broker refuses them",
+    ),
     ("Unsupported SASL mechanism", "correct {client}.override.sasl.mechanism"),
     ("uthentication", "correct sasl.mechanism, sasl.username and sasl.password of {client}.override.*"),
 )
@@ -68,6 +71,10 @@ class Connections:
         """The client's error callback."""
         if error.name() != _SAYS_NOTHING:
             self._name, self._text = error.name(), _NOISE.sub("", error.str())
+
+    def clear(self) -> None:
+        """The client was answered: what it said before is over."""
+        self._name = self._text = ""
 
     def hear(self, poll: Callable[[float], Any]) -> None:
         """Polls the client once; where it has nothing to say, asks the listener, once, whether it speaks TLS."""

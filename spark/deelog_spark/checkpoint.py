@@ -167,6 +167,14 @@ class Checkpoint:
             )
         return _batch(told["state"])
 
+    def begin(self, identity: Identity) -> None:
+        """Before a start is planned: what it is planned for."""
+        self._write("begun.json", asdict(identity))
+
+    def begun(self, identity: Identity) -> bool:
+        """Whether the start that was planned last, if any, was planned for this."""
+        return self._read("begun.json") == asdict(identity)
+
     def finish_start(self, identity: Identity, state: Batch) -> None:
         """A start is done: the sinks have its rows."""
         told = {"layout": LAYOUT, "identity": asdict(identity), "state": _json(state)}
@@ -176,7 +184,8 @@ class Checkpoint:
         """Back to no state. Plans go first: one of an earlier start must not be taken for the next one's."""
         for path in (self.root / "plans").iterdir():
             path.unlink()
-        (self.root / "start.json").unlink(missing_ok=True)
+        for name in ("begun.json", "start.json"):
+            (self.root / name).unlink(missing_ok=True)
         for name in ("state", "rows"):
             for path in (self.root / name).iterdir():
                 _remove(path)

@@ -223,9 +223,10 @@ class DiffJob:
     def _begin(self, plans: Planner, before: Totals) -> Batch:
         """A start without state: fold to the log's end, emit how it differs from the diff topic, go on from there."""
         begun = time.monotonic()
-        plan = self._checkpoint.plan(START)
+        plan = self._checkpoint.plan(START) if self._checkpoint.begun(plans.identity) else None
         if plan is None:
             self._checkpoint.forget()
+            self._checkpoint.begin(plans.identity)
             plan = plans.start()
         found: list[Written] = []
         few = plan.rows <= self.SMALL_RECORDS
@@ -330,6 +331,8 @@ class DiffJob:
         task = plans.walk(before, end, frozenset())
         found = frames.pass_on(self._session(), task, before.checkpoint, number)
         walked = [one for one, _ in found]
+        # First of all: where a writer stopped, the walk ended with it, and no plan may rest on that.
+        plans.refuse(written.error for _, written in found)
         plans.refuse(one.error for one in walked)
         if any(one.ended for one in walked):
             return self._planned(plans, before, number, end, None, walked)

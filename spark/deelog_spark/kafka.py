@@ -48,6 +48,9 @@ SILENCE_SECONDS: Final = 60.0
 """A read that gets nothing for so long fails: the records it was promised do not come."""
 QUIET: Final = {"log_level": 4, "log.connection.close": False}
 """Of librdkafka's own lines, warnings and worse."""
+HOPELESS_SECONDS: Final = 5.0
+"""The same where the client says that it cannot connect: a broker that restarts may look like that."""
+_MOST_OF_A_POLL: Final = 1.0
 RETRY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 1.0
 _POLL: Final = 0.1
@@ -143,6 +146,14 @@ def consumer(config: Config, group: str, **more: Any) -> Consumer:
     """A consumer that joins no group, sees committed records only, and never chooses an offset by itself."""
     return Consumer(
         {
+            # A read ends at a known offset: a fetch that waits for more would only delay the answer.
+            "fetch.wait.max.ms": 2,
+            "max.partition.fetch.bytes": 8 << 20,
+            # One that has read ahead as far as it may would pause for 1 s, while a task reads faster than that.
+            "fetch.queue.backoff.ms": 5,
+            # An answer that does not come is asked for again before a reader gives up.
+            "socket.timeout.ms": 20_000,
+            **QUIET,
             **config.overrides("consumer"),
             "bootstrap.servers": ",".join(config["bootstrap.servers"]),
             "group.id": group,
@@ -150,12 +161,6 @@ def consumer(config: Config, group: str, **more: Any) -> Consumer:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            # A read ends at a known offset: a fetch that waits for more would only delay the answer.
-            "fetch.wait.max.ms": 2,
-            "max.partition.fetch.bytes": 8 << 20,
-            # One that has read ahead as far as it may would pause for 1 s, while a task reads faster than that.
-            "fetch.queue.backoff.ms": 5,
-            **QUIET,
             **more,
         }
     )
@@ -178,6 +183,8 @@ class Reader:
         self._config = config
         self._connections = Connections("consumer", config.overrides("consumer"))
         self._consumers: dict[str, Consumer] = {}
+        self._silent = 0.0
+        """Seconds of polls in a row that gave nothing."""
 
     def close(self) -> None:
         """Closes the consumers."""
@@ -199,14 +206,13 @@ class Reader:
         client = self._consumer(topic)
         client.assign([TopicPartition(topic, partition, begin)])
         try:
-            heard = time.monotonic()
-            done = False
+            self._silent, done = 0.0, False
             while not done:
+                began = time.monotonic()
                 messages = client.consume(_CHUNK, _CHUNK_SECONDS)
-                heard = self._heard(heard, bool(messages), topic, {partition: end})
+                self._heard(bool(messages), topic, {partition: end}, began)
                 if messages and all(m.error() is None for m in messages) and _offset(messages[-1]) < end - 1:
                     yield messages  # nearly all are: no look at each
-                    heard = time.monotonic()  # Kafka is not to blame for the time that was taken over them
                     continue
                 found = []
                 for message in messages:
@@ -217,7 +223,6 @@ class Reader:
                         break
                 if found:
                     yield found
-                    heard = time.monotonic()
         except KafkaException as error:
             raise self._denied(error, topic) from error
         finally:
@@ -236,10 +241,11 @@ class Reader:
         client.assign([TopicPartition(topic, p, begins[p]) for p in left])
         size = 0
         try:
-            heard = time.monotonic()
+            self._silent = 0.0
             while left:
+                began = time.monotonic()
                 message = client.poll(_POLL)
-                heard = self._heard(heard, message is not None, topic, left)
+                self._heard(message is not None, topic, left, began)
                 partition: Any = -1 if message is None else message.partition()
                 if message is None or (partition not in left and message.error() is None):
                     continue
@@ -268,20 +274,24 @@ class Reader:
     def _denied(self, error: KafkaException, topic: str) -> Exception:
         return refused(error, "consumer", topic=("Read", topic), group=("Read", self._config.topics.diff_group))
 
-    def _heard(self, before: float, something: bool, topic: str, ends: Mapping[int, int]) -> float:
-        """When something was heard; DiffError where that was too long ago, or nothing will be."""
-        now = time.monotonic()
+    def _heard(self, something: bool, topic: str, ends: Mapping[int, int], began: float) -> None:
+        """Notes a poll that began then; DiffError where too many in a row gave nothing, or nothing will come.
+
+        Counted is the time that was spent asking: a process that stood still has not asked.
+        """
         if something:
-            return now
-        if self._connections.hopeless:
+            self._silent = 0.0
+            self._connections.clear()
+            return
+        self._silent += min(time.monotonic() - began, _MOST_OF_A_POLL)
+        if self._connections.hopeless and self._silent > HOPELESS_SECONDS:
             raise DiffError(f"{topic} cannot be read: {self._connections.why}")
-        if now - before > SILENCE_SECONDS:
+        if self._silent > SILENCE_SECONDS:
             partition, end = next(iter(sorted(ends.items())))
             raise DiffError(
                 f"{topic}[{partition}] gave nothing for {SILENCE_SECONDS:.0f} s before offset {end}: look at the "
                 "brokers, and start again"
             )
-        return before
 
 
 def _offset(message: Message) -> int:

@@ -35,6 +35,7 @@ log = logging.getLogger("deelog.diff")
 
 TOPIC_WAIT_SECONDS: Final = 60.0
 START_OVER: Final = "the job then starts over and emits differences only"
+_LETTER_BYTES: Final = 65_536
 _MOST_BYTES: Final = 2**31 - 1
 """The largest `max.message.bytes` that a topic takes."""
 
@@ -64,8 +65,7 @@ class Planner:
         self._audit(settings)
         self._prepare_diff(settings)
         if frames.tolerant(config):
-            replicas = config["errors.deadletterqueue.topic.replication.factor"]
-            cluster.ensure(config["errors.deadletterqueue.topic.name"], 1, replicas, {})
+            self._prepare_letters(settings)
         self._layout = regions.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
 
     # -- topics ----------------------------------------------------------------------------------------------------
@@ -92,7 +92,8 @@ class Planner:
         }
         replicas = self.config["topic.creation.default.replication.factor"]
         diff = self._cluster.ensure(self.topics.diff, self.partitions, replicas, settings)
-        self._raise_limit(largest)
+        self._audit_diff()
+        self._raise_limit(self.topics.diff, largest)
         if diff.partitions != self.partitions:
             raise TopicError(
                 f"topic {self.topics.diff} has {diff.partitions} partitions, {self.topics.changes} has "
@@ -100,17 +101,37 @@ class Planner:
                 "creates it as it must be"
             )
 
-    def _raise_limit(self, largest: str) -> None:
-        """The change topic's limit may have been raised since the diff topic was created."""
-        if int(self._cluster.settings(self.topics.diff)["max.message.bytes"]) >= int(largest):
+    def _audit_diff(self) -> None:
+        """The diff topic is all that is known of what was told: nothing but what is overwritten may be gone from it."""
+        found, needed = self._cluster.settings(self.topics.diff), self.config["reader.max.lag.ms"]
+        policy, lag = found["cleanup.policy"], int(found["min.compaction.lag.ms"])
+        if policy != "compact" or lag < needed:
+            raise TopicError(
+                f"topic {self.topics.diff} has cleanup.policy={policy} and min.compaction.lag.ms={lag}: what the job "
+                "told would be gone from it while it is still needed; set cleanup.policy=compact and "
+                f"min.compaction.lag.ms to reader.max.lag.ms ({needed}) or more, and delete topic and checkpoint if "
+                "records may be gone already"
+            )
+
+    def _prepare_letters(self, changes: Mapping[str, str]) -> None:
+        topic = self.config["errors.deadletterqueue.topic.name"]
+        # A letter is a record of the change topic and a few headers.
+        largest = str(min(int(changes["max.message.bytes"]) + _LETTER_BYTES, _MOST_BYTES))
+        replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
+        self._cluster.ensure(topic, 1, replicas, {"max.message.bytes": largest})
+        self._raise_limit(topic, largest)
+
+    def _raise_limit(self, topic: str, largest: str) -> None:
+        """The change topic's limit may have been raised since the topic was created."""
+        if int(self._cluster.settings(topic)["max.message.bytes"]) >= int(largest):
             return
         try:
-            self._cluster.alter(self.topics.diff, {"max.message.bytes": largest})
+            self._cluster.alter(topic, {"max.message.bytes": largest})
         except KafkaException as error:
             log.warning(
-                "topic %s takes no records of %s bytes, as a difference of two large values may have: set its "
-                "max.message.bytes (%s)",
-                self.topics.diff,
+                "topic %s takes no records of %s bytes, as the job may have to write there: set its max.message.bytes "
+                "(%s)",
+                topic,
                 largest,
                 error.args[0].str(),
             )

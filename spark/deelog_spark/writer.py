@@ -368,13 +368,13 @@ class Writer:
         if producer is None:
             settings: dict[str, Any] = {
                 "message.max.bytes": _RECORD_BYTES,
+                "queue.buffering.max.kbytes": _QUEUE_KBYTES,
+                **kafka.QUIET,
                 **self._config.overrides("producer"),
                 "bootstrap.servers": ",".join(self._config["bootstrap.servers"]),
                 "transactional.id": self._topics.transactional_id_diff(partition),
                 "transaction.timeout.ms": TRANSACTION_MS,
                 "message.timeout.ms": 0,
-                **kafka.QUIET,
-                "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             }
             connections = Connections("producer", settings)
             producer = Producer({**settings, "error_cb": connections})

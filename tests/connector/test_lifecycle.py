@@ -18,6 +18,7 @@ from deelog_connector.runtime import Lifecycle
 from deelog_connector.runtime.lifecycle import DeletedError, State
 from deelog_schemas.config import Config, ConfigError, parse
 from tests.connector.cache import Cache, cache, config_of, run, started
+from tests.connector.test_signals_kafka import send
 from tests.support.kafka import Broker
 from tests.support.topics import derived, read_topic
 
@@ -168,6 +169,33 @@ def test_a_cache_that_leaves_or_comes_during_a_restart(kafka: Broker, prefix: st
             assert list(lifecycle.connectors) == ["a", "d"]
             for found in (one, two, three):
                 await written(found, kafka.bootstrap)
+
+    run(work())
+
+
+def test_a_pause_or_resume_during_a_restart_stands_behind_it(kafka: Broker, prefix: str) -> None:
+    """Signals are read on while it restarts: whoever sent one finds it obeyed."""
+
+    async def work() -> None:
+        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+            await started(found)
+            lifecycle, connector = asked(found), found.connector
+            real = connector.restart
+
+            async def meanwhile(config: Config) -> None:
+                kind = "resume-writing" if connector.wants_pause else "pause-writing"
+                wanted = not connector.wants_pause
+                send(kafka, prefix, kind)
+                await found.until(lambda: connector.wants_pause is wanted)
+                await real(config)
+
+            connector.restart = meanwhile  # type: ignore[method-assign]
+            await lifecycle.restart()
+            assert (lifecycle.state, connector.stats.signals.get("refused")) == (State.PAUSED, None)
+            await found.put(b"a", b"1")
+            await lifecycle.restart()
+            assert lifecycle.state is State.RUNNING
+            await written(found, kafka.bootstrap)
 
     run(work())
 

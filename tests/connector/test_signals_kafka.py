@@ -218,6 +218,7 @@ def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(kafka: Broker, pr
         async with cache(config_of(kafka.bootstrap, prefix)) as found:
             await started(found)
             await found.connector.suspend(30, write_out=True)
+            found.connector.let_go(stopped=True)
             send(kafka, prefix, "resume-writing")
             await found.until(lambda: found.connector.stats.signals == {"refused": 1})
             assert found.connector.paused
@@ -296,7 +297,7 @@ def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Bro
             assert len(await beating(kafka, topic, 1)) == 1
             await found.connector.suspend(20, write_out=True)
             await found.connector.restart(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=100))
-            found.connector.resume()
+            found.connector.let_go(stopped=False)
             beats = await beating(kafka, topic, 3)
             assert {json.dumps(key) for key, _ in beats} == {json.dumps({"serverName": prefix})}
             assert all(list(value) == ["ts_ms"] for _, value in beats)

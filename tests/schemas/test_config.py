@@ -670,3 +670,22 @@ def test_a_required_field_names_what_it_takes() -> None:
     assert field.default is REQUIRED
     assert field.required_by(Role.NODE)
     assert field.takes == "a whole number from 1 to 5"
+
+
+@pytest.mark.parametrize("field", ["diff.checkpoint.location", "diff.parquet.path"])
+def test_a_directory_is_a_directory(field: str) -> None:
+    fields = {"topic.prefix": "p", "cache.name": "c", "bootstrap.servers": "h:1", "diff.checkpoint.location": "/d"}
+    for good in ("/data/x", "data/x", "file:///data/x"):
+        assert parse(fields | {field: good}, Role.DIFF)[field] == good
+    for bad in ("s3a://bucket/x", "hdfs://n:8020/x", "file:/data/x", "gs://b/x"):
+        with pytest.raises(ConfigError, match="must be a directory that is mounted"):
+            parse(fields | {field: bad}, Role.DIFF)
+
+
+def test_an_avro_value_holds_the_key_in_bytes() -> None:
+    """Its envelope has the key as well, and Avro has no text for bytes."""
+    fields = {"topic.prefix": "p", "cache.name": "c", "bootstrap.servers": "h:1", "node.id": "n"}
+    fields |= {"value.converter": "avro", "cache.key.format": "bytes"}
+    assert parse(fields)["binary.handling.mode"] == "bytes"
+    with pytest.raises(ConfigError, match=r"binary\.handling\.mode.*must be bytes with value\.converter=avro"):
+        parse(fields | {"binary.handling.mode": "hex"})

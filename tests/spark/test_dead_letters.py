@@ -254,6 +254,38 @@ def test_what_is_not_ours_stops_whatever_the_tolerance(
         assert letters(config) == [], what
 
 
+def test_a_walk_that_was_cut_short_is_no_plan(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried
+) -> None:
+    """A partition stops at a change that cannot be passed on while a reset ends on the other one. What stands behind
+    is not lost to whoever then chooses to put such changes aside."""
+    carried_by_driver(0)
+    strict = tolerant(kafka, prefix, tmp_path, errors_tolerance="none")
+    cache = Cache(strict)
+    for segment in (0, 5):
+        for number in range(3):
+            cache.put(cache.key(segment, number), b"v")
+    run(strict, spark)
+    cache.put(cache.key(5, 0), None, lost=True)
+    key = cache.key(7, 0)
+    with cache.batch():
+        cache.reset(0)
+        broken(cache, 6, 0)
+        for number in range(2500):  # more than are read at once
+            cache.put(key, b"%d" % number)
+        cache.reset(5)
+    with pytest.raises(RecordError, match="is not a Debezium envelope of ours"):
+        run(strict, spark)
+    plans = Path(strict["diff.checkpoint.location"]) / "plans"
+    assert [path.name for path in plans.glob("[0-9]*.json") if int(path.stem) > 0] == []
+    lenient = tolerant(kafka, prefix, tmp_path)
+    run(lenient, spark)
+    assert len(letters(lenient)) == 1
+    assert values(lenient, 5)[-1] == ("d", None)
+    told = {key: stored.value for key, stored in held(in_topic(lenient, 2)).items()}
+    assert told == {key: entry.value for key, entry in cache.entries().items()}
+
+
 POINTS = [
     ("checkpoint.Checkpoint.write_plan", True),
     ("writer.Writer.write", False),

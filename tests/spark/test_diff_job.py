@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from deelog_schemas import canonical
 from deelog_schemas.config import Config
@@ -498,3 +499,32 @@ def test_schemas_and_no_tombstones(kafka: Broker, prefix: str, tmp_path: Path, s
     assert schemas[0] == schemas[-1]
     source = next(f for f in schemas[0]["fields"] if f["field"] == "source")
     assert "cause" in [f["field"] for f in source["fields"]]
+
+
+@pytest.mark.parametrize("settings", [{"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}], ids=str)
+def test_a_diff_topic_that_would_forget_is_refused(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, settings: dict[str, str]
+) -> None:
+    """Made by somebody else, with the broker's own settings: what the job told is all the state there is."""
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    topic = NewTopic(config.topics.diff, num_partitions=2, replication_factor=1, config=settings)
+    cache.admin.create_topics([topic])[config.topics.diff].result(30)
+    with pytest.raises(TopicError, match=r"set cleanup\.policy=compact and min\.compaction\.lag\.ms to"):
+        run(config, spark)
+
+
+def test_a_start_that_was_planned_for_another_topic_is_planned_anew(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first start ended behind its plan; then somebody saw that the prefix was wrong."""
+    first, second = (configured(kafka, f"{prefix}{n}", tmp_path) for n in range(2))
+    for config, value in ((first, b"1"), (second, b"2")):
+        cache = Cache(config)
+        cache.put(cache.key(0, 0), value)
+    with monkeypatch.context() as patched:
+        die(patched, "checkpoint.Checkpoint.finish_start", behind=False)
+        with pytest.raises(Killed):
+            run(first, spark)
+    run(second, spark)
+    assert {key: stored.value for key, stored in held(in_topic(second, 2)).items()} == {cache.key(0, 0): b"2"}

@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -49,4 +50,60 @@ def test_a_partition_that_falls_silent_is_told(
     with pytest.raises(DiffError, match=rf"\[0\] gave nothing for 0 s before offset {end + 9}"):
         for _ in reader.chunks(config.topics.changes, 0, 0, end + 9):
             pass
+    reader.close()
+
+
+def test_a_process_that_stood_still_asks_again(
+    kafka: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen inside a poll, which then gives nothing; and before, a broker's restart looked like no way in."""
+    config = configured(kafka, prefix, tmp_path)
+    cache, reader = Cache(config, partitions=1), Reader(config)
+    cache.put(b"first", b"1")
+    end = cache.ends()[0]
+    passed = 0.0
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+    real = reader._consumer(config.topics.changes)
+
+    class Frozen:
+        assign, unassign = real.assign, real.unassign
+
+        def consume(self, number: int, seconds: float) -> list[Any]:
+            nonlocal passed
+            if not passed:
+                passed = LATER
+                return []
+            return real.consume(number, seconds)
+
+    monkeypatch.setattr(reader, "_consumer", lambda _: Frozen())
+    refused = "ssl://k:9092/0: Disconnected: connecting to a PLAINTEXT broker listener?"
+    reader._connections(SimpleNamespace(name=lambda: "_SSL", str=lambda: refused))
+    assert reader._connections.hopeless
+    assert [m.offset() for chunk in reader.chunks(config.topics.changes, 0, 0, end) for m in chunk]
+    assert not reader._connections.hopeless
+    reader.close()
+
+
+def test_who_is_let_in_nowhere_is_told_before_the_silence_is_long(
+    kafka: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    cache, reader = Cache(config, partitions=1), Reader(config)
+    monkeypatch.setattr(reading, "HOPELESS_SECONDS", 0.5)
+
+    class Mute:
+        def assign(self, _: object) -> None:
+            pass
+
+        def unassign(self) -> None:
+            pass
+
+        def consume(self, *_: object) -> list[Any]:
+            time.sleep(0.05)
+            return []
+
+    monkeypatch.setattr(reader, "_consumer", lambda _: Mute())
+    reader._connections(SimpleNamespace(name=lambda: "_AUTHENTICATION", str=lambda: "Authentication failed"))
+    with pytest.raises(DiffError, match=r"cannot be read: .*correct sasl\.mechanism"):
+        list(reader.chunks(cache.topics.changes, 0, 0, 9))
     reader.close()

@@ -218,6 +218,10 @@ class Connector:
         """Why nothing is written until `resume()`: a transform failed, and may not. Unlike a `failure` it leaves the
         process alive, and what was captured in the op log: a cache is worth more than its changes, and a node that
         ended for it would hand its operations to the next one, to end there."""
+        self.wants_pause = False
+        """Whether somebody asked for a pause that nobody has ended: it outlasts a restart, a stop and a halt."""
+        self.held = False
+        """While it is being stopped or restarted: pauses and resumes are wishes until that is over."""
         self.ending = False
         """It writes what it captured and ends: nobody pauses it any more."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -289,8 +293,7 @@ class Connector:
         Capture must have ended. With `release=False` it just closes: the next start then resets.
         """
         if release and not self.failure.done():
-            self.ending = True
-            self.resume()
+            self.end()
             await self._release_all()
         self._stopping.set()
         self._readers_end.set()
@@ -341,27 +344,48 @@ class Connector:
         """Whether nothing is written to Kafka for now."""
         return self.core.paused
 
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody stopped it, and not a restart for a moment."""
+        return self.core.closed and not self.held
+
     def pause(self) -> None:
         """From the next transaction on nothing is written; op logs keep what is captured, to their limit, and then
         a reset is owed. A stop writes what was captured all the same."""
         if self.ending:
             log.warning("the connector is at its end: it is not paused")
             return
-        self.core.paused = True
+        self.wants_pause = True
+        self.core.paused = self.core.paused or not self.held
 
     def resume(self) -> None:
         """Writes again, beginning with what was captured meanwhile; after a halt, with what it failed on."""
-        self.core.paused = self.core.closed = False
-        self.halted = None
+        self.wants_pause, self.halted = False, None
+        if not self.held:
+            self.core.paused = self.core.closed = False
+            self.wake()
+
+    def let_go(self, stopped: bool) -> None:
+        """Behind a `suspend` and what was done meanwhile: it is stopped, or as is wished by now."""
+        self.held = False
+        if not stopped:
+            self.core.closed, self.core.paused = False, self.wants_pause
+            self.halted = None
         self.wake()
+
+    def end(self) -> None:
+        """It writes what it captured, whoever paused it, and nobody pauses it any more: call `stop` then."""
+        self.ending, self.held = True, False
+        self.resume()
 
     async def suspend(self, seconds: float, write_out: bool) -> None:
         """Pauses, and closes the producer; with `write_out` writes first what is acknowledged by now, unless paused.
 
-        Capture goes on into the op log; `resume` opens another producer. Raises `TimeoutError` where Kafka does not
-        take it within `seconds`, and then goes on as before.
+        Capture goes on into the op log. Call `let_go` behind it. Raises `TimeoutError` where Kafka does not take it
+        within `seconds`, and has gone on then as is wished.
         """
         was_paused, was_closed, writer = self.paused, self.core.closed, self._writer
+        self.held = True
         until = time.monotonic() + seconds
         assert writer is not None
         try:
@@ -374,9 +398,7 @@ class Connector:
             writer.closing = not write_out
             await self._wait_for(lambda: self.core.idle, until)
         except BaseException:
-            self.core.closed = was_closed
-            if not was_paused:
-                self.resume()
+            self.let_go(was_closed)
             raise
         finally:
             self._yielding.clear()
@@ -586,8 +608,7 @@ class Connector:
 
     def _halt(self, error: DeelogError) -> None:
         log.error("the connector stops writing: %s", error)
-        self.halted = error
-        self.pause()
+        self.halted, self.core.paused = error, True
 
     def _count(self, error: kafka.WriteFailed) -> None:
         """Raises `RetriesExhausted` after one error too many; that a node is fenced is how a takeover works."""

@@ -116,9 +116,9 @@ class Lifecycle:
         """Another cache of this connector, before its start: paused or stopped where the others are."""
         async with self._lock:
             others = self._working()
-            if others and all(one.paused for one in others):
+            if others and all(one.wants_pause or one.stopped for one in others):
                 connector.pause()
-                connector.core.closed = all(one.core.closed for one in others)
+                connector.core.closed = all(one.stopped for one in others)
             self.connectors[cache] = connector
 
     async def end(self, *connectors: Connector) -> None:
@@ -136,7 +136,7 @@ class Lifecycle:
                 task.cancel()
             await asyncio.gather(*self._work, return_exceptions=True)
         for connector in leaving:
-            connector.resume()
+            connector.end()
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -308,6 +308,8 @@ class Lifecycle:
         async with self._lock:
             self._must_be_there()
             await self._suspend(write_out=True)
+            for connector in self._working():
+                connector.let_go(stopped=True)
             self.deleted = delete
 
     async def _create(self, config: Callable[[], Config], state: State) -> None:
@@ -324,15 +326,14 @@ class Lifecycle:
 
     async def _suspend(self, write_out: bool) -> None:
         running = [c for c in self._working() if not c.core.closed]
-        before = [connector.paused for connector in running]
         outcomes = await asyncio.gather(
             *(c.suspend(SUSPEND_SECONDS, write_out) for c in running), return_exceptions=True
         )
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if not failed:
             return
-        for connector, paused in zip(running, before, strict=True):  # all or none
-            _back(connector, closed=False, paused=paused)
+        for connector in running:  # all or none
+            connector.let_go(stopped=False)
         if isinstance(failed[0], TimeoutError):
             raise KafkaTooSlowError(str(failed[0])) from failed[0]
         raise failed[0]
@@ -341,8 +342,7 @@ class Lifecycle:
         async with self._lock:
             config = config_of()
             self.check(config)
-            # One that halted is not paused by anybody's wish: it tries again.
-            before = [(c, c.core.closed, c.paused and c.halted is None) for c in self._working()]
+            before = [(c, c.core.closed) for c in self._working()]
             self._restarting = True
             try:
                 await self._suspend(write_out=False)  # op logs keep what is not written: also where it would take long
@@ -355,8 +355,8 @@ class Lifecycle:
                 self.config = config
             finally:
                 self._restarting = False
-                for connector, closed, paused in before:
-                    _back(connector, closed, paused)
+                for connector, closed in before:
+                    connector.let_go(closed)
 
     @staticmethod
     def _repair(connector: Connector, segments: set[int]) -> None:
@@ -378,15 +378,6 @@ class Lifecycle:
 
 
 _REMEDY: Final = "change it in the file that the process was started with, and start it again"
-
-
-def _back(connector: Connector, closed: bool, paused: bool) -> None:
-    """To where it was before."""
-    if not paused:
-        connector.resume()
-    elif not closed:
-        connector.core.closed = False
-        connector.wake()
 
 
 def _failure(connector: Connector) -> str | None:

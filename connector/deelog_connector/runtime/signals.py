@@ -49,6 +49,12 @@ class Target(Protocol):
     @property
     def paused(self) -> bool: ...
 
+    @property
+    def wants_pause(self) -> bool: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
@@ -228,7 +234,7 @@ class Signals:
             return target.snapshots.ask(signal.id, signal.segments, local)
         if isinstance(signal, signals.StopSnapshot):
             target.snapshots.stop()
-        elif isinstance(signal, signals.ResumeWriting) and target.core.closed:
+        elif isinstance(signal, signals.ResumeWriting) and target.stopped:
             return "the connector was stopped over REST, and goes on when it is resumed there"
         elif isinstance(signal, signals.PauseWriting | signals.ResumeWriting):
             _pause(target, isinstance(signal, signals.PauseWriting))
@@ -249,13 +255,12 @@ class Signals:
 
 
 def _pause(target: Target, paused: bool) -> None:
-    if paused == target.paused:
-        return
-    if paused:
+    if paused and not target.wants_pause:
         target.pause()
-    else:
+        target.snapshots.paused(True)
+    elif not paused and (target.paused or target.wants_pause):
         target.resume()
-    target.snapshots.paused(paused)
+        target.snapshots.paused(False)
 
 
 _KINDS: Final[dict[type[Any], str]] = {

@@ -91,8 +91,10 @@ def _formats(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Fie
             yield FieldError(f"{part}.converter.schemas.enable", f"must be false with {part}.converter=avro", "'true'")
         if kind is None:
             continue
-        mode, held = "binary.handling.mode", known.get(f"cache.{part}.format")
-        if kind == "avro" and held == "bytes" and known.get(mode, "bytes") != "bytes":
+        mode = "binary.handling.mode"
+        within = ("key", "value") if part == "value" else ("key",)  # a value's envelope has the key as well
+        held = any(known.get(f"cache.{one}.format") == "bytes" for one in within)
+        if kind == "avro" and held and known.get(mode, "bytes") != "bytes":
             yield FieldError(
                 mode, f"must be bytes with {part}.converter=avro, which has them", _shown(mode, known, given)
             )

@@ -6,7 +6,7 @@ import re
 
 from deelog_schemas.config.field import Field, Type
 from deelog_schemas.config.fields.roles import DIFF_ONLY, HIGH, LOW
-from deelog_schemas.config.fields.shapes import has_kafka
+from deelog_schemas.config.fields.shapes import directory, has_kafka
 
 DIFF = [
     Field(
@@ -31,6 +31,7 @@ DIFF = [
         type=Type.STRING,
         group="diff",
         default=None,
+        check=directory,
         doc="Directory of the parquet sink. Required where `diff.sinks` names it.",
     ),
     Field(
@@ -79,6 +80,7 @@ DIFF = [
         group="diff",
         roles=DIFF_ONLY,
         importance=HIGH,
+        check=directory,
         doc="Directory of the Spark job's checkpoint, on storage that outlives the job.",
     ),
     Field(

@@ -53,3 +53,9 @@ def operations(codes: tuple[str, ...]) -> str | None:
     if not codes:
         return "must not be empty: none is the word for nothing"
     return "must be none alone, or some of c, u, d" if "none" in codes and len(codes) > 1 else None
+
+
+def directory(path: str) -> str | None:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path.removeprefix("file://")):
+        return "must be a directory that is mounted where driver and executors run, as a path or file:///path"
+    return None
