@@ -113,6 +113,23 @@ def test_each_owner_reads_its_segments_once_and_one_node_speaks() -> None:
     grid.world.check()
 
 
+def test_what_a_file_asks_for_is_kept_apart_from_what_all_know_of() -> None:
+    """The same id, the end of one kind, and as many as there may be of one: the other kind is as it was."""
+    grid = Grid()
+    first = grid.of[next(iter(grid.world.nodes.values())).member]
+    for number in range(MAX_RUNNING):
+        assert first.ask("s" if not number else f"{number}", None, local=True) is None
+    assert "go on already" in str(first.ask("one more", None, local=True))
+    assert grid.ask("s") == {None}
+    first.stop(local=True)
+    assert [snapshots.running for snapshots in grid.of.values()] == [["s"], ["s"]]
+    assert first.ask("mine", None, local=True) is None
+    for snapshots in grid.of.values():
+        snapshots.stop()
+    assert [snapshots.running for snapshots in grid.of.values()] == [["mine"], []]
+    grid.rest()
+
+
 def test_it_is_complete_with_the_last_note_and_not_before() -> None:
     grid = Grid()
     grid.ask("s", [0, 1])

@@ -233,7 +233,7 @@ class Signals:
         if isinstance(signal, signals.ExecuteSnapshot):
             return target.snapshots.ask(signal.id, signal.segments, local)
         if isinstance(signal, signals.StopSnapshot):
-            target.snapshots.stop()
+            target.snapshots.stop(local)
         elif isinstance(signal, signals.ResumeWriting) and target.stopped:
             return "the connector was stopped over REST, and goes on when it is resumed there"
         elif isinstance(signal, signals.PauseWriting | signals.ResumeWriting):

@@ -11,7 +11,8 @@ of one), and this. A note is not written with its rows: it comes after them, so 
 and one that got lost costs that segment once more.
 
 A snapshot that is asked for while another one goes on is added to it: a segment is read once for all that asked
-before it was begun.
+before it was begun. What is asked for in a file of this process is kept apart, by its id and its number: what goes on
+for all must be the same everywhere.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ log = logging.getLogger(__name__)
 
 INCREMENTAL: Final = "Incremental Snapshot"
 MAX_RUNNING: Final = 16
-"""Snapshots of one cache at a time; more are refused."""
+"""Snapshots of one cache at a time, and as many that were asked for in a file; more are refused."""
 MAX_PASSES: Final = 8
 """Segments that are read at a time: each holds a list of its keys."""
 NOTE_SECONDS: Final = 0.5
 """How often notes are written, and IN_PROGRESS is told."""
 AGAIN_SECONDS: Final = 10.0
 """After this a note that did not come back is written again."""
+
+
+Key = tuple[bool, str]
+"""Whether it is local, and its id."""
 
 
 @dataclass(slots=True)
@@ -58,11 +63,16 @@ class Running:
     """When a note of them was written."""
     told: int = 0
 
+    @property
+    def key(self) -> Key:
+        """By what it is known here."""
+        return self.local, self.id
+
 
 class Pass(NamedTuple):
-    """A segment that is being read, for the snapshots of these ids."""
+    """A segment that is being read, for these snapshots."""
 
-    ids: tuple[str, ...]
+    keys: tuple[Key, ...]
     snapshot: Snapshot
 
 
@@ -79,7 +89,7 @@ class Snapshots:
     ) -> None:
         self._core, self._cache, self._member = core, cache, member
         self._note, self._notifications = note, notifications
-        self._running: dict[str, Running] = {}
+        self._running: dict[Key, Running] = {}
         self._passes: dict[int, Pass] = {}
         """By segment that is being read."""
         self._noted_at = 0.0
@@ -89,7 +99,7 @@ class Snapshots:
     @property
     def running(self) -> list[str]:
         """Ids of the snapshots that are not complete."""
-        return list(self._running)
+        return [running.id for running in self._running.values()]
 
     # -- what is asked for --------------------------------------------------------------------------------------------
 
@@ -102,16 +112,16 @@ class Snapshots:
             wanted &= {segment.number for segment in self._core.primaries()}
             if not wanted:
                 return "none of these segments is this node's, and a signal in a file is for one node alone"
-        if identity in self._running:
+        if (local, identity) in self._running:
             return "a snapshot of this id goes on"
-        if len(self._running) >= MAX_RUNNING:
+        if sum(running.local is local for running in self._running.values()) >= MAX_RUNNING:
             return f"{MAX_RUNNING} snapshots go on already"
-        self._running[identity] = Running(identity, wanted, len(wanted), local, lowest=min(wanted))
+        self._running[local, identity] = Running(identity, wanted, len(wanted), local, lowest=min(wanted))
         return None
 
-    def stop(self) -> None:
-        """Ends all of them."""
-        for running in list(self._running.values()):
+    def stop(self, local: bool = False) -> None:
+        """Ends all of them, be it those that all nodes know of or those of this process."""
+        for running in [running for running in self._running.values() if running.local is local]:
             self._end(running, "ABORTED", self._speaks_for(running), reason="stop-snapshot")
 
     def paused(self, paused: bool) -> None:
@@ -122,8 +132,8 @@ class Snapshots:
 
     def progressed(self, note: Progress) -> None:
         """A note, from the topic."""
-        running = self._running.get(note.id)
-        if running is None or running.local:
+        running = self._running.get((False, note.id))
+        if running is None:
             return
         mine = note.member == self._member
         if note.refused:
@@ -142,18 +152,18 @@ class Snapshots:
     def heard(self, effect: SnapshotRead | SnapshotRefused) -> None:
         """The core is through with a segment."""
         found = self._passes.pop(effect.segment, None)
-        for identity in found.ids if found is not None else ():
-            running = self._running.get(identity)
+        for key in found.keys if found is not None else ():
+            running = self._running.get(key)
             if running is None or effect.segment not in running.left:
                 continue
             if isinstance(effect, SnapshotRead):
                 running.read[effect.segment] = effect.rows
                 continue
-            log.error("segment %d: snapshot %s is given up: a row was refused", effect.segment, identity)
+            log.error("segment %d: snapshot %s is given up: a row was refused", effect.segment, running.id)
             if running.local:
                 self._end(running, "ABORTED", True, reason="refused", segments=effect.segment)
             else:
-                self._note(Progress(identity, self._cache, (effect.segment,), 0, self._member, True))
+                self._note(Progress(running.id, self._cache, (effect.segment,), 0, self._member, True))
 
     def work(self, now: float) -> None:
         """Begins what this node is to read, and notes what it has read. After every poll."""
@@ -179,7 +189,7 @@ class Snapshots:
                 if segment in self._passes or not self._core.may_snapshot(segment):
                     continue
                 asked = [r for r in self._running.values() if segment in r.left and segment not in r.read]
-                self._passes[segment] = Pass(tuple(r.id for r in asked), self._core.snapshot(segment))
+                self._passes[segment] = Pass(tuple(r.key for r in asked), self._core.snapshot(segment))
                 for one in asked:
                     if segment == one.lowest and not one.started:
                         one.started = True
@@ -237,9 +247,9 @@ class Snapshots:
         self._end(running, "COMPLETED", mine)
 
     def _end(self, running: Running, kind: str, tell: bool, **more: object) -> None:
-        del self._running[running.id]
+        del self._running[running.key]
         for segment, one in list(self._passes.items()):
-            if not any(identity in self._running for identity in one.ids):
+            if not any(key in self._running for key in one.keys):
                 self._core.stop_snapshot(segment)
                 del self._passes[segment]
         if tell:
