@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +24,7 @@ import pytest
 from deelog_connector.kafka.probe import HOST, free_port
 from deelog_schemas import formats
 from deelog_schemas.avro import registry as module
+from deelog_schemas.avro.schema import Part
 from deelog_schemas.config import Config, parse
 from deelog_schemas.errors import RecordError, RegistryAwayError, RegistryError
 
@@ -341,3 +345,16 @@ def test_ids_that_differ_by_subject(server: Server) -> None:
 def test_a_codec_before_the_registry_was_asked(server: Server) -> None:
     with pytest.raises(RuntimeError, match="connected"):
         formats.codec_of(config_of(server.url), "grid")
+
+
+def test_what_a_registry_said_travels_without_its_client() -> None:
+    """As to Spark's executors, which need `fastavro` and nothing that asks a registry."""
+    fields = {"topic.prefix": "p", "cache.name": "c", "bootstrap.servers": "h:1", "node.id": "n"}
+    config = parse(fields).with_registered({"key": Part(b"1234", {b"1234": "{}"}, ("p.c-key",))})
+    program = (
+        "import sys, pickle\n"
+        "for name in ('httpx2', 'confluent_kafka.schema_registry'): sys.modules[name] = None\n"
+        "print(pickle.loads(sys.stdin.buffer.read()).registered['key'].subjects)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(config), capture_output=True, check=True)
+    assert done.stdout.strip() == b"('p.c-key',)"

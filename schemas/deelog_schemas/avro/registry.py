@@ -16,7 +16,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx2
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -31,7 +31,7 @@ from tenacity import (
 )
 from tenacity.stop import stop_base
 
-from deelog_schemas.avro.schema import NO_SCHEMA, canonical, registry_prefix
+from deelog_schemas.avro.schema import NO_SCHEMA, Part, canonical, registry_prefix
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError, RegistryAwayError, RegistryError
 
@@ -48,14 +48,6 @@ VERSIONS: Final = 200
 """Of a subject, as many versions are read, the newest."""
 _SHOWN: Final = 300
 _REFUSED: Final = (409, 422)
-
-
-class Part(NamedTuple):
-    """What the registry says of one part of the records: travels with the configuration."""
-
-    prefix: bytes
-    known: dict[bytes, str]
-    subjects: tuple[str, ...]
 
 
 class Registry:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
@@ -109,3 +109,12 @@ def pinned_prefix(text: str) -> bytes:
 def registry_prefix(schema_id: int) -> bytes:
     """What stands before a body in Confluent's wire format."""
     return b"\0" + schema_id.to_bytes(4, "big")
+
+
+class Part(NamedTuple):
+    """What the registry says of one part of the records: travels with the configuration,
+    also to where there is no client of a registry."""
+
+    prefix: bytes
+    known: dict[bytes, str]
+    subjects: tuple[str, ...]
