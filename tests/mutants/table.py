@@ -382,8 +382,8 @@ WRITING: Final = (
         (
             Edit(
                 CORE,
-                "        if seg.phase in (Phase.WRITING, Phase.STOPPED):\n",
-                "        if seg.phase is Phase.WRITING and seg.last_sequence > seg.sent:\n"
+                "        elif seg.phase in (Phase.WRITING, Phase.STOPPED):\n",
+                "        elif seg.phase is Phase.WRITING and seg.last_sequence > seg.sent:\n"
                 "            seg.owed = reason\n"
                 "        elif seg.phase in (Phase.WRITING, Phase.STOPPED):\n",
             ),
