@@ -163,9 +163,9 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
     asked = {"Tail": 0, "ends": 0, "topic_id": 0}
 
     class Tail(client.Tail):
-        def __init__(self, *args: Any) -> None:
+        def __init__(self, *args: Any, **more: Any) -> None:
             refuse_once("Tail")
-            super().__init__(*args)
+            super().__init__(*args, **more)
 
     class AskedBrokers(Brokers):
         def ends(self, *args: Any) -> Any:
