@@ -92,14 +92,14 @@ class Planner:
         }
         replicas = self.config["topic.creation.default.replication.factor"]
         diff = self._cluster.ensure(self.topics.diff, self.partitions, replicas, settings)
-        self._audit_diff()
-        self._raise_limit(self.topics.diff, largest)
         if diff.partitions != self.partitions:
             raise TopicError(
                 f"topic {self.topics.diff} has {diff.partitions} partitions, {self.topics.changes} has "
                 f"{self.partitions}: they must have the same number; delete the diff topic and the checkpoint, the job "
                 "creates it as it must be"
             )
+        self._audit_diff()
+        self._raise_limit(self.topics.diff, largest)
 
     def _audit_diff(self) -> None:
         """The diff topic is all that is known of what was told: nothing but what is overwritten may be gone from it."""
