@@ -345,7 +345,15 @@ class JdbcSink:
         try:
             return self._retrying(call, *args)
         except Py4JJavaError as error:
+            if self._of_a_task(error):
+                raise
             raise self._explained(error) from error
+
+    def _of_a_task(self, error: Py4JJavaError) -> bool:
+        """Whether Spark failed and the database did not: a worker was lost, for one."""
+        gateway: Any = self._spark().sparkContext._gateway
+        spark = "org.apache.spark.SparkException"
+        return is_instance_of(gateway, error.java_exception, spark) and not self._causes(error)
 
     def _explained(self, error: Py4JJavaError) -> DiffError:
         causes = self._causes(error)
