@@ -98,12 +98,13 @@ class Planner:
                 f"{self.partitions}: they must have the same number; delete the diff topic and the checkpoint, the job "
                 "creates it as it must be"
             )
-        self._audit_diff()
-        self._raise_limit(self.topics.diff, largest)
+        found = self._cluster.settings(self.topics.diff)
+        self._audit_diff(found)
+        self._raise_limit(self.topics.diff, found, largest)
 
-    def _audit_diff(self) -> None:
+    def _audit_diff(self, found: Mapping[str, str]) -> None:
         """The diff topic is all that is known of what was told: nothing but what is overwritten may be gone from it."""
-        found, needed = self._cluster.settings(self.topics.diff), self.config["reader.max.lag.ms"]
+        needed = self.config["reader.max.lag.ms"]
         policy, lag = found["cleanup.policy"], int(found["min.compaction.lag.ms"])
         if policy != "compact" or lag < needed:
             raise TopicError(
@@ -119,11 +120,11 @@ class Planner:
         largest = str(min(int(changes["max.message.bytes"]) + _LETTER_BYTES, _MOST_BYTES))
         replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
         self._cluster.ensure(topic, 1, replicas, {"max.message.bytes": largest})
-        self._raise_limit(topic, largest)
+        self._raise_limit(topic, self._cluster.settings(topic), largest)
 
-    def _raise_limit(self, topic: str, largest: str) -> None:
+    def _raise_limit(self, topic: str, found: Mapping[str, str], largest: str) -> None:
         """The change topic's limit may have been raised since the topic was created."""
-        if int(self._cluster.settings(topic)["max.message.bytes"]) >= int(largest):
+        if int(found["max.message.bytes"]) >= int(largest):
             return
         try:
             self._cluster.alter(topic, {"max.message.bytes": largest})
