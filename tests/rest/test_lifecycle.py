@@ -7,7 +7,6 @@ fields that cannot change while the process runs; a second connector; one that i
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -75,10 +74,11 @@ def test_pause_stop_and_restart_lose_nothing_and_reset_nothing(grid: Grid, kafka
         assert api.do("PUT", f"{ME}/pause").status == 202
         assert api.state() == "PAUSED"
         assert other.state() == "RUNNING"
-        time.sleep(0.2)  # the transaction that was under way
         before = node.stats()["transactions"]
-        go_on(writers)
-        assert node.stats()["transactions"] == before
+        for _ in range(3):
+            go_on(writers)
+        assert node.stats()["transactions"] - before <= 1  # the one that was under way
+        before = node.stats()["transactions"]
         api.do("PUT", f"{ME}/resume")
         assert api.state() == "RUNNING"
         eventually(lambda: node.stats()["transactions"] > before)
