@@ -6,7 +6,7 @@ snapshot that is not complete. What is done once (`reset-segment`, `log`) is not
 forget it with the process (a node that joins, or one that is restarted, would write while all others are paused), and
 a state of its own on the positions topic (a second truth beside the signals, and a new kind there stops older readers).
 
-A signal in the file is for this process alone, and goes with it: the caches and segments that it has.
+A signal in the file (`signal_file`) is for this process alone, and goes with it: the caches and segments it has.
 
 Nothing that stands in a signal is fatal: anybody may write there. What is not acted upon is logged and counted.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from deelog_connector.core import ConnectorCore
 from deelog_connector.kafka.client import InRecord, Tail
 from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.runtime.notifications import ranges
+from deelog_connector.runtime.signal_file import SignalFile
 from deelog_connector.runtime.snapshots import Snapshots
 from deelog_schemas import signals
 from deelog_schemas.config import Config
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 MAX_REPLAY: Final = 100_000
 """Records of the topic that are read at the start, the newest."""
-MAX_FILE: Final = 1_048_576
-"""Bytes of a file of signals; a larger one is left alone."""
 
 
 class Target(Protocol):
@@ -70,9 +68,6 @@ class Signals:
         self._topic = config.topics.signal
         self._key = str(config["topic.prefix"]).encode()
         self._progress_key = signals.progress_key(config["topic.prefix"])
-        self._file = Path(config["signal.file"])
-        self._held: bytes = b""
-        """The end of the file that has no line end: taken when it is still so one look later."""
         self._tail: Tail | None = None
         self._next: int | None = None
         """The offset of the next record; None before the first catch-up."""
@@ -160,36 +155,18 @@ class Signals:
 
     async def watch_file(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
         """Looks at the file every `signal.poll.interval.ms`."""
-        while not stopping.is_set():
-            try:
-                lines = await blocking(self._read_file)
-            except OSError as error:
-                log.warning("signal.file=%s: %s", self._file, error)
-                lines = []
-            for line in lines:
-                self._act(line, str(self._file), local=True)
-            await asyncio.sleep(self.config["signal.poll.interval.ms"] / 1000)
-
-    def _read_file(self) -> list[bytes]:
-        """In a thread: takes the lines out of the file. One that is being written is left for the next look."""
-        try:
-            # For writing too: what cannot be taken out would be done again with every look.
-            file = self._file.open("r+b")
-        except FileNotFoundError:
-            return []
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_FILE:
-                raise OSError(f"has {size} bytes, and {MAX_FILE} are allowed; it is not read")
-            whole = file.read()
-            lines, self._held, held = whole.splitlines(), b"", self._held
-            if whole and not whole.endswith(b"\n") and lines[-1] != held:
-                self._held = lines[-1]
-                return []
-            if os.fstat(file.fileno()).st_size != len(whole):
-                return []  # somebody adds to it just now
-            file.truncate(0)
-        return [line for line in lines if line.strip()]
+        path = self.config["signal.file"]
+        file = SignalFile.of(Path(path))
+        with file.listening(self):
+            while not stopping.is_set():
+                try:
+                    lines = await blocking(file.lines, self)
+                except OSError as error:
+                    log.warning("signal.file=%s: %s", path, error)
+                    lines = []
+                for line in lines:
+                    self._act(line, path, local=True)
+                await asyncio.sleep(self.config["signal.poll.interval.ms"] / 1000)
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
