@@ -238,6 +238,18 @@ def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker,
             assert content.items() <= found.entries_of.items()
             assert len(content) >= 10
 
+            found.core.request_reset(stopped, "signal")  # which is refused as well
+            found.connector.wake()
+            await found.until(lambda: found.core.counts.resets_aborted == 1)
+            await found.until(lambda: list(found.connector.stats.stopped) == [stopped])
+            await found.put(b"big", b"small now")
+            found.core.request_reset(stopped, "signal")
+            found.connector.wake()
+            await found.drained()
+            assert found.connector.stats.stopped == {}
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert content == found.entries_of
+
     run(work())
 
 

@@ -382,10 +382,10 @@ WRITING: Final = (
         (
             Edit(
                 CORE,
-                "        elif seg.phase in (Phase.WRITING, Phase.STOPPED):\n",
-                "        elif seg.phase is Phase.WRITING and seg.last_sequence > seg.sent:\n"
+                "        if at_once or instead:\n",
+                "        if seg.phase is Phase.WRITING and seg.last_sequence > seg.sent:\n"
                 "            seg.owed = reason\n"
-                "        elif seg.phase in (Phase.WRITING, Phase.STOPPED):\n",
+                "        elif at_once or instead:\n",
             ),
         ),
     ),

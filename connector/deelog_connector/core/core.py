@@ -241,15 +241,13 @@ class ConnectorCore:
         """A reset of a segment that this node writes: asked for by a signal, an overflow, a loss in Kafka."""
         seg = self._segments[segment]
         opened = seg.reset
-        if seg.phase is Phase.STOPPED and seg.recheck:
-            # CHECK recheck-after-fence: it looked at nothing while it stood still.
+        at_once = seg.phase in (Phase.WRITING, Phase.STOPPED)
+        instead = seg.phase is Phase.OWED and opened is not None and opened.reason == Reason.CLEAR
+        if at_once or instead:
             seg.reset, seg.owed, seg.turn = None, reason, seg.turn + 1
-            seg.go(Phase.ACTIVE)
-        elif seg.phase in (Phase.WRITING, Phase.STOPPED):
-            seg.reset, seg.owed, seg.turn = None, reason, seg.turn + 1
-            seg.go(Phase.OWED)
-        elif seg.phase is Phase.OWED and opened is not None and opened.reason == Reason.CLEAR:
-            seg.reset, seg.owed, seg.turn = None, reason, seg.turn + 1
+            if at_once:
+                # CHECK recheck-after-fence: one that was stopped looked at nothing while it stood still.
+                seg.go(Phase.ACTIVE if seg.phase is Phase.STOPPED and seg.recheck else Phase.OWED)
         elif opened is None or opened.position is not None:
             seg.owed = reason  # after this takeover, or after the reset whose rows are read already
         # CHECK nothing-over-a-hole: from here on nothing of the segment is written but its begin.

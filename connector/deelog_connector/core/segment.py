@@ -206,6 +206,7 @@ class Segment:
     release_wanted: bool = False
     renewed_at: float = 0.0
     stopped_by: str = ""
+    """Why it is in STOPPED; empty in every other phase."""
 
     @property
     def last_sequence(self) -> int:
@@ -248,3 +249,5 @@ class Segment:
         """Enters a phase; an invalid transition is a bug of ours and stops the connector."""
         assert phase in TRANSITIONS[self.phase], f"segment {self.number}: {self.phase} -> {phase}"
         self.phase = phase
+        if phase is not Phase.STOPPED:
+            self.stopped_by = ""

@@ -189,7 +189,7 @@ class Lifecycle:
 
     def _state_of(self, connector: Connector, held: list[Segment]) -> tuple[State, str | None]:
         failed = _failure(connector)
-        stopped = [segment for segment in held if segment.stopped_by and segment.phase == "stopped"]
+        stopped = [segment for segment in held if segment.stopped_by]
         if failed or stopped:
             return State.FAILED, failed or f"segment {stopped[0].number}: {stopped[0].stopped_by}"
         if self._restarting:
@@ -362,7 +362,6 @@ class Lifecycle:
     def _repair(connector: Connector, segments: set[int]) -> None:
         for segment in connector.core.primaries():
             if segment.number in segments and segment.phase == "stopped":
-                segment.stopped_by = ""
                 connector.core.request_reset(segment.number, "restart")
         connector.wake()
 
