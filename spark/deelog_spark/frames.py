@@ -11,11 +11,12 @@ and values that stay in the JVM (the Kafka sink takes them through Python anyway
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -124,7 +125,7 @@ def cut(raw: DataFrame) -> DataFrame:
 class Walker:
     """Walks one partition of a batch, once, as `source` reads it: `rows`, or `walk` where they are not wanted."""
 
-    def __init__(self, task: Walk, partition: int, source: Iterable[list[Message]]) -> None:
+    def __init__(self, task: Walk, partition: int, source: Generator[list[Message]]) -> None:
         self._task, self._partition, self._source = task, partition, source
         self._marks = Marks(task.segments, task.void, task.partitions, task.count)
         self._newest_ms = 0
@@ -170,30 +171,32 @@ class Walker:
     def _chunks(self) -> Iterator[tuple[list[Message], list[bytes | None], Flags]]:
         task, partition = self._task, self._partition
         topic = task.config.topics.changes
-        for messages in self._source:
-            told = list(map(headers_of, messages))
-            keys: list[Any] = [message.key() for message in messages]
-            keyless = keys.index(None) if None in keys else len(keys)
-            good: Any = messages[:keyless]
-            headers, controls = [header for header, _ in told], [control for _, control in told]
-            self._newest_ms = messages[-1].timestamp()[1]
-            row = keyless
-            try:
-                flags = self._marks.steps(
-                    partition,
-                    np.fromiter((message.offset() for message in good), np.int64, keyless),
-                    pa.array(headers[:keyless], pa.binary()),
-                    pa.array(controls[:keyless], pa.binary()),
-                )
-                if keyless == len(messages):
-                    yield messages, headers, flags
-                    continue
-                problem = RecordError("the record has no key")
-            except RecordError as refused:
-                problem, row = refused, self._marks.row
-            offset: Any = messages[row].offset()
-            self.error = str(located(problem, topic, partition, offset, *told[row]))
-            return
+        # What is read no further gives its consumer back now, not when somebody drops the last reference.
+        with contextlib.closing(self._source) as source:
+            for messages in source:
+                told = list(map(headers_of, messages))
+                keys: list[Any] = [message.key() for message in messages]
+                keyless = keys.index(None) if None in keys else len(keys)
+                good: Any = messages[:keyless]
+                headers, controls = [header for header, _ in told], [control for _, control in told]
+                self._newest_ms = messages[-1].timestamp()[1]
+                row = keyless
+                try:
+                    flags = self._marks.steps(
+                        partition,
+                        np.fromiter((message.offset() for message in good), np.int64, keyless),
+                        pa.array(headers[:keyless], pa.binary()),
+                        pa.array(controls[:keyless], pa.binary()),
+                    )
+                    if keyless == len(messages):
+                        yield messages, headers, flags
+                        continue
+                    problem = RecordError("the record has no key")
+                except RecordError as refused:
+                    problem, row = refused, self._marks.row
+                offset: Any = messages[row].offset()
+                self.error = str(located(problem, topic, partition, offset, *told[row]))
+                return
 
 
 def walk(spark: SparkSession, task: Walk) -> list[Walked]:
@@ -207,7 +210,9 @@ def walk_here(task: Walk, reader: Reader, most_bytes: int) -> tuple[list[Walked]
     read = reader.together(task.config.topics.changes, task.begin, task.end, most_bytes)
     if read is None:
         return None
-    walkers = [Walker(task, partition, [messages] if messages else []) for partition, messages in sorted(read.items())]
+    walkers = [
+        Walker(task, partition, (some for some in [messages] if some)) for partition, messages in sorted(read.items())
+    ]
     rows = [row for walker in walkers for row in walker.rows()]
     return [walker.found for walker in walkers], rows
 

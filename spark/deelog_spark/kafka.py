@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple
 
 import tenacity
@@ -196,7 +196,7 @@ class Reader:
         for messages in self.chunks(topic, partition, begin, end):
             yield from messages
 
-    def chunks(self, topic: str, partition: int, begin: int, end: int) -> Iterator[list[Message]]:
+    def chunks(self, topic: str, partition: int, begin: int, end: int) -> Generator[list[Message]]:
         """The committed records of `[begin, end)` in order, as they come.
 
         LossError where `begin` is not there any more. DiffError where the partition falls silent before `end`.
