@@ -79,9 +79,9 @@ class _In:
 class Side:
     """One node's half of replication, with one segment."""
 
-    def __init__(self, member: str, other: str) -> None:
+    def __init__(self, member: str, other: str, entries: int = 10_000) -> None:
         config = {"topic.prefix": "p", "cache.name": "c", "node.id": "x", "bootstrap.servers": "h:1"}
-        more = {"segment.count": "1", "topic.creation.default.partitions": "1"}
+        more = {"segment.count": "1", "topic.creation.default.partitions": "1", "cache.max.entries": str(entries)}
         self.member = member
         self.core = ConnectorCore(member, CoreSettings(1, 1, max_operations=10_000), NoState())
         self.links: dict[str, Link] = {}
@@ -111,8 +111,8 @@ class Side:
 
 
 class Pair:
-    def __init__(self) -> None:
-        self.a, self.b = Side(A, B), Side(B, A)
+    def __init__(self, entries_of_b: int = 10_000) -> None:
+        self.a, self.b = Side(A, B), Side(B, A, entries_of_b)
         self.a.backup.up(self.b.incoming)
         self.b.backup.up(self.a.incoming)
 
@@ -161,6 +161,38 @@ def test_a_newcomer_is_streamed_to_waited_for_and_let_in() -> None:
         pair.view(2, A, A, B, epoch=1)
         assert pair.requests(pair.a) == []
         assert pair.b.core.complete_from(0) == 1  # by operations: it could resume
+
+    asyncio.run(run())
+
+
+def test_what_a_promotion_evicts_is_acknowledged_by_all_who_are_waited_for() -> None:
+    """A backup takes all that its primary keeps; as a primary with room for less it gives entries up at once, and with
+    them what came before in its op log waits for the other owner."""
+
+    async def run() -> None:
+        pair = Pair(entries_of_b=4)
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        for number in range(10):
+            put(pair.a, f"k{number}", "v")
+        await pair.settle()
+        assert len(pair.b.entries) == 10
+        pair.view(3, B, A, B, to=B)
+        assert len(pair.b.entries) == 4
+        assert pair.b.segment.last == 16
+        core = pair.b.core._segments[0]
+        assert (pair.b.segment.acked, core.acked, core.replicated) == (0, 0, 0)
+        assert pair.b.replicator.unreplicated == 6
+        pair.view(3, B, A, B, to=A)
+        await pair.settle()
+        assert pair.a.entries == pair.b.entries
+        assert (pair.b.segment.acked, core.acked, core.replicated) == (16, 16, 16)
+        assert pair.b.replicator.unreplicated == 0
+        pair.view(4, A, A)
+        pair.b.segment.data = dict.fromkeys((b"1", b"2", b"3", b"4", b"5"), (b"v", None))
+        pair.view(5, B, B, to=B)  # alone: nobody is waited for
+        assert (pair.b.segment.acked, pair.b.replicator.unreplicated) == (pair.b.segment.last, 0)
 
     asyncio.run(run())
 

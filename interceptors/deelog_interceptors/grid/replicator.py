@@ -282,9 +282,11 @@ class Replicator:
     # -- views --------------------------------------------------------------------------------------------------------
 
     def begin(self, segment: Segment) -> None:
-        """A new epoch as primary: nothing that was answered before counts."""
+        """A new epoch as primary: nothing that was answered before counts, and until `follow` nothing is acknowledged,
+        what the promotion evicts neither."""
         self.end(segment)
         segment.acked, segment.begun = 0, segment.last
+        segment.waiting = set(segment.in_sync)  # this very node among them, who answers nobody
 
     def end(self, segment: Segment) -> None:
         """Not primary any more, or in another epoch."""
