@@ -6,6 +6,7 @@ librdkafka reads and writes, Spark's source is Java's client: both must get in b
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
 from deelog_spark import DiffJob, java, latest
 from deelog_spark.errors import DiffError, RightsError
+from deelog_spark.kafka import RETRY_SECONDS
 from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
@@ -143,11 +145,13 @@ def test_a_wrong_way_in_is_told_in_time(
 ) -> None:
     config, _ = configured(secure, tmp_path, listener, {**secure.user("diff"), **wrong})
     job = DiffJob(config, spark)
+    began = time.monotonic()
     try:
         with pytest.raises(DiffError, match=said):
             job.start()
     finally:
         job.stop()
+    assert time.monotonic() - began < RETRY_SECONDS / 2, "it waited as for a broker that is away"
 
 
 def test_what_java_is_told() -> None:
