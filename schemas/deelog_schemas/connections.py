@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 _HANDSHAKE_SECONDS: Final = 3.0
+_ANSWERS: Final = 100
+_SOON: Final = 0.005
 _ADDRESS: Final = re.compile(r"ssl://(.+):(\d+)/")
 _NOISE: Final = re.compile(r" \(after \d+ms in state .*\)$")
 
@@ -50,6 +52,20 @@ def _unverified() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
+
+
+def settle(client: Any, seconds: float) -> None:
+    """Returns once a broker has answered on a connection of its own; at last without one.
+
+    The address a broker was found by is dropped as soon as it has said who the brokers are. A transactional producer of
+    librdkafka 2.16 that has no other connection at that moment looks for its coordinator 0.5 s later, not at once.
+    Raises the client's error where none answers within `seconds`.
+    """
+    for _ in range(_ANSWERS):
+        # Of a topic that is there, or at least not created by being asked for.
+        if client.list_topics("__transaction_state", seconds).orig_broker_id >= 0:
+            return
+        client.poll(_SOON)
 
 
 class Connections:

@@ -36,7 +36,7 @@ from confluent_kafka.admin import (
 )
 
 from deelog_schemas.config import Config
-from deelog_schemas.connections import Connections
+from deelog_schemas.connections import Connections, settle
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
@@ -118,7 +118,7 @@ def reach(client: Any, connections: Connections) -> None:
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
-            client.list_topics("__transaction_state", _LOOK_SECONDS)  # one that is not created by being asked for
+            settle(client, _LOOK_SECONDS)
             return
         except KafkaException as error:
             with contextlib.suppress(KafkaException):
@@ -319,6 +319,8 @@ def headers_of(message: Message) -> tuple[bytes | None, bytes | None]:
     """Our header of a message and that of a control record, each the last of its name."""
     header = control = None
     headers: Any = message.headers() or ()
+    if len(headers) == 1 and headers[0][0] == HEADER_NAME:  # nearly all
+        return headers[0][1], None
     for name, told in headers:
         if name == HEADER_NAME:
             header = told

@@ -378,8 +378,6 @@ class Writer:
             }
             connections = Connections("producer", settings)
             producer = Producer({**settings, "error_cb": connections})
-            # A new producer of librdkafka 2.16 that is not connected yet looks for its coordinator 0.5 s later: any
-            # answer from a broker must come first.
             kafka.reach(producer, connections)
             try:
                 kafka.RETRYING(producer.init_transactions, _FLUSH_SECONDS)

@@ -23,7 +23,7 @@ from deelog_connector.core.effects import Cause
 from deelog_connector.kafka import brokers as brokers_module
 from deelog_connector.kafka.brokers import Brokers
 from deelog_connector.kafka.client import OutRecord, WriteFailed, Writer, still_holds
-from deelog_connector.kafka.opening import KafkaAway, KafkaUnusable
+from deelog_connector.kafka.opening import KafkaAway, KafkaUnusable, begin_session
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
@@ -335,3 +335,27 @@ def test_a_session_that_was_fenced_cannot_commit(kafka: Broker, prefix: str) -> 
     assert refused.value.cause is Cause.FENCED
     second.commit([record])
     second.discard()
+
+
+def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str) -> None:
+    """On that to the bootstrap address, which is dropped, half of the sessions would wait for 0.5 s."""
+    answered: list[int] = []
+
+    class Noted:
+        def __init__(self, producer: Producer) -> None:
+            self.poll, self._producer = producer.poll, producer
+
+        def list_topics(self, topic: str, timeout: float) -> Any:
+            found = self._producer.list_topics(topic, timeout)
+            answered.append(found.orig_broker_id)
+            return found
+
+        def init_transactions(self, timeout: float) -> None:
+            answered.append(-2)
+            self._producer.init_transactions(timeout)
+
+    for number in range(10):
+        settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{prefix}-{number}"}
+        begin_session(Noted(Producer(settings)), 10.0)
+    assert answered.count(-2) == 10
+    assert {answered[place - 1] for place, code in enumerate(answered) if code == -2} == {1}

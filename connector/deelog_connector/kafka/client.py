@@ -32,6 +32,7 @@ from deelog_connector.kafka.opening import (
     KafkaAway,
     KafkaRefuses,
     KafkaUnusable,
+    begin_session,
     common_settings,
     failure,
     hear,
@@ -145,7 +146,7 @@ class Writer:
                 raise WriteFailed(Cause.LOST, str(error), denied=True) from error
             raise
         try:
-            producer.init_transactions(REQUEST_SECONDS)
+            begin_session(producer, REQUEST_SECONDS)
         except KafkaException as error:
             hear(producer, self._connections)
             raise self._denied(error) or WriteFailed(Cause.LOST, reason(error, self._connections)) from error
@@ -257,7 +258,7 @@ def fence(config: Config, transactional_ids: Iterable[str]) -> None:
         except (KafkaUnusable, ConfigError) as error:
             raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
         try:
-            producer.init_transactions(REQUEST_SECONDS)
+            begin_session(producer, REQUEST_SECONDS)
         except KafkaException as error:
             hear(producer, connections)
             told = reason(error, connections, transactional_id=("Write", transactional_id))

@@ -29,7 +29,7 @@ from confluent_kafka import (
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from deelog_connector.kafka.brokers import Brokers
-from deelog_connector.kafka.opening import KafkaUnusable, common_settings, opened, reason
+from deelog_connector.kafka.opening import KafkaUnusable, begin_session, common_settings, opened, reason
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.connections import Connections
 from deelog_schemas.errors import DeelogError
@@ -204,7 +204,7 @@ def fence(config: Config, node_id: str) -> None:
     transactional_id = config.topics.transactional_id_node(node_id)
     producer = _transactional(config, transactional_id)
     try:
-        producer.init_transactions(_CALL_SECONDS)
+        begin_session(producer, _CALL_SECONDS)
     except KafkaException as error:
         _refuse(error, "producer", transactional_id=("Write", transactional_id))
         raise
@@ -293,7 +293,7 @@ class ControllerSeat:
         if producer is None:
             raise SeatLost("not seated")
         try:
-            producer.init_transactions(_CALL_SECONDS)
+            begin_session(producer, _CALL_SECONDS)
         except KafkaException as error:
             self._tell_of_rights(_error(error), "producer")
             raise SeatLost(f"the office cannot be taken: {_error(error).str()}") from error

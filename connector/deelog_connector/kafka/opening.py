@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaException
 
 from deelog_schemas.config import Config
-from deelog_schemas.connections import Connections
+from deelog_schemas.connections import Connections, settle
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.refusals import missing_right
 
@@ -82,6 +82,16 @@ def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[s
         files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
         told = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
         raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{told}") from error
+
+
+def begin_session(producer: Any, seconds: float) -> None:
+    """`init_transactions` of a new producer, which ends what others with its id have open; raises `KafkaException`.
+
+    Connected first, which takes a takeover 0.06 s instead of 0.5 (`connections.settle`).
+    """
+    with contextlib.suppress(KafkaException):  # it will say why
+        settle(producer, LOOK_SECONDS)
+    producer.init_transactions(seconds)
 
 
 def hear(client: Any, connections: Connections) -> None:
