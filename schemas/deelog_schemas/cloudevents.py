@@ -129,7 +129,8 @@ class CloudEventsCodec(JsonCodec):
 
     def decode_value(self, raw: bytes) -> Envelope:
         """See `Codec`; raises `RecordError` where it is no event of ours."""
-        return envelope_of(_envelope(canonical.loads(raw, "the record value")), self._native)
+        found = _envelope(canonical.loads(raw, "the record value"))
+        return envelope_of(found, self._key_bytes, self._value_bytes)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
         """See `Codec`."""

@@ -100,8 +100,8 @@ class Envelope(NamedTuple):
     source: dict[str, Any]
 
 
-def envelope_of(found: Mapping[str, Any], native: Callable[[str, Any], bytes]) -> Envelope:
-    """The envelope in decoded fields, whatever they were decoded from. `native` gives captured bytes of a key or value.
+def envelope_of(found: Mapping[str, Any], key_of: Callable[[Any], bytes], value_of: Callable[[Any], bytes]) -> Envelope:
+    """The envelope in decoded fields, whatever they were decoded from; `key_of` and `value_of` give captured bytes.
 
     Raises `RecordError` where a field is missing or of another type.
     """
@@ -114,12 +114,14 @@ def envelope_of(found: Mapping[str, Any], native: Callable[[str, Any], bytes]) -
             raise ValueError("`after` has no value")
         if not isinstance(source, dict):
             raise ValueError("`source` is no object")
-        return Envelope(op, entry_of(found["before"], native), entry_of(after, native), source)
+        return Envelope(op, entry_of(found["before"], key_of, value_of), entry_of(after, key_of, value_of), source)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{FOREIGN}: {error!r}") from error
 
 
-def entry_of(struct: Mapping[str, Any] | None, native: Callable[[str, Any], bytes]) -> Entry | None:
+def entry_of(
+    struct: Mapping[str, Any] | None, key_of: Callable[[Any], bytes], value_of: Callable[[Any], bytes]
+) -> Entry | None:
     """The entry in a decoded `before` or `after`; KeyError, TypeError or ValueError where there is none."""
     if struct is None:
         return None
@@ -127,7 +129,7 @@ def entry_of(struct: Mapping[str, Any] | None, native: Callable[[str, Any], byte
     if expires_at is not None and type(expires_at) is not int:
         raise ValueError(f"`expires_at` is {expires_at!r}")
     # A `before` of the key alone reads like one of an empty value; the header's KEY_ONLY_BEFORE tells them apart.
-    return Entry(native("key", struct["key"]), b"" if value is None else native("value", value), expires_at)
+    return Entry(key_of(struct["key"]), b"" if value is None else value_of(value), expires_at)
 
 
 class _Frame(NamedTuple):
@@ -283,7 +285,7 @@ class JsonCodec:
     def decode_value(self, raw: bytes) -> Envelope:
         """The envelope in captured bytes; raises `RecordError` where a field is missing or of another type."""
         found = _payload(raw, "the record value")
-        return envelope_of(found, self._native)
+        return envelope_of(found, self._key_bytes, self._value_bytes)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
         """See `Codec`; raises `RecordError` where it is no envelope. Only the JSON is looked at, no key and value."""
@@ -319,14 +321,11 @@ class JsonCodec:
             found = orjson.loads(raw)
             if found["value"] is None:
                 raise ValueError("`after` has no value")
-            entry = entry_of(found, self._native)
+            entry = entry_of(found, self._key_bytes, self._value_bytes)
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{FOREIGN}: {error!r}") from error
         assert entry is not None
         return entry
-
-    def _native(self, part: str, text: Any) -> bytes:
-        return self._key_bytes(text) if part == "key" else self._value_bytes(text)
 
 
 def _wrapping(enabled: bool, schema: Schema) -> tuple[str, str]:

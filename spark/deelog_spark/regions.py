@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -37,6 +38,7 @@ from deelog_schemas.records import Record, decode
 from deelog_spark import calm, frames
 from deelog_spark.fold import Void
 from deelog_spark.kafka import Reader, headers_of
+from deelog_spark.marks import matrix
 from deelog_spark.rows import CHANGE, RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row, Unread, entry_of, place_of
 from deelog_spark.shelf import Shelf
 
@@ -203,25 +205,27 @@ class Task:
     def _put(self, shelf: Shelf, region: Region, partition: int, reader: Reader) -> None:
         """What the region holds of the wanted segments, by their numbers as a header has them."""
         every = len(self.wanted) == self.layout.segments
-        mine = {number.to_bytes(4, "big") for number in self.wanted} | {None}
+        # What is not ours is taken as well, to say so.
+        mine = pa.array([None, *(number.to_bytes(4, "big") for number in self.wanted)], pa.binary())
         for messages in reader.chunks(region.topic, partition, region.begin[partition], region.end[partition]):
-            told = list(map(headers_of, messages))
-            # What is not ours is taken as well, to say so.
-            names = [h[4:8] if h is not None and len(h) == SIZE else None for h, _ in told]
+            headers, controls = map(list, zip(*map(headers_of, messages), strict=True))
+            names = _names(pa.array(headers, pa.binary()))
             if not every:
-                chosen = [row for row, name in enumerate(names) if name in mine]
-                names, told = [names[row] for row in chosen], [told[row] for row in chosen]
+                chosen = np.flatnonzero(pc.is_in(names, mine)).tolist()
+                if not chosen:
+                    continue
+                names = names.take(pa.array(chosen))
+                headers, controls = [headers[row] for row in chosen], [controls[row] for row in chosen]
                 messages = [messages[row] for row in chosen]
-            if not names:
-                continue
             columns = (
                 [message.offset() for message in messages],
-                *zip(*told, strict=True),
+                headers,
+                controls,
                 [message.key() for message in messages],
                 [message.value() for message in messages],
             )
             arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-            shelf.put(pa.array(names, pa.binary()), pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+            shelf.put(names, pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
 
     def _segment(self, raw: bytes | None, tables: Tables, partition: int, renderer: Renderer) -> list[Row]:
         number = -1 if raw is None else int.from_bytes(raw, "big")
@@ -235,6 +239,17 @@ class Task:
         except RecordError as error:
             return [_said(ERROR, (None, str(error)))]
         return [*found, _said(STATE, (number, state))]
+
+
+def _names(headers: pa.BinaryArray) -> pa.BinaryArray:
+    """The segment in each header, as it stands there; null where one is not as long as ours."""
+    raw = matrix(headers)
+    if raw is None:
+        found = [h[4:8] if h is not None and len(h) == SIZE else None for h in headers.to_pylist()]
+        return pa.array(found, pa.binary())
+    ends = np.arange(0, 4 * len(raw) + 1, 4, dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(raw[:, 4:8]))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(raw), buffers)
 
 
 def folded(spark: Callable[[], SparkSession], reader: Reader, task: Task, place: Path) -> None:

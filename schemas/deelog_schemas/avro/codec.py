@@ -279,11 +279,11 @@ class AvroCodec:
                 except UnicodeDecodeError as error:
                     raise RecordError(f"the record key is not in this topic's key format: {error}") from error
                 return key
-        return self._captured("key", self._key.read(raw).get("key"))
+        return self._captured_key(self._key.read(raw).get("key"))
 
     def decode_value(self, raw: bytes) -> Envelope:
         """See `Codec`; raises `RecordError` where it is not of a schema of this topic."""
-        return envelope_of(self._value.read(raw), self._captured)
+        return envelope_of(self._value.read(raw), self._captured_key, self._captured_value)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
         """See `Codec`. What was written with our own schema gets the cause put in; another's is written anew."""
@@ -336,10 +336,17 @@ class AvroCodec:
         """See `Codec`."""
         return orjson.dumps(self._value.read(raw), default=_base64)
 
-    def _captured(self, part: str, found: Any) -> bytes:
-        if isinstance(found, bytes if self._bytes[part == "value"] else str):
-            return found if isinstance(found, bytes) else str.encode(found)
-        raise RecordError(f"{part} is {type(found).__name__}, which is not this topic's format of it")
+    def _captured_key(self, found: Any) -> bytes:
+        return _captured("key", self._bytes[0], found)
+
+    def _captured_value(self, found: Any) -> bytes:
+        return _captured("value", self._bytes[1], found)
+
+
+def _captured(part: str, binary: bool, found: Any) -> bytes:
+    if isinstance(found, bytes if binary else str):
+        return found if isinstance(found, bytes) else str.encode(found)
+    raise RecordError(f"{part} is {type(found).__name__}, which is not this topic's format of it")
 
 
 class _Reader:
