@@ -339,23 +339,28 @@ def test_a_session_that_was_fenced_cannot_commit(kafka: Broker, prefix: str) -> 
 
 def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str) -> None:
     """On that to the bootstrap address, which is dropped, half of the sessions would wait for 0.5 s."""
-    answered: list[int] = []
 
     class Noted:
-        def __init__(self, producer: Producer) -> None:
-            self.poll, self._producer = producer.poll, producer
+        """A producer, and which broker had answered it when its session began."""
+
+        def __init__(self, number: int) -> None:
+            settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{prefix}-{number}"}
+            self._producer = Producer(settings)
+            self.poll, self.answered, self.began = self._producer.poll, -1, -1
 
         def list_topics(self, topic: str, timeout: float) -> Any:
             found = self._producer.list_topics(topic, timeout)
-            answered.append(found.orig_broker_id)
+            self.answered = found.orig_broker_id
             return found
 
         def init_transactions(self, timeout: float) -> None:
-            answered.append(-2)
+            self.began = self.answered
             self._producer.init_transactions(timeout)
 
-    for number in range(10):
-        settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{prefix}-{number}"}
-        begin_session(Noted(Producer(settings)), 10.0)
-    assert answered.count(-2) == 10
-    assert {answered[place - 1] for place, code in enumerate(answered) if code == -2} == {1}
+    def begun(number: int) -> int:
+        producer = Noted(number)
+        begin_session(producer, 10.0)
+        return producer.began
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(begun, range(24))) == {1}
