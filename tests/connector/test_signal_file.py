@@ -37,6 +37,7 @@ def test_every_listener_hears_every_line_once(tmp_path: Path) -> None:
         path.write_text("5\n")
         assert (one.lines("a"), other.lines("b")) == ([b"5"], [b"5"])
     path.write_text("nobody's\n")
+    assert one.lines("a") == []  # asked in a thread while its listener was cancelled
     with one.listening("a"):
         assert one.lines("a") == [b"nobody's"]
 

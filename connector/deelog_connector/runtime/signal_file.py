@@ -62,6 +62,8 @@ class SignalFile:
         is left for the next look.
         """
         with self._lock:
+            if listener not in self._unread:
+                return []  # it has gone meanwhile: nothing is taken for nobody
             if not any(self._unread.values()):
                 for line in self._take(listener):
                     for unread in self._unread.values():
