@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from redis.cluster import RedisCluster
 
 from deelog_connector.core.held import Strategy
 from deelog_interceptors.simulation.stock import StockConsumer
+from tests.grid.clients import SEGMENTS
 from tests.grid.cluster import Grid, eventually
 from tests.support.kafka import Broker
 from tests.support.topics import derived, read_topic
@@ -64,6 +66,60 @@ def test_a_node_of_initial_only_ends_by_itself(grid: Grid, kafka: Broker, prefix
     assert node.ended(60) == 0, node.log
     _, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
     assert [reader.resets for reader in readers.values()] == [["initial"]] * int(grid.config["segment.count"])
+
+
+def test_always_sends_a_segment_to_whoever_takes_it_over_for_the_first_time(
+    grid: Grid, kafka: Broker, prefix: str
+) -> None:
+    """Handed over in order, where nothing is lost: no other mode would send anything."""
+    grid.config |= {"snapshot.mode": "always"}
+    grid.start(2)
+    client = grid.client()
+    for number in range(200):
+        client.set(f"k{number}", "old")
+    written(grid)
+    handed = [s for s in range(SEGMENTS) if grid.nodes["n1"].dump(s)[0] == "primary"]
+    client.close()
+    grid.nodes["n1"].signal(signal.SIGTERM)
+    assert grid.nodes["n1"].ended() == 0
+    grid.complete(1)
+    client = grid.client()
+    for number in range(100):
+        client.set(f"k{number}", "new")
+    written(grid)
+    client.close()
+    content, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
+    assert content == {f"k{n}".encode(): b"new" if n < 100 else b"old" for n in range(200)}
+    assert 0 < len(handed) < SEGMENTS
+    assert {s: reader.resets for s, reader in readers.items()} == {
+        s: ["initial", "snapshot"] if s in handed else ["initial"] for s in range(SEGMENTS)
+    }
+
+
+def test_every_segment_is_sent_again_once_in_the_interval(grid: Grid, kafka: Broker, prefix: str) -> None:
+    grid.config |= {"reset.interval.ms": "1500"}
+    grid.start(1)
+    client = grid.client()
+    for number in range(200):
+        client.set(f"k{number}", "v")
+
+    def rounds() -> int:
+        readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))[1]
+        return min(reader.resets.count("interval") for reader in readers.values())
+
+    def writing(least: int) -> bool:
+        for number in range(0, 200, 7):
+            client.set(f"k{number}", "w")
+        return rounds() >= least
+
+    eventually(lambda: writing(3), 60, "three rounds")
+    written(grid)
+    client.close()
+    content, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
+    assert content == {f"k{n}".encode(): b"v" if n % 7 else b"w" for n in range(200)}
+    counts = [reader.resets.count("interval") for reader in readers.values()]
+    assert max(counts) - min(counts) <= 1, "each has its turn before another has two"
+    assert all(set(reader.resets) == {"initial", "interval"} for reader in readers.values())
 
 
 def check(kafka: Broker, prefix: str, strategy: Strategy, cached: dict[bytes, bytes], lost: set[bytes]) -> None:
