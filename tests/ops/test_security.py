@@ -136,7 +136,7 @@ def test_a_wrong_way_in_is_told_with_its_remedy_in_time(
     secure_for_all: SecureKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     for module in (brokers, client):
-        monkeypatch.setattr(module, "REQUEST_SECONDS", 3.0)  # what is not told at once is waited for so long
+        monkeypatch.setattr(module, "REQUEST_SECONDS", 6.0)  # what is not told at once is waited for so long
     listener, settings, wanted = wrong_ways(secure_for_all)[way]
     elsewhere = {"nobody": "127.0.0.1:1", "nohost": "kafka.invalid:9092"}
     bootstrap = elsewhere.get(listener) or secure_for_all.bootstrap(listener)
