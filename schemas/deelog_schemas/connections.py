@@ -41,6 +41,8 @@ _REMEDIES: Final = (
 _MAY_PASS: Final = (
     ("Failed to resolve", "correct bootstrap.servers, or the names under which the brokers announce themselves"),
     ("Connection refused", "is Kafka running? Start it, or correct bootstrap.servers"),
+    # A listener without TLS that hangs up, or a broker that stops.
+    ("SSL connection closed by peer", _PROTOCOL),
 )
 _SILENCE: Final = "nobody answers there in time; is Kafka up, and {client}.override.security.protocol the listener's?"
 _FINAL: Final = ("_AUTHENTICATION", "_SSL")

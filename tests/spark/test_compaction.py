@@ -20,7 +20,7 @@ from tests.support.kafka import Broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LAG_MS = 4_000
+LAG_MS = 8_000
 """Older records may go at any time."""
 HURRY = {"segment.ms": "200", "min.cleanable.dirty.ratio": "0.001"}
 
