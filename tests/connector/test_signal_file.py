@@ -59,6 +59,12 @@ def test_a_line_without_an_end_is_taken_by_who_saw_it_before(tmp_path: Path) -> 
             assert file.lines("a") == []
         assert file.lines("b") == []  # "a" does not come again: "b" begins to count
         assert file.lines("b") == [b"2"]
+        path.write_text("3")
+        assert file.lines("b") == []
+        path.write_text("34\n")
+        assert file.lines("b") == [b"34"]
+        path.write_text("3")
+        assert file.lines("b") == []  # what was seen of the line before says nothing of this one
 
 
 def test_what_cannot_be_read_is_an_error_and_stays(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ class SignalFile:
             if listener not in self._unread:
                 return []  # it has gone meanwhile: nothing is taken for nobody
             if not any(self._unread.values()):
-                for line in self._take(listener):
-                    for unread in self._unread.values():
-                        unread.append(line)
+                taken = self._take(listener)
+                for unread in self._unread.values():
+                    unread += taken
             lines, self._unread[listener] = self._unread[listener], []
             return lines
 
@@ -88,6 +88,7 @@ class SignalFile:
                 if seen != lines[-1] or by not in self._unread:
                     self._torn = lines[-1], listener
                 return []
+            self._torn = b"", None
             if os.fstat(file.fileno()).st_size != len(whole):
                 return []  # somebody adds to it just now
             file.truncate(0)
