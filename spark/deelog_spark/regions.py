@@ -208,24 +208,19 @@ class Task:
         # What is not ours is taken as well, to say so.
         mine = pa.array([None, *(number.to_bytes(4, "big") for number in self.wanted)], pa.binary())
         for messages in reader.chunks(region.topic, partition, region.begin[partition], region.end[partition]):
-            headers, controls = map(list, zip(*map(headers_of, messages), strict=True))
-            names = _names(pa.array(headers, pa.binary()))
+            told = zip(*map(headers_of, messages), strict=True)
+            headers, controls = (pa.array(column, pa.binary()) for column in told)
+            names = _names(headers)
             if not every:
-                chosen = np.flatnonzero(pc.is_in(names, mine)).tolist()
-                if not chosen:
+                chosen = np.flatnonzero(pc.is_in(names, mine))
+                if not len(chosen):
                     continue
-                names = names.take(pa.array(chosen))
-                headers, controls = [headers[row] for row in chosen], [controls[row] for row in chosen]
-                messages = [messages[row] for row in chosen]
-            columns = (
-                [message.offset() for message in messages],
-                headers,
-                controls,
-                [message.key() for message in messages],
-                [message.value() for message in messages],
-            )
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-            shelf.put(names, pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+                names, headers, controls = (column.take(pa.array(chosen)) for column in (names, headers, controls))
+                messages = [messages[row] for row in chosen.tolist()]
+            offsets = pa.array([message.offset() for message in messages], pa.int64())
+            keys = pa.array([message.key() for message in messages], pa.binary())
+            values = pa.array([message.value() for message in messages], pa.binary())
+            shelf.put(names, pa.RecordBatch.from_arrays([offsets, headers, controls, keys, values], schema=_SCHEMA))
 
     def _segment(self, raw: bytes | None, tables: Tables, partition: int, renderer: Renderer) -> list[Row]:
         number = -1 if raw is None else int.from_bytes(raw, "big")
