@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-BOARD: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "monitoring" / "grafana" / "dashboards" / "deelog.json").read_text("utf-8")
-)
+from tests.grid.test_prometheus import BOARD as PATH
+
+BOARD: dict[str, Any] = json.loads(PATH.read_text("utf-8"))
 NOT_IN_THE_MODEL = "definition"
 """Of a variable: the text of its query, which Grafana's list of variables shows; the model knows the query alone."""
 

@@ -21,6 +21,15 @@ def written(grid: Grid) -> None:
     eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 60, "everything written")
 
 
+def put(grid: Grid, count: int, value: str) -> None:
+    """Writes the first keys through a client of its own; all of it stands in Kafka then."""
+    client = grid.client()
+    for number in range(count):
+        client.set(f"k{number}", value)
+    written(grid)
+    client.close()
+
+
 def again(grid: Grid, *names: str) -> None:
     """Starts nodes again that were killed."""
     for name in names:
@@ -35,11 +44,7 @@ def test_what_a_stock_consumer_holds_after_all_owners_were_killed(
 ) -> None:
     grid.config |= {"reset.strategy": strategy, "incremental.snapshot.chunk.size": "3"}
     grid.start(2)
-    client = grid.client()
-    for number in range(300):
-        client.set(f"k{number}", "old")
-    written(grid)
-    client.close()
+    put(grid, 300, "old")
     for node in grid.live():
         node.kill()
     again(grid, "n1")
@@ -74,20 +79,12 @@ def test_always_sends_a_segment_to_whoever_takes_it_over_for_the_first_time(
     """Handed over in order, where nothing is lost: no other mode would send anything."""
     grid.config |= {"snapshot.mode": "always"}
     grid.start(2)
-    client = grid.client()
-    for number in range(200):
-        client.set(f"k{number}", "old")
-    written(grid)
+    put(grid, 200, "old")
     handed = [s for s in range(SEGMENTS) if grid.nodes["n1"].dump(s)[0] == "primary"]
-    client.close()
     grid.nodes["n1"].signal(signal.SIGTERM)
     assert grid.nodes["n1"].ended() == 0
     grid.complete(1)
-    client = grid.client()
-    for number in range(100):
-        client.set(f"k{number}", "new")
-    written(grid)
-    client.close()
+    put(grid, 100, "new")
     content, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
     assert content == {f"k{n}".encode(): b"new" if n < 100 else b"old" for n in range(200)}
     assert 0 < len(handed) < SEGMENTS
