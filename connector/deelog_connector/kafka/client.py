@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, cast
@@ -268,7 +269,10 @@ def fence(config: Config, transactional_ids: Iterable[str]) -> None:
 
 
 class Tail:
-    """Follows all partitions of a topic from their beginning; `caught_up` once each was read to its end.
+    """Follows all partitions of a topic from their beginning; `caught_up` once each was read to the end it had.
+
+    The client tells of an end only when nothing comes for a moment, which on a topic that all nodes write to may be
+    never: what is read of it counts too.
 
     With `newest` it begins with so many records of each partition, with `begin` at that offset of each. `serves`: one
     before it has read, so that a missing right is no reason to end any more.
@@ -286,7 +290,7 @@ class Tail:
         self._topic = topic
         self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
         self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
-        self._pending = set(range(partitions))
+        self._ends: dict[int, int] = {}
         self._serves = serves
         assigned = []
         for partition in range(partitions):
@@ -295,6 +299,7 @@ class Tail:
             except KafkaAway:
                 self._consumer.close()
                 raise
+            self._ends[partition] = high
             start = low if newest is None else max(low, high - newest)
             assigned.append(TopicPartition(topic, partition, start if begin is None else min(max(low, begin), high)))
         self._next = {one.partition: one.offset for one in assigned}
@@ -306,8 +311,8 @@ class Tail:
 
     @property
     def caught_up(self) -> bool:
-        """Whether every partition's end was seen once."""
-        return not self._pending
+        """Whether every partition was read to the end that it had when this began."""
+        return not self._ends
 
     def read(self, seconds: float) -> list[InRecord]:
         """Up to 2000 records; raises `KafkaUnusable` where reading cannot go on.
@@ -321,10 +326,12 @@ class Tail:
             if error is None:
                 record = _record(message)
                 self._next[record.partition] = record.offset + 1
+                if record.offset + 1 >= self._ends.get(record.partition, math.inf):
+                    del self._ends[record.partition]
                 found.append(record)
                 self._serves = True
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._pending.discard(message.partition())
+                self._ends.pop(message.partition(), None)
                 self._serves = True
             elif told is not None:
                 if not self._serves:
