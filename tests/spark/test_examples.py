@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from tests.spark.test_diff_job import configured, run
 from tests.spark.test_reading import diff_ends
 from tests.support.changes import Cache
 from tests.support.kafka import Broker
-from tests.support.spark import QUICK
+from tests.support.spark import HOME, QUICK, connect_server
 from tools.pyfiles import ROOT
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = ROOT / "docs" / "examples" / "consumers"
 Example = Callable[..., None]
+LANGUAGE = {".py": "python", ".yml": "yaml"}
 
 
 @pytest.fixture
@@ -51,6 +54,24 @@ def example(config: Config, tmp_path: Path, spark: SparkSession, monkeypatch: py
         assert spark.streams.active == [], "it has not ended"
 
     return started
+
+
+def asked(command: list[str], folder: Path) -> str:
+    """What a program prints, run to its end."""
+    env = {**os.environ, "SPARK_HOME": str(HOME)}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def change(cache: Cache) -> None:
+    """A delete, two updates of a key, a create, and a reset that finds something lost."""
+    cache.put(cache.key(7, 0), None)
+    cache.put(cache.key(0, 0), b"first")
+    cache.put(cache.key(0, 0), b"then")
+    cache.put(cache.key(7, 1), b"comes", expires_at=1_800_000_000_000)
+    cache.put(cache.key(1, 0), b"lost", lost=True)
+    cache.reset(1)
 
 
 def entries(rows: DataFrame) -> dict[bytes, Entry]:
@@ -158,19 +179,52 @@ def test_keep_delta(config: Config, tmp_path: Path, spark: SparkSession, spark_j
     for number in range(2):
         run(config, spark)
         arguments = [str(file), str(tmp_path / "table"), str(tmp_path / "keep"), *settings]
-        done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stderr
-        rows = json.loads(done.stdout.splitlines()[-1])
+        rows = json.loads(asked([*command, *arguments], tmp_path).splitlines()[-1])
         assert len({key for key, *_ in rows}) == len(rows), "a key twice"
         held = {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
         assert held == cache.entries()
         if number == 0:
-            cache.put(cache.key(7, 0), None)
-            cache.put(cache.key(0, 0), b"first")
-            cache.put(cache.key(0, 0), b"then")
-            cache.put(cache.key(7, 1), b"comes", expires_at=1_800_000_000_000)
-            cache.put(cache.key(1, 0), b"lost", lost=True)
-            cache.reset(1)
+            change(cache)
+
+
+KEPT = """
+import json, sys
+from pyspark.sql import SparkSession
+rows = SparkSession.builder.remote(sys.argv[1]).getOrCreate().read.table(sys.argv[2]).collect()
+print(json.dumps([[row.key, row.value, row.expires_at] for row in rows]))
+"""
+
+
+@pytest.mark.slow
+def test_auto_cdc(config: Config, tmp_path: Path, spark: SparkSession, spark_jars: str) -> None:
+    """Two runs of the pipeline by a server that lives on: the tables are in its memory."""
+    cache = Cache(config)
+    scenes.scripted(cache)
+    cache.put(cache.key(7, 0), b"goes")
+    scenes.close(cache)
+    table = "lake.caches.sessions"  # as the file has it
+    spec = (EXAMPLES / "auto_cdc.yml").read_text("utf-8")
+    places = {"/var/lib/deelog/auto_cdc": str(tmp_path / "storage")}
+    places["/etc/deelog/diff.properties"] = str(written(config, tmp_path))
+    for place, here in places.items():
+        assert place in spec
+        spec = spec.replace(place, here)
+    (tmp_path / "auto_cdc.yml").write_text(spec)
+    shutil.copy(EXAMPLES / "auto_cdc.py", tmp_path)
+    catalog = "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
+    paths = ",".join([spark_jars, *map(str, jars.fetch("spark-tables"))])
+    with connect_server(tmp_path, paths, spark_sql_catalog_lake=catalog) as address:
+        for number in range(2):
+            run(config, spark)
+            asked(
+                [str(HOME / "bin" / "spark-pipelines"), "run", "--spec", "auto_cdc.yml", "--remote", address], tmp_path
+            )
+            rows = json.loads(asked([sys.executable, "-c", KEPT, address, table], tmp_path).splitlines()[-1])
+            assert len({key for key, *_ in rows}) == len(rows), "a key twice"
+            held = {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
+            assert held == cache.entries()
+            if number == 0:
+                change(cache)
 
 
 def test_invalidate(
@@ -219,8 +273,8 @@ def test_as_of(config: Config, spark: SparkSession, example: Example, capsys: py
     assert found == held != cache.entries()
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.*")), ids=lambda path: path.name)
 def test_the_page_shows_the_example_as_it_stands(path: Path) -> None:
     page = (ROOT / "docs" / "diff-consumers.md").read_text("utf-8")
     assert f"(examples/consumers/{path.name})" in page
-    assert f"```python\n{path.read_text('utf-8')}```\n" in page
+    assert f"```{LANGUAGE[path.suffix]}\n{path.read_text('utf-8')}```\n" in page

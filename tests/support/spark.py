@@ -103,8 +103,9 @@ def standalone(folder: Path, workers: int) -> Iterator[Standalone]:
 
 
 @contextmanager
-def connect_server(folder: Path, jars: str) -> Iterator[str]:
-    """A Spark Connect server with these jars, for as long as the block lasts; its address."""
+def connect_server(folder: Path, jars: str, **more: str) -> Iterator[str]:
+    """A Spark Connect server with these jars, for as long as the block lasts; its address. `more`: its properties, with
+    `_` for `.`."""
     port = free_port()
     main = "org.apache.spark.sql.connect.service.SparkConnectServer"
     conf = {
@@ -112,6 +113,7 @@ def connect_server(folder: Path, jars: str) -> Iterator[str]:
         "spark.connect.grpc.binding.port": str(port),
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
+        **{name.replace("_", "."): value for name, value in more.items()},
     }
     options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", jars, *options]

@@ -24,7 +24,7 @@ def _data_dir(named: Path | None) -> Path:
     return named.absolute() if named else cache_dir() / "kafka"
 
 
-_JARS = ("spark-kafka", "spark-delta", "jdbc", "debezium", "flink", "apicurio", "kafka")
+_JARS = ("spark-kafka", "spark-delta", "spark-tables", "jdbc", "debezium", "flink", "apicurio", "kafka")
 _DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -96,14 +96,14 @@ def status(data_dir: Path | None) -> None:
 
 
 @kafka.command(epilog='Example:  spark-submit --jars "$(deelog kafka jars)" job.py')
-@click.argument("name", type=click.Choice(_JARS), default=_JARS[0])
+@click.argument("name", type=click.Choice(_JARS), default=_JARS[0], metavar="[SET]")
 def jars(name: str) -> None:
     """Fetch a set of jars and print their paths, separated by commas.
 
-    spark-kafka (the default) is Spark's source and sink for Kafka, spark-delta its Delta tables; jdbc are the drivers
-    of PostgreSQL and SQLite for the diff job's jdbc sink; debezium (transforms and converters, without the client) and
-    flink (SQL, with its Kafka connector) are what `make test-consumers` reads topics with; apicurio is the archive of a
-    schema registry; kafka is the broker.
+    spark-kafka (the default) is Spark's source and sink for Kafka, spark-delta its Delta tables, spark-tables those
+    in memory that AUTO CDC writes to; jdbc are the drivers of PostgreSQL and SQLite for the diff job's jdbc sink;
+    debezium (transforms and converters, without the client) and flink (SQL, with its Kafka connector) are what
+    `make test-consumers` reads topics with; apicurio is the archive of a schema registry; kafka is the broker.
     """
     from deelog_connector.kafka.jars import fetch
 

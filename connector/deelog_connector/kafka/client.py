@@ -331,7 +331,7 @@ class Tail:
                 found.append(record)
                 self._serves = True
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._ends.pop(message.partition(), None)
+                self._ends.pop(cast("int", message.partition()), None)
                 self._serves = True
             elif told is not None:
                 if not self._serves:

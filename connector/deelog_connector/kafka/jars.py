@@ -27,7 +27,7 @@ from deelog_connector.kafka.prerequisites import DownloadError, SetupError
 
 __all__ = ["SETS", "Jar", "cache_dir", "fetch", "pinned"]
 
-SETS = ("kafka", "spark-kafka", "spark-delta", "jdbc", "apicurio", "connect", "debezium", "flink")
+SETS = ("kafka", "spark-kafka", "spark-delta", "spark-tables", "jdbc", "apicurio", "connect", "debezium", "flink")
 _PARALLEL = 4
 _RETRIES = 3
 _TIMEOUT_SECONDS = 30
