@@ -1,6 +1,7 @@
 """The Spark job: CPU per record and what resets cost, each against Spark reading the same topic in the same run.
 
     python -m benchmarks.bench_spark [--json] [--records 1000000] [--segments 256] [--partitions 4]
+        [--batch 2000000]
 
 `spark_steady_ratio` is the CPU (JVM and Python) of walking a topic by its headers over that of reading it into nothing,
 each the second time, when the JVM is warm; `spark_diff_ratio` with the diff topic written, exactly once. All keys of
@@ -187,10 +188,10 @@ def _tell(line: str) -> None:
         print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
 
 
-def measure(bootstrap: str, records: int, segments: int, partitions: int, folder: Path) -> Iterator[Figure]:
-    """All figures, on a topic made for it."""
+def measure(bootstrap: str, records: int, segments: int, partitions: int, batch: int, folder: Path) -> Iterator[Figure]:
+    """All figures, on a topic made for it, in batches of at most so many records."""
     place, saved = folder / "checkpoint", folder / "saved"
-    more = {"segment_count": segments, "diff_trigger_interval_ms": 0}
+    more = {"segment_count": segments, "diff_trigger_interval_ms": 0, "diff_max_offsets_per_trigger": batch}
     config = config_of(bootstrap, f"bench{uuid.uuid4().hex[:8]}", str(place), **more)
     cache = Cache(config, partitions)
     spark = session("bench_spark")
@@ -265,10 +266,11 @@ def main() -> None:
     options.add_argument("--records", type=int, default=1_000_000, help="changes, each of a key of its own")
     options.add_argument("--segments", type=int, default=256)
     options.add_argument("--partitions", type=int, default=4)
+    options.add_argument("--batch", type=int, default=2_000_000, help="diff.max.offsets.per.trigger")
     given = options.parse_args()
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-memory {MEMORY} pyspark-shell")
     with kafka() as bootstrap, tempfile.TemporaryDirectory() as folder:
-        figures = measure(bootstrap, given.records, given.segments, given.partitions, Path(folder))
+        figures = measure(bootstrap, given.records, given.segments, given.partitions, given.batch, Path(folder))
         if given.json:
             show(list(figures), as_json=True)
             return

@@ -11,6 +11,7 @@ join in the JVM (the same, in SQL), and this.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -26,7 +27,7 @@ from deelog_schemas.header import CONTROL_KINDS, POSITION_BYTES, SIZE, Kind
 from deelog_schemas.operation import Entry
 from deelog_spark import fold
 from deelog_spark.kafka import Known
-from deelog_spark.marks import Ended, Numbers, Segment, matrix, ours, position_bytes, position_tuple, rises
+from deelog_spark.marks import Ended, Flags, Numbers, Segment, matrix, ours, position_bytes, position_tuple, rises
 from deelog_spark.rows import Renderer, Row
 
 _CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
@@ -55,7 +56,7 @@ class Side(NamedTuple):
 
     def of(self, *kinds: int) -> Side:
         """The rows of these kinds."""
-        chosen = np.isin(self.raw[:, 1], kinds)
+        chosen = _are(self.raw[:, 1], *kinds)
         if chosen.all():
             return self
         mask = pa.array(chosen)
@@ -65,19 +66,37 @@ class Side(NamedTuple):
         """The row of an offset, or of the next one that is there."""
         return int(np.searchsorted(self.offsets, offset))
 
+    def holds(self, offset: int) -> bool:
+        """Whether a record stands at an offset."""
+        at = self.at(offset)
+        return at < len(self.offsets) and bool(self.offsets[at] == offset)
+
     def has(self, *kinds: int) -> bool:
         """Whether there is one of these kinds."""
-        return bool(np.isin(self.raw[:, 1], kinds).any())
+        return bool(_are(self.raw[:, 1], *kinds).any())
+
+
+@functools.cache
+def _table(*kinds: int) -> Flags:
+    found = np.zeros(256, np.bool_)
+    found[list(kinds)] = True
+    return found
+
+
+def _are(column: npt.NDArray[np.uint8], *kinds: int) -> Flags:
+    """Which are one of these kinds: `np.isin`, which takes 0.1 ms for the smallest column, by a table."""
+    found: Flags = _table(*kinds)[column]
+    return found
 
 
 def side(table: pa.Table) -> Side | None:
     """Of columns offset, header, key, value; None where a record is not ours."""
     headers = table["header"].combine_chunks()
     raw = matrix(headers) if len(headers) else np.zeros((0, SIZE), np.uint8)
-    if raw is None or not ours(raw).all() or not np.isin(raw[:, 1], _KINDS).all() or table["key"].null_count:
+    if raw is None or not ours(raw).all() or not _are(raw[:, 1], *_KINDS).all() or table["key"].null_count:
         return None
     empty = table["value"].is_null().to_numpy()
-    if np.isin(raw[empty, 1], (_CHANGE, _READ)).any():
+    if _are(raw[empty, 1], _CHANGE, _READ).any():
         return None
     return Side(table["offset"].to_numpy(), raw, table["key"], table["value"])
 
@@ -135,8 +154,7 @@ def resets(
         return None
     (one,) = ended
     opened = before.open
-    needed = (one.begin, one.end) if opened is None else (one.end,)
-    if not np.isin(needed, new.offsets).all():
+    if not new.holds(one.end) or (opened is None and not new.holds(one.begin)):
         return None
     first, end = new.at(fold.reads_from(before, begin)), new.at(one.end)
     if opened is None:

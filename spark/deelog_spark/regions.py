@@ -4,7 +4,7 @@ A reset's difference and a start need two things of a segment: what the diff top
 from a known offset on. Both topics keep a segment on the same partition, so a task takes one partition of both: it
 reads the diff topic's range, then the change topic's, puts the records away by segment (`shelf.py`), and folds each
 segment: `calm.py` by columns or, where that has doubts, `fold.py`, the reference itself, by records. Memory is that of
-one segment's records, old and new, whatever the topic holds. Small regions the driver takes itself by the same
+a few segments' records, old and new, whatever the topic holds. Small regions the driver takes itself by the same
 function: Spark takes a second to begin with, and many more where it is cold.
 
 Weighed: the driver alone (one core, all entries of a partition in its memory), Spark's source for Kafka and a shuffle
@@ -40,7 +40,7 @@ from deelog_spark.fold import Void
 from deelog_spark.kafka import Reader, headers_of
 from deelog_spark.marks import matrix
 from deelog_spark.rows import CHANGE, RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Renderer, Row, Unread, entry_of, place_of
-from deelog_spark.shelf import Shelf
+from deelog_spark.shelf import Shelf, drawer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,8 +115,8 @@ class Tables:
 
     def control(self, offset: int) -> dict[str, Any]:
         """Of the change topic's control record at `offset`."""
-        there = self._new.filter(pc.equal(self._new["offset"], offset))
-        return next(self._taken(there, self._layout.changes)).control
+        at = int(np.searchsorted(self._new["offset"].to_numpy(), offset))
+        return next(self._taken(self._new.slice(at, 1), self._layout.changes)).control
 
     def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
         """The segment's entries that the diff topic tells of, by segment."""
@@ -193,7 +193,7 @@ class Task:
             with closing(Shelf(_SCHEMA)) as old, closing(Shelf(_SCHEMA)) as new:
                 for shelf, region in zip((old, new), self.regions, strict=True):
                     self._put(shelf, region, partition, reader)
-                for raw in sorted(old.names() | new.names(), key=lambda raw: raw or b""):
+                for raw in sorted(old.names() | new.names(), key=lambda raw: (drawer(raw), raw or b"")):
                     tables = Tables(old.take(raw), new.take(raw), partition, self.layout, codec, tolerant)
                     yield from self._segment(raw, tables, partition, renderer)
 

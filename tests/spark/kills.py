@@ -1,11 +1,12 @@
 """`kill -9` of the job at random instants, and Kafka's end and start again: every sink ends as the reference says.
 
-    python -m tests.spark.kills --kills 30 --seed 1 [--database postgres]
+    python -m tests.spark.kills --kills 30 --seed 1 [--database postgres] [--garbled]
 
 A cache's writer goes on all the while. Each round draws what is killed (the driver, alone or with its JVM; a Python
 worker; both), what it should be doing then (or nothing in particular, be it still starting), and the size of batches
 that the driver carries itself; without the last one there would be no Python workers. What it did when it was killed
-is read from the job's own notes (`watched.py`). Exit code 1 where anything differs.
+is read from the job's own notes (`watched.py`). With `--garbled` some changes cannot be read and go to a dead-letter
+topic, each once. Exit code 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from deelog_schemas.config import Config
 from deelog_spark.session import JARS_VARIABLE
 from tests.spark import scenes, watched
 from tests.spark.processes import Job, until
-from tests.spark.reference import Told, expected, held, in_parquet, in_topic
+from tests.spark.reference import Told, expected, held, in_parquet, in_topic, places
 from tests.spark.tables import Database, OnPostgres, Sqlite, in_table
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker, running_broker
@@ -76,6 +77,7 @@ class Report:
     records: int = 0
     differences: int = 0
     resets: int = 0
+    letters: int = 0
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
@@ -84,7 +86,8 @@ class Report:
             f"{self.kinds.total()} kills: {kinds}",
             f"what ran then: {steps}",
             f"{self.ended} times the job ended by itself when its worker was gone; {self.restarts} restarts of Kafka",
-            f"{self.records} records, {self.resets} resets, {self.differences} differences, {self.seconds:.0f} s",
+            f"{self.records} records, {self.resets} resets, {self.differences} differences, {self.letters} letters, "
+            f"{self.seconds:.0f} s",
         ]
 
 
@@ -94,7 +97,8 @@ class Kills:
     def __init__(self, config: Config, database: Database, broker: Broker, folder: Path, seed: int) -> None:
         self.config, self.database, self.broker, self.folder = config, database, broker, folder
         self.cache = Cache(config)
-        self.player = scenes.Player(self.cache, seed)
+        self._tolerant = config["errors.tolerance"] == "all"
+        self.player = scenes.Player(self.cache, seed, garbled=self._tolerant)
         self.chance = random.Random(seed)
         self.report = Report()
         self._notes = folder / "step"
@@ -211,12 +215,16 @@ class Kills:
         while not job.caught_up(self.cache):  # however much was written: as long as it goes on
             self._await_a_batch(job)
         self._children += job.children()
-        wanted = expected(self.config, self.cache.partitions)
+        letters: list[tuple[int, int]] | None = [] if self._tolerant else None
+        wanted = expected(self.config, self.cache.partitions, letters=letters)
         told, rows = job.told(), [t for ts in wanted.values() for t in ts]
         self.report.records, self.report.differences = told["records"], len(rows)
         self.report.resets = sum(told["resets"].values())
         for cause, name in (("change", "changes"), ("reset", "resets_rows")):
             assert told[name] == {op: sum(t.cause == cause and t.op == op for t in rows) for op in "cud"}, name
+        if letters is not None:
+            assert (told["dead_letters"], places(self.config)) == (len(letters), sorted(letters)), "dead letters differ"
+            self.report.letters = len(letters)
         assert in_topic(self.config, self.cache.partitions) == wanted, "the diff topic differs"
         parquet = in_parquet(Path(self.config["diff.parquet.path"]))
         assert by_key(parquet) == by_key(wanted), "the parquet sink differs"
@@ -271,10 +279,13 @@ def by_key(told: dict[int, list[Told]]) -> dict[tuple[int, bytes], list[Told]]:
     return found
 
 
-def configured(broker: Broker, prefix: str, folder: Path, database: Database) -> Config:
-    """Every sink."""
+def configured(broker: Broker, prefix: str, folder: Path, database: Database, garbled: bool = False) -> Config:
+    """Every sink, and with `garbled` a dead-letter topic."""
     paths = {"diff_sinks": "kafka,parquet,jdbc", "diff_parquet_path": str(folder / "pq")}
     more = {**paths, **database.fields, "diff_max_offsets_per_trigger": 300}
+    if garbled:
+        more |= {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": f"{prefix}.letters"}
+        more["errors_deadletterqueue_topic_replication_factor"] = 1
     return config_of(broker.bootstrap, prefix, str(folder / "cp"), **more)
 
 
@@ -283,6 +294,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--garbled", action="store_true", help="some changes cannot be read")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     log.setLevel(logging.INFO)
@@ -293,7 +305,8 @@ def main() -> int:
         database: Database = Sqlite(folder / "table.db")
         if options.database == "postgres":
             database = OnPostgres(stack.enter_context(running_postgres()))
-        run = Kills(configured(broker, "kills", folder, database), database, broker, folder, options.seed)
+        config = configured(broker, "kills", folder, database, options.garbled)
+        run = Kills(config, database, broker, folder, options.seed)
         try:
             run.play(options.kills)
         except AssertionError as error:

@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from deelog_schemas.config import Config
+from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change, SegmentReader, difference
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
@@ -88,11 +89,13 @@ def expected(
     partitions: int,
     start: Mapping[int, int] | None = None,
     records: Sequence[Record] | None = None,
+    letters: list[tuple[int, int]] | None = None,
 ) -> dict[int, list[Told]]:
     """What a reader that was there from the first record on tells, by segment, in order.
 
     One that begins without state at the offsets `start` tells first what each segment has come to there; of one in an
-    open reset nothing, until that ends. `records` are those of a topic that holds fewer by now.
+    open reset nothing, until that ends. `records` are those of a topic that holds fewer by now. `letters` gets
+    partition and offset of each change that cannot be read, which without it is an error.
     """
     codec = codec_of(connected(config))
     start = start or {}
@@ -122,7 +125,14 @@ def expected(
     for record in records:
         if record.offset >= start.get(record.partition, 0):
             number = record.header.segment
-            tell(number, readers[number].apply(record, entry), record)
+            reader = readers[number]
+            try:
+                tell(number, reader.apply(record, entry), record)
+            except RecordError:
+                if letters is None or reader.open is not None:
+                    raise
+                reader.mark = record.header.position  # the key keeps its last good value
+                letters.append((record.partition, record.offset))
     return dict(told)
 
 
@@ -167,6 +177,32 @@ def in_parquet(path: Path) -> dict[int, list[Told]]:
             Told(row["segment"], row["op"], key, before, _entry(row["after"]), position, row["cause"])
         )
     return dict(told)
+
+
+def dead_letters(config: Config) -> list[Any]:
+    """What stands on the dead-letter topic, which has one partition."""
+    topic, servers = config["errors.deadletterqueue.topic.name"], ",".join(config["bootstrap.servers"])
+    settled_ends(servers, topic, 1)
+    settings = {"bootstrap.servers": servers, "group.id": "l", "enable.partition.eof": True}
+    client = Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
+    client.assign([TopicPartition(topic, 0, 0)])
+    found: list[Any] = []
+    try:
+        while True:
+            message: Any = client.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                return found
+            found.append(message)
+    finally:
+        client.close()
+
+
+def places(config: Config) -> list[tuple[int, int]]:
+    """Partition and offset of each letter, as its headers say, in order."""
+    told = [dict(message.headers()) for message in dead_letters(config)]
+    return sorted((int(h["__connect.errors.partition"]), int(h["__connect.errors.offset"])) for h in told)
 
 
 class Stored(NamedTuple):

@@ -10,6 +10,8 @@ from deelog_schemas.header import Kind
 from deelog_schemas.operation import Operation, Reason
 from tests.support.changes import Cache
 
+_TURNS = ("put", "delete", "lose", "repeat", "claim", "reset", "garble")
+
 
 class Carried(Protocol):
     """The fixture `carried_by_driver`."""
@@ -91,11 +93,11 @@ def close(cache: Cache) -> None:
 
 class Player:
     """Random turns; the same seed gives the same records. Without `repeats` no record says again what an older one
-    said: compaction would keep it instead of what is newer."""
+    said: compaction would keep it instead of what is newer. With `garbled` some changes cannot be read."""
 
-    def __init__(self, cache: Cache, seed: int, repeats: bool = True) -> None:
+    def __init__(self, cache: Cache, seed: int, repeats: bool = True, garbled: bool = False) -> None:
         self.cache, self.random = cache, random.Random(seed)
-        self._weights = (50, 12, 6, 8 if repeats else 0, 3, 16)
+        self._weights = (50, 12, 6, 8 if repeats else 0, 3, 16, 8 if garbled else 0)
         self.rows: dict[int, list[bytes]] = {}
         self.past: list[tuple[int, Operation]] = []
 
@@ -119,7 +121,7 @@ class Player:
         segment = pick.randrange(cache.segments - 1)
         live = cache.live[segment]
         key = cache.key(segment, pick.randrange(5))
-        match pick.choices(("put", "delete", "lose", "repeat", "claim", "reset"), self._weights)[0]:
+        match pick.choices(_TURNS, self._weights)[0]:
             case "put":
                 cache.put(key, b"v%d" % pick.randrange(10**6), again=pick.choice((1, 1, 1, 2)))
                 self._remember(segment, key, (live.epoch, live.sequence))
@@ -133,6 +135,8 @@ class Player:
                 cache.claim(segment)
             case "reset":
                 self._reset(segment)
+            case "garble" if segment not in self.rows:  # inside a reset it would stop the job
+                cache.garble(key, again=pick.choice((1, 1, 2)))
 
     def _reset(self, segment: int) -> None:
         if segment not in self.rows or self.random.random() < 0.1:

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, node_number, pack
 from deelog_schemas.operation import Operation, Reason
-from tests.spark.reference import held, in_parquet, in_topic, unordered
+from tests.spark.reference import dead_letters, held, in_parquet, in_topic, places, unordered
 from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import Killed, configured, die, foreign, run, signals_of, table
 from tests.spark.test_diff_loss import cut
 from tests.spark.test_status import asked
-from tests.support.changes import MEMBER, Cache, settled_ends
+from tests.support.changes import MEMBER, Cache
 from tests.support.kafka import Broker
 
 if TYPE_CHECKING:
@@ -60,32 +59,6 @@ def envelope(cache: Cache, segment: int, number: int) -> bytes:
     """A good envelope."""
     operation = Operation(1, 1, Reason.PUT, cache.key(segment, number), b"unseen", None, 0, False)
     return cache.codec.change(operation, Stamp(segment, "n1", 5))
-
-
-def letters(config: Config) -> list[Any]:
-    """What stands on the dead-letter topic."""
-    topic, servers = config["errors.deadletterqueue.topic.name"], ",".join(config["bootstrap.servers"])
-    settled_ends(servers, topic, 1)
-    settings = {"bootstrap.servers": servers, "group.id": "l", "enable.partition.eof": True}
-    client = Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
-    client.assign([TopicPartition(topic, 0, 0)])
-    found: list[Any] = []
-    try:
-        while True:
-            message: Any = client.poll(30)
-            assert message is not None
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                return found
-            found.append(message)
-    finally:
-        client.close()
-
-
-def places(config: Config) -> list[tuple[int, int]]:
-    """Partition and offset of each letter, as its headers say, in order."""
-    told = [dict(message.headers()) for message in letters(config)]
-    return sorted((int(h["__connect.errors.partition"]), int(h["__connect.errors.offset"])) for h in told)
 
 
 def values(config: Config, segment: int) -> list[tuple[str, bytes | None]]:
@@ -135,7 +108,7 @@ def test_letters(
     assert told["dead_letters"] == len(wanted)
     assert f"{config.topics.changes}[0]@{offsets[0]}: the record value is not JSON" in caplog.text
     assert f"6 records cannot be decoded and were put on {prefix}.dlq" in caplog.text
-    found = letters(config)
+    found = dead_letters(config)
     assert [(m.key(), m.value()) for m in found] == [(k, v) for k, v, _ in wanted]
     node = node_number(MEMBER)
     for number, (message, offset, (_, value, stage)) in enumerate(zip(found, offsets, wanted, strict=True)):
@@ -158,7 +131,7 @@ def test_letters(
     assert "6 dead letters" in asked(config, tmp_path).output
     cache.put(cache.key(0, 0), b"good again")
     assert run(config, spark)["dead_letters"] == len(wanted)
-    assert len(letters(config)) == len(wanted)
+    assert len(dead_letters(config)) == len(wanted)
 
 
 def test_without_headers_and_with_every_one_logged(
@@ -171,7 +144,7 @@ def test_without_headers_and_with_every_one_logged(
     offsets = [broken(cache, 0, number) for number in range(3)]
     with caplog.at_level(logging.WARNING, "deelog.diff"):
         run(config, spark)
-    assert [[name for name, _ in m.headers()] for m in letters(config)] == [[HEADER_NAME, "trace"]] * 3
+    assert [[name for name, _ in m.headers()] for m in dead_letters(config)] == [[HEADER_NAME, "trace"]] * 3
     assert [f"[0]@{offset}: the record value is not JSON" in caplog.text for offset in offsets] == [True] * 3
 
 
@@ -227,7 +200,7 @@ def test_inside_a_reset_it_stops(
     for which in (config, config, again):
         with pytest.raises(RecordError, match=rf"\[0\]@{offset}: the record value is not JSON"):
             run(which, spark)
-    assert letters(config) == []
+    assert dead_letters(config) == []
 
 
 @SIZES
@@ -251,7 +224,7 @@ def test_what_is_not_ours_stops_whatever_the_tolerance(
                 foreign(cache, what)
         with pytest.raises(RecordError, match=r"\[0\]@0: "):
             run(config, spark)
-        assert letters(config) == [], what
+        assert dead_letters(config) == [], what
 
 
 def test_a_walk_that_was_cut_short_is_no_plan(
@@ -280,7 +253,7 @@ def test_a_walk_that_was_cut_short_is_no_plan(
     assert [path.name for path in plans.glob("[0-9]*.json") if int(path.stem) > 0] == []
     lenient = tolerant(kafka, prefix, tmp_path)
     run(lenient, spark)
-    assert len(letters(lenient)) == 1
+    assert len(dead_letters(lenient)) == 1
     assert values(lenient, 5)[-1] == ("d", None)
     told = {key: stored.value for key, stored in held(in_topic(lenient, 2)).items()}
     assert told == {key: entry.value for key, entry in cache.entries().items()}

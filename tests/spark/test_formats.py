@@ -22,9 +22,9 @@ from deelog_spark import DiffJob, changes, frames, latest, real_time
 from deelog_spark.cli import diff
 from deelog_spark.errors import DiffError
 from tests.spark import scenes
-from tests.spark.reference import in_topic, read
+from tests.spark.reference import dead_letters, in_topic, read
 from tests.spark.scenes import Carried
-from tests.spark.test_dead_letters import change, envelope, letters, tolerant
+from tests.spark.test_dead_letters import change, envelope, tolerant
 from tests.spark.test_diff_job import check, configured, run
 from tests.spark.test_reading import entries
 from tests.support.changes import Cache, config_of
@@ -148,7 +148,7 @@ def test_letters_in_avro(
     told = run(config, spark)
     assert told["dead_letters"] == len(wanted)
     assert [t.after and t.after.value for t in in_topic(config, 2)[0]] == [b"good", b"behind"]
-    found = letters(config)
+    found = dead_letters(config)
     assert [(m.key(), m.value()) for m in found] == [(k, v) for k, v, _, _ in wanted]
     for message, offset, (_, _, stage, reason) in zip(found, offsets, wanted, strict=True):
         headers = dict(message.headers())

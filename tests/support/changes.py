@@ -146,6 +146,15 @@ class Cache:
             if operation.value is None and tombstone:
                 self.produce(segment, Kind.TOMBSTONE, position, raw, None)
 
+    def garble(self, key: bytes, again: int = 1) -> None:
+        """Writes a change whose value nobody can read; what the cache holds stays."""
+        segment = segment_of(key, self.segments)
+        live = self.live[segment]
+        live.sequence += 1
+        with self.batch():
+            for _ in range(again):
+                self.produce(segment, Kind.CHANGE, (live.epoch, live.sequence), self.codec.key(key), b"{garbled")
+
     def claim(self, segment: int, epochs: int = 1) -> None:
         """A new owner: claim and active of a new epoch."""
         live = self.live[segment]
