@@ -10,6 +10,7 @@ segments lie, one behind the other.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import zlib
@@ -83,18 +84,18 @@ class Shelf:
         drawers = [drawer(name) for name in found]
         counts = np.bincount(numbers, minlength=len(found)).tolist()
         in_order = sorted(range(len(found)), key=drawers.__getitem__)
-        ranks = np.empty(len(found), np.int64)
-        ranks[in_order] = np.arange(len(found))
+        ranks = np.argsort(in_order)
         rows = pa.concat_batches(self._held).take(pa.array(np.argsort(ranks[numbers], kind="stable")))
-        begin = end = 0
-        for place, number in enumerate(in_order):
-            self._slices.setdefault(found[number], []).append((self._written, end - begin, counts[number]))
-            end += counts[number]
-            if place + 1 == len(in_order) or drawers[in_order[place + 1]] != drawers[number]:
-                self._writer.write_batch(rows.slice(begin, end - begin))
-                self._batches[drawers[number]].append(self._written)
-                self._written += 1
-                begin = end
+        begin = 0
+        for where, some in itertools.groupby(in_order, key=drawers.__getitem__):
+            size = 0
+            for number in some:
+                self._slices.setdefault(found[number], []).append((self._written, size, counts[number]))
+                size += counts[number]
+            self._writer.write_batch(rows.slice(begin, size))
+            self._batches[where].append(self._written)
+            self._written += 1
+            begin += size
         self._names.clear()
         self._held.clear()
         self._size = 0
@@ -102,4 +103,4 @@ class Shelf:
 
 def drawer(name: bytes | None) -> int:
     """Where a name lies: those of one drawer are taken one after the other, or it is opened again for each."""
-    return -1 % DRAWERS if name is None else zlib.crc32(name) % DRAWERS
+    return zlib.crc32(name or b"") % DRAWERS
