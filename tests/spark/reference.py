@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,19 +54,24 @@ class Follower:
         self.records: list[Record] = []
         """What was read up to now, by partition and offset."""
 
-    def read(self) -> list[Record]:
-        """Goes on to where the topic ends now; all records."""
+    def messages(self) -> Iterator[Any]:
+        """Goes on to where the topic ends now; what comes on the way, as the client has it."""
         ends = settled_ends(self._servers, self._topic, self._partitions)
         while any(self._reached[p] < end for p, end in ends.items()):
             message: Any = self._client.poll(30)
             assert message is not None, f"{self._topic} gives nothing"
             error = message.error()
             if error is None:
-                place = (message.topic(), message.partition(), message.offset())
-                self.records.append(decode(*place, message.key(), message.value(), message.headers()))
+                yield message
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 self._reached[message.partition()] = message.offset()
+
+    def read(self) -> list[Record]:
+        """Goes on to where the topic ends now; all records."""
+        for message in self.messages():
+            place = (message.topic(), message.partition(), message.offset())
+            self.records.append(decode(*place, message.key(), message.value(), message.headers()))
         self.records.sort(key=lambda r: (r.partition, r.offset))
         return self.records
 
@@ -181,22 +186,11 @@ def in_parquet(path: Path) -> dict[int, list[Told]]:
 
 def dead_letters(config: Config) -> list[Any]:
     """What stands on the dead-letter topic, which has one partition."""
-    topic, servers = config["errors.deadletterqueue.topic.name"], ",".join(config["bootstrap.servers"])
-    settled_ends(servers, topic, 1)
-    settings = {"bootstrap.servers": servers, "group.id": "l", "enable.partition.eof": True}
-    client = Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
-    client.assign([TopicPartition(topic, 0, 0)])
-    found: list[Any] = []
+    follower = Follower(config, config["errors.deadletterqueue.topic.name"], 1)
     try:
-        while True:
-            message: Any = client.poll(30)
-            assert message is not None
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                return found
-            found.append(message)
+        return list(follower.messages())
     finally:
-        client.close()
+        follower.close()
 
 
 def places(config: Config) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -64,7 +64,7 @@ def asked(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def change(cache: Cache) -> None:
+def changed(cache: Cache) -> None:
     """A delete, two updates of a key, a create, and a reset that finds something lost."""
     cache.put(cache.key(7, 0), None)
     cache.put(cache.key(0, 0), b"first")
@@ -76,9 +76,22 @@ def change(cache: Cache) -> None:
 
 def entries(rows: DataFrame) -> dict[bytes, Entry]:
     """The rows of a kept table as a cache holds them."""
-    found = rows.collect()
-    assert len({row.key for row in found}) == len(found), "a key twice"
-    return {row.key.encode(): Entry(row.key.encode(), row.value.encode(), row.expires_at) for row in found}
+    return stored([(row.key, row.value, row.expires_at) for row in rows.collect()])
+
+
+def stored(rows: list[Any]) -> dict[bytes, Entry]:
+    """The same, of key, value and expires_at of each row."""
+    assert len({key for key, *_ in rows}) == len(rows), "a key twice"
+    return {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
+
+
+def keeps_equal(cache: Cache, config: Config, spark: SparkSession, keep: Callable[[], str]) -> None:
+    """`keep` brings the table level with the diff topic and prints its rows: at first, and after changes."""
+    for later in (False, True):
+        if later:
+            changed(cache)
+        run(config, spark)
+        assert stored(json.loads(keep().splitlines()[-1])) == cache.entries()
 
 
 def test_count_changes(config: Config, tmp_path: Path, spark: SparkSession, example: Example) -> None:
@@ -176,15 +189,8 @@ def test_keep_delta(config: Config, tmp_path: Path, spark: SparkSession, spark_j
     )
     file = written(config, tmp_path)
     command = [sys.executable, "-c", DELTA, str(EXAMPLES / "keep_delta.py")]
-    for number in range(2):
-        run(config, spark)
-        arguments = [str(file), str(tmp_path / "table"), str(tmp_path / "keep"), *settings]
-        rows = json.loads(asked([*command, *arguments], tmp_path).splitlines()[-1])
-        assert len({key for key, *_ in rows}) == len(rows), "a key twice"
-        held = {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
-        assert held == cache.entries()
-        if number == 0:
-            change(cache)
+    arguments = [str(file), str(tmp_path / "table"), str(tmp_path / "keep"), *settings]
+    keeps_equal(cache, config, spark, lambda: asked([*command, *arguments], tmp_path))
 
 
 KEPT = """
@@ -214,17 +220,13 @@ def test_auto_cdc(config: Config, tmp_path: Path, spark: SparkSession, spark_jar
     catalog = "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
     paths = ",".join([spark_jars, *map(str, jars.fetch("spark-tables"))])
     with connect_server(tmp_path, paths, spark_sql_catalog_lake=catalog) as address:
-        for number in range(2):
-            run(config, spark)
-            asked(
-                [str(HOME / "bin" / "spark-pipelines"), "run", "--spec", "auto_cdc.yml", "--remote", address], tmp_path
-            )
-            rows = json.loads(asked([sys.executable, "-c", KEPT, address, table], tmp_path).splitlines()[-1])
-            assert len({key for key, *_ in rows}) == len(rows), "a key twice"
-            held = {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
-            assert held == cache.entries()
-            if number == 0:
-                change(cache)
+        pipeline = [str(HOME / "bin" / "spark-pipelines"), "run", "--spec", "auto_cdc.yml", "--remote", address]
+
+        def keep() -> str:
+            asked(pipeline, tmp_path)
+            return asked([sys.executable, "-c", KEPT, address, table], tmp_path)
+
+        keeps_equal(cache, config, spark, keep)
 
 
 def test_invalidate(
