@@ -250,7 +250,10 @@ def test_sigterm_gives_the_segments_away_without_a_reset(grid: Grid) -> None:
     assert_nothing_lost(client, writer)
     client.close()
     assert_copies_equal(grid)
-    assert all(set(n.stats()["resets"]) == {"initial"} and n.stats()["fenced"] == 0 for n in grid.live())
+    # Where a segment went on to a third node at once, that one fences the leaver: its claim stands until somebody does.
+    # Of those that stay nobody is fenced.
+    told = [(set(n.stats()["resets"]), n.stats()["zombie_commits_refused"]) for n in grid.live()]
+    assert told == [({"initial"}, 0)] * 2
 
 
 def test_all_nodes_stop_at_once(grid: Grid) -> None:
