@@ -42,7 +42,7 @@ def told(kafka: Broker, prefix: str) -> Topic:
     return read(kafka.bootstrap, f"{prefix}.sessions")
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"

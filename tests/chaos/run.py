@@ -48,7 +48,7 @@ STOCK: Final = 2
 LEAD_SECONDS: Final = 2.0
 _TICK_SECONDS = 0.2
 _MOST_DIFF_RESTARTS = 50
-_COPIES_SECONDS = 30.0
+_COPIES_SECONDS = 90.0
 _LONGEST: Final = 8
 _MARGIN_MS: Final = 8000
 """For how long after everything is whole again a reset may still begin that a fault called for."""

@@ -80,7 +80,7 @@ class Cache:
         operation = self.core.append(segment, reason, key, value, None, time.time_ns() // 1000, existed)
         self.core.acked(segment, operation.sequence)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Waits for a condition; raises the connector's failure, or `TimeoutError`."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -91,7 +91,7 @@ class Cache:
                 raise TimeoutError(f"phases {phases}, unwritten {self.core.unwritten()}")
             await asyncio.sleep(0.005)
 
-    async def drained(self, seconds: float = 30.0) -> None:
+    async def drained(self, seconds: float = 60.0) -> None:
         """Everything acknowledged is read back from Kafka."""
         await self.until(lambda: self.core.unwritten() == 0, seconds)
 
@@ -107,7 +107,7 @@ async def cache(config: Config, incarnation: int = 1, release: bool = False) -> 
         await found.connector.stop(release=release)
 
 
-def run(work: Coroutine[Any, Any, None], seconds: float = 120.0) -> None:
+def run(work: Coroutine[Any, Any, None], seconds: float = 240.0) -> None:
     """One test's coroutine, bounded."""
 
     async def bounded() -> None:

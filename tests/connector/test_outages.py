@@ -104,7 +104,7 @@ def test_an_op_log_that_is_full(own_kafka: Broker, prefix: str, policy: str) -> 
     run(work())
 
 
-@pytest.mark.timeout(AWAY_SECONDS + 180)
+@pytest.mark.timeout(AWAY_SECONDS + 300)
 @pytest.mark.parametrize("policy", ["block", "coalesce", "reset"])
 def test_writes_go_on_while_kafka_is_away_and_the_policy_decides_beyond_the_limit(
     own_kafka: Broker, prefix: str, policy: str
@@ -128,7 +128,8 @@ def test_writes_go_on_while_kafka_is_away_and_the_policy_decides_beyond_the_limi
                 assert found.core.budget.operations <= LIMIT
                 await asyncio.sleep(0.002)
             assert free >= LIMIT - 10
-            assert longest < 0.1, "a write waited although there was room"
+            # A wait for Kafka lasts as long as Kafka is away; a busy machine alone has taken 0.1 s.
+            assert longest < AWAY_SECONDS / 10, "a write waited although there was room"
             assert writes > free + 5, "the client stood still once the op log was full"
             assert found.connector.stats.overflow[policy] > 0
             unwritten = found.core.unwritten()

@@ -87,6 +87,6 @@ def assert_copies_equal(grid: Grid) -> None:
         return not seen
 
     try:
-        eventually(equal, 20, "equal copies")
+        eventually(equal, 60, "equal copies")
     except AssertionError:
         raise AssertionError(seen[:3], [n.stats()["grid"] for n in grid.live()]) from None

@@ -25,7 +25,7 @@ _LINE = re.compile(r"deelog node (\S+) serves (\S+):(\d+) peers (\S+)")
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], seconds: float = 60.0, what: str = "") -> T:
     """Polls until the condition holds; fails with its last value after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -159,11 +159,11 @@ class Grid:
             node.wait()
         self.complete(count)
         # The first state of each segment is in Kafka: an owner that dies now leaves no reset half done.
-        eventually(lambda: all(node.stats()["unwritten"] == 0 for node in self.live()), 30, "everything written")
+        eventually(lambda: all(node.stats()["unwritten"] == 0 for node in self.live()), 90, "everything written")
 
     def complete(self, count: int) -> None:
         """Waits until `count` nodes share the segments and all copies are in sync."""
-        eventually(lambda: self._is_complete(count), 30, f"{count} nodes with all copies")
+        eventually(lambda: self._is_complete(count), 90, f"{count} nodes with all copies")
 
     def _is_complete(self, count: int) -> bool:
         stats = [node.stats()["grid"] for node in self.live()]

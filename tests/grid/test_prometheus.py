@@ -88,7 +88,7 @@ def watched(grid: Grid, ports: list[int]) -> Grid:
 
 
 def written(grid: Grid) -> None:
-    eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 30, "everything written")
+    eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 60, "everything written")
 
 
 @pytest.fixture
@@ -153,15 +153,15 @@ def a_lost_node_shows(grid: Grid, prometheus: Prometheus) -> None:
 
 
 def finds(prometheus: Prometheus, expression: str) -> None:
-    eventually(lambda: prometheus.query(expression), 30, expression)
+    eventually(lambda: prometheus.query(expression), 60, expression)
 
 
 def becomes(prometheus: Prometheus, expression: str, value: float) -> None:
-    eventually(lambda: prometheus.value(expression) == value, 30, f"{expression} == {value}")
+    eventually(lambda: prometheus.value(expression) == value, 60, f"{expression} == {value}")
 
 
 def becomes_pending(prometheus: Prometheus, alert: str) -> None:
-    eventually(lambda: prometheus.alerts()[alert] == "pending", 30, alert)
+    eventually(lambda: prometheus.alerts()[alert] == "pending", 60, alert)
 
 
 def test_each_alert_fires(tmp_path: Path) -> None:

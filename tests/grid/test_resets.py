@@ -118,7 +118,7 @@ def test_every_segment_is_sent_again_once_in_the_interval(grid: Grid, kafka: Bro
         content, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
         return readers if content == held else {}
 
-    readers = eventually(told, 30, "everything written")  # one segment or another is always being sent again
+    readers = eventually(told, 60, "everything written")  # one segment or another is always being sent again
     counts = [reader.resets.count("interval") for reader in readers.values()]
     assert max(counts) - min(counts) <= 1, "each has its turn before another has two"
     assert all(set(reader.resets) == {"initial", "interval"} for reader in readers.values())

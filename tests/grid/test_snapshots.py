@@ -160,9 +160,9 @@ def test_a_pause_stands_for_a_node_that_joins_later(grid: Grid) -> None:
     joined.wait()
     grid.nodes["n1"].kill()
     # No segment changes hands in order while nobody may write its release.
-    eventually(lambda: joined.stats()["grid"]["in_sync"] == SEGMENTS, 30, "n3 has a copy of everything")
+    eventually(lambda: joined.stats()["grid"]["in_sync"] == SEGMENTS, 60, "n3 has a copy of everything")
     grid.nodes["n2"].kill()
-    eventually(lambda: joined.stats()["grid"]["segments"].get("primary", 0) == SEGMENTS, 30, "n3 is primary")
+    eventually(lambda: joined.stats()["grid"]["segments"].get("primary", 0) == SEGMENTS, 60, "n3 is primary")
     topic = f"{grid.config['topic.prefix']}.c"
     before = len(read_topic(grid.config["bootstrap.servers"], topic))
     client.close()

@@ -13,7 +13,7 @@ from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import ON_CHANGES, Record, decode
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:

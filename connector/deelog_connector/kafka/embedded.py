@@ -37,7 +37,7 @@ from deelog_connector.kafka.running import STOP_SECONDS, Running, claim
 
 __all__ = ["HOST", "EmbeddedKafka", "free_port"]
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 _FORMAT_SECONDS = 60.0
 _PORT_ATTEMPTS = 3
 _LOG_TAIL_LINES = 15
