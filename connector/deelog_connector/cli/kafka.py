@@ -59,7 +59,8 @@ def start(port: int, data_dir: Path | None, heap: str, foreground: bool) -> None
         named = f" --data-dir {data_dir}" if data_dir else ""
         _announce(broker.bootstrap, f"process {broker.pid}, log {broker.log}; end it with `deelog kafka stop{named}`")
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):  # what a shell starts with & ignores SIGINT otherwise
+        signal.signal(number, signal.default_int_handler)
     try:
         with broker:
             _announce(broker.bootstrap, f"process {broker.pid}, log {broker.log}; end it with Ctrl-C")
