@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
+from deelog_schemas.patterns import PatternError, compiled
 
 MAX_BYTES: Final = 65_536
 MAX_ID: Final = 255
@@ -212,8 +213,8 @@ class _Fields:
             problem = f"may take long: repeat no group, refer back to none, and use at most {_MAX_REPEATS} of * + {{"
         else:
             try:
-                return re.compile(text)
-            except (re.error, OverflowError, RecursionError) as error:
+                return compiled(text)
+            except PatternError as error:
                 problem = f"is no regular expression: {error}"
         raise RecordError(f"{self._what}: `data-collections` has {str(text)[:80]!r}, which {problem}")
 

@@ -400,6 +400,8 @@ def test_scan_gives_each_key_that_stays_whatever_happens_meanwhile(client: Clien
         (b"a.c", b"a.c", b"abc"),
         (b"[", b"[", b"x"),
         (b"a[b-d]", b"ac", b"ae"),
+        (b"a[x&&y]", b"a&", b"a["),
+        (b"a[[b]", b"a[", b"ac"),
     ],
 )
 def test_patterns(pattern: bytes, yes: bytes, no: bytes) -> None:

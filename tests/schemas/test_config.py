@@ -187,6 +187,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("topic.creation.default.cleanup.policy", ",", "must not be empty"),
     ("cache.include.list", "a,(", "regular expressions"),
     ("cache.include.list", "a{99999999999}", "regular expressions"),
+    ("cache.include.list", "[a[bc]]", "within [ ] at position 0 has a meaning in other engines"),
     ("cache.include.list", ["a", 1], "must be text"),
     ("topic.prefix", "a b", "matches"),
     ("topic.prefix", "", "must not be empty"),

@@ -73,6 +73,7 @@ BAD: dict[str, tuple[bytes | None, str]] = {
     "too many": (raw("stop-snapshot", {"data-collections": ["c"] * 101}), "has 101 entries"),
     "one that is a number": (raw("pause-writing", {"data-collections": [1]}), "is no text of at most 200"),
     "no regular expression": (raw("pause-writing", {"data-collections": ["["]}), "is no regular expression"),
+    "one of Java's": (raw("pause-writing", {"data-collections": ["[a-z&&[^b]]"]}), "put a backslash before"),
     "one that never ends": (raw("pause-writing", {"data-collections": ["(a+)+$"]}), "may take long"),
     "one that takes long": (raw("pause-writing", {"data-collections": [".*.*.*.*x"]}), "may take long"),
     "a back reference": (raw("pause-writing", {"data-collections": [r"(a)\1"]}), "may take long"),

@@ -9,12 +9,12 @@ need the envelope: let it run behind the topic; a `condition` in a language of i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from deelog_connector.transforms.record import Predicate, Record, Row, Transform, option
 from deelog_schemas.config.field import Type
+from deelog_schemas.patterns import PatternError, compiled
 
 Object = dict[str, Any]
 
@@ -134,7 +134,7 @@ class OperationIs(Predicate):
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
     try:
-        compiled = re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
+        expression = compiled(pattern)
+    except PatternError as error:
         raise ValueError(f"pattern must be a regular expression: {error}") from None
-    return lambda text: compiled.fullmatch(text) is not None
+    return lambda text: expression.fullmatch(text) is not None

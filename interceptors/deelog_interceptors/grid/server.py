@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from typing import Final
 
 import orjson
@@ -233,7 +234,9 @@ def glob(pattern: bytes) -> re.Pattern[bytes]:
             parts.append(re.escape(char))
         at += 1
     try:
-        return re.compile(b"".join(parts), re.DOTALL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of `[a&&b]`, which has no second meaning in Redis
+            return re.compile(b"".join(parts), re.DOTALL)
     except re.error:
         return re.compile(re.escape(pattern))
 

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from deelog_schemas.config.secrets import Secret
+from deelog_schemas.patterns import PatternError, compiled
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -200,8 +201,8 @@ def words(text: str) -> frozenset[str]:
 
 def _compiled(entry: str) -> re.Pattern[str]:
     try:
-        return re.compile(entry)
-    except (re.error, OverflowError, RecursionError) as error:
+        return compiled(entry)
+    except PatternError as error:
         raise Refused(f"must be regular expressions, and {entry[:80]!r} is none: {error}") from None
 
 
