@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from deelog_connector.kafka import jars
-from deelog_connector.kafka.embedded import HOST, EmbeddedKafka, free_port
+from deelog_connector.kafka.embedded import HOST, EmbeddedKafka
 from deelog_connector.kafka.prerequisites import find_java
+from deelog_connector.kafka.probe import free_ports
 from deelog_interceptors.demo.cluster import DUMP_SECONDS, Cluster, Held, Monitor, is_stopped
 from deelog_interceptors.demo.drain import drain
 from deelog_interceptors.demo.processes import until
@@ -114,7 +115,7 @@ def _directory(plan: Plan, stack: ExitStack) -> Path:
 
 def _kafka(directory: Path, gated: int) -> EmbeddedKafka:
     """A broker with a second listener, for the nodes, behind a gate."""
-    port, controller = free_port(), free_port()
+    port, controller = free_ports(2)
     listeners = f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller},NODES://{INSIDE}:{gated}"
     return EmbeddedKafka(
         directory / "kafka",
@@ -133,7 +134,7 @@ def _set_up(plan: Plan, show: Show, stack: ExitStack, directory: Path, disk: Dis
     jars.fetch("kafka")
     spark_jars = jars.fetch("spark-kafka")
     names = [f"n{number + 1}" for number in range(plan.nodes)]
-    ports = {name: free_port() for name in (*names, KAFKA)}
+    ports = dict(zip((*names, KAFKA), free_ports(len(names) + 1), strict=True))
     kafka = _kafka(directory, ports[KAFKA])
     stack.callback(kafka.kill)
     kafka.start()

@@ -18,7 +18,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from deelog_connector.kafka.probe import HOST, free_port
+from deelog_connector.kafka.probe import HOST, free_ports
 from deelog_schemas.operation import Entry
 
 NODES = ("node1", "node2", "node3")
@@ -38,10 +38,8 @@ class Stack:
     def __init__(self) -> None:
         self._project = f"deelog-test-{os.getpid()}"
         self._compose = _compose_command()
-        taken: set[int] = set()
-        while len(taken) < len(NODES) + len(_OTHERS):
-            taken.add(free_port())
-        self.ports = dict(zip((*NODES, *_OTHERS), taken, strict=True))
+        names = (*NODES, *_OTHERS)
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.bootstrap = f"{HOST}:{self.ports['kafka']}"
         ports = {f"DEELOG_{name.upper()}_PORT": str(port) for name, port in self.ports.items()}
         self._environment = os.environ | ports

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.kafka.probe import HOST, free_port
+from deelog_connector.kafka.probe import HOST, free_ports
 from tests.grid.cluster import Grid, eventually
 from tests.support.prometheus import Prometheus, program, running_prometheus
 
@@ -65,7 +65,7 @@ def filled(expression: str, prefix: str) -> str:
 
 @pytest.fixture
 def ports() -> list[int]:
-    return [free_port(), free_port()]
+    return free_ports(2)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from deelog_connector.kafka.probe import free_port
+from deelog_connector.kafka.probe import free_ports
 from deelog_schemas.keys import segment_of
 from tests.grid.clients import SEGMENTS, Writer, assert_copies_equal, assert_nothing_lost
 from tests.grid.cluster import Grid, GridNode, eventually
@@ -68,7 +68,7 @@ def mine(node: GridNode, writers: list[Writer]) -> dict[bytes, int]:
 
 
 def test_pause_stop_and_restart_lose_nothing_and_reset_nothing(grid: Grid, kafka: Broker) -> None:
-    api, other = start_with_rest(grid, [free_port(), free_port()])
+    api, other = start_with_rest(grid, free_ports(2))
     node = grid.nodes["n1"]
     with written_to(grid) as writers:
         assert api.do("PUT", f"{ME}/pause").status == 202
@@ -112,7 +112,7 @@ def test_pause_stop_and_restart_lose_nothing_and_reset_nothing(grid: Grid, kafka
 
 
 def test_offsets_configuration_and_delete(grid: Grid, kafka: Broker) -> None:
-    api, other = start_with_rest(grid, [free_port(), free_port()])
+    api, other = start_with_rest(grid, free_ports(2))
     node = grid.nodes["n1"]
     with written_to(grid) as writers:
         offsets = api.get(f"{ME}/offsets")["offsets"]
@@ -191,7 +191,7 @@ def _configures(api: Api, node: GridNode) -> None:
 
 def test_a_stopped_node_that_dies_loses_nothing(grid: Grid, kafka: Broker) -> None:
     """What it captured while stopped is in its backup's op log."""
-    api, _ = start_with_rest(grid, [free_port(), free_port()])
+    api, _ = start_with_rest(grid, free_ports(2))
     with written_to(grid) as writers:
         api.do("PUT", f"{ME}/stop")
         go_on(writers)
@@ -202,7 +202,7 @@ def test_a_stopped_node_that_dies_loses_nothing(grid: Grid, kafka: Broker) -> No
 
 
 def test_a_paused_node_that_ends_in_order_writes_first(grid: Grid, kafka: Broker) -> None:
-    (api,) = start_with_rest(grid, [free_port()], cache_backups="0")
+    (api,) = start_with_rest(grid, free_ports(1), cache_backups="0")
     with written_to(grid) as writers:
         api.do("DELETE", ME)
         go_on(writers)
@@ -219,7 +219,7 @@ def test_a_paused_node_that_ends_in_order_writes_first(grid: Grid, kafka: Broker
 
 def test_a_node_that_joins_while_another_is_paused_holds_up_no_write(grid: Grid, kafka: Broker) -> None:
     """A paused connector writes no release: what moves waits, and takes writes meanwhile."""
-    (api,) = start_with_rest(grid, [free_port()])
+    (api,) = start_with_rest(grid, free_ports(1))
     with written_to(grid) as writers:
         api.do("PUT", f"{ME}/pause")
         joining = grid.nodes["n2"] = grid.node("n2")

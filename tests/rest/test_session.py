@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deelog_connector.kafka.probe import free_port
+from deelog_connector.kafka.probe import free_ports
 from tests.grid.cluster import Grid, eventually
 from tests.rest.client import Api, Reply, start_with_rest
 from tests.rest.connect import running_connect
@@ -75,7 +75,7 @@ def _alike(value: Any, system: System) -> Any:
 def test_a_session_gives_what_kafka_connect_gives(grid: Grid, kafka: Broker, connect: Api, tmp_path: Path) -> None:
     (api,) = start_with_rest(
         grid,
-        [free_port()],
+        free_ports(1),
         name=NAME,
         topic_creation_default_partitions="1",
         connector_class="deelog.CachetoolsConnector",

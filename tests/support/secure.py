@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from deelog_connector.kafka.embedded import EmbeddedKafka
-from deelog_connector.kafka.probe import HOST, free_port, until
+from deelog_connector.kafka.probe import HOST, free_ports, until
 
 PASSWORD: Final = 'pa55-w0rd "of" s\'ome=one; ü\\'
 """Of every SCRAM user: it has to survive configuration files, librdkafka and Java's own syntax for it."""
@@ -122,8 +122,8 @@ class SecureKafka:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.certificates = Certificates(folder / "certificates")
-        plain, controller = free_port(), free_port()
-        self._ports = {name: free_port() for name in _PROTOCOLS}
+        plain, controller, *others = free_ports(2 + len(_PROTOCOLS))
+        self._ports = dict(zip(_PROTOCOLS, others, strict=True))
         self.broker = EmbeddedKafka(folder / "kafka", plain, overrides=self._settings(plain, controller))
         self._users: set[str] = set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-__all__ = ["HOST", "can_bind", "free_port", "until", "wait_until_it_serves"]
+__all__ = ["HOST", "can_bind", "free_port", "free_ports", "until", "wait_until_it_serves"]
 
 HOST = "127.0.0.1"
 _POLL_SECONDS = 0.05
@@ -38,9 +39,16 @@ def wait_until_it_serves(bootstrap: str, timeout: float, check: Callable[[], Non
 
 def free_port() -> int:
     """A port of 127.0.0.1 that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many of them, each another one: a port asked for alone may be given again at once."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def can_bind(port: int) -> bool:
