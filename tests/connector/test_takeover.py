@@ -231,6 +231,60 @@ def test_release_is_final_and_spares_the_fence() -> None:
     assert world.reader(0).resets == ["initial"]
 
 
+def test_nobody_is_fenced_for_a_claim_that_was_released() -> None:
+    """From n0 to n1 to n2, and from there to n0's next process: each has released, and goes on with other segments."""
+    world, (n0, n1) = started(3)
+    n2 = world.nodes["n2"]
+    owner = n0
+    for heir in (n1, n2):
+        world.put(key_of(0), heir.member.encode())
+        world.settle()
+        owner.core.release(0)
+        world.settle()
+        world.own(0, heir, *({n0, n1, n2} - {heir}))
+        world.settle()
+        owner = heir
+    assert world.fences == []
+    assert world.refused == []
+    assert world.reader(0).resets == ["initial"]
+    assert n2.core.table.claimants(0) == {(world.epoch, n2.member)}
+    world.check()
+
+
+def test_release_keeps_rank() -> None:
+    """n0 was cut off; who superseded it has released the segment since, and of that one's claim nothing is left."""
+    world, (n0, n1) = started()
+    world.own(0, n1)
+    world.settle(n1)
+    assert ("n1", "n0") in world.fences
+    n1.core.release(0)
+    world.settle(n1)
+    assert n1.core.phase(0) == "released"
+    for log in (world.broker.logs["p.c", p] for p in range(2)):
+        for slot in log.slots:
+            if slot.record.value is None and slot.status == "committed":
+                slot.status = "gone"  # control records are compacted away
+    world.put(key_of(0), b"ghost", at=n0, acked=False)
+    n0.core.acked(0, 1)
+    world.settle()
+    assert [e.segment for e in n0.told if isinstance(e, SteppedDown)] == [0]
+    assert n0.core.phase(0) == "idle"
+
+
+def test_an_epoch_that_was_released_is_not_given_out_again() -> None:
+    """All are released and stopped: whoever starts then must not claim an epoch that was there before."""
+    world, (n0, _) = started()
+    world.own(0, n0)
+    world.settle()
+    epoch = world.epoch
+    n0.core.release(0)
+    world.settle()
+    late = world.start("n9")
+    late.follow()
+    assert not late.core.table.claimants(0)
+    assert late.core.highest_claim() >= epoch
+
+
 def test_a_reset_that_nobody_was_there_to_do_is_done_by_the_successor() -> None:
     """Asked for after the primary's death and before the view that names another: both have read it, neither did it."""
     world, (n0, n1) = started()

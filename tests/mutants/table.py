@@ -68,7 +68,7 @@ TAKEOVER: Final = (
         "look-passed-over",
         "claim-then-look",
         "a node whose claim is outranked goes on to fence and write",
-        (Edit(CORE, "if self._step_down(seg, seen):", "if False:"),),
+        (Edit(CORE, "if self._step_down(seg, seg.known.ranked | seg.scan.claims):", "if False:"),),
         faults=("pause",),
     ),
     Mutant(
@@ -100,7 +100,14 @@ TAKEOVER: Final = (
         "claims-in-changes-only",
         "claims-outlive-compaction",
         "the positions topic's claims are not looked at: what is below read_from or compacted away is not fenced",
-        (Edit(CORE, "seen = seg.known.claims | seg.scan.claims", "seen = seg.scan.claims"),),
+        (
+            Edit(CORE, "seg.known.ranked | seg.scan.claims", "seg.scan.claims"),
+            Edit(
+                CORE,
+                "to_fence(seg.known.claims | seg.scan.claims, self.member)",
+                "to_fence(seg.scan.claims, self.member)",
+            ),
+        ),
         detector="scenario claims_outlive_compaction",
         because=RARE,
     ),
@@ -124,7 +131,7 @@ TAKEOVER: Final = (
         "recheck-looks-at-nothing",
         "recheck-after-fence",
         "behind its fresh ACTIVE a fenced primary does not ask for higher claims",
-        (Edit(CORE, "if seg.recheck and self._step_down(seg, seg.known.claims | scan.claims):", "if False:"),),
+        (Edit(CORE, "if seg.recheck and self._step_down(seg, seg.known.ranked | scan.claims):", "if False:"),),
     ),
     Mutant(
         "recheck-skips-fence",
@@ -158,6 +165,22 @@ TAKEOVER: Final = (
         "a node goes on writing after its release, whom the next owner does not fence",
         (Edit(CORE, "            seg.go(Phase.RELEASED)\n", "            seg.phase = Phase.WRITING\n"),),
         faults=("leave",),
+    ),
+    Mutant(
+        "release-forgets-rank",
+        "release-keeps-rank",
+        "of who has released nothing is left: whom it superseded, and who slept since, finds no claim above its own",
+        (Edit(SEGMENT, "self.claims if self.released is None else self.claims | {self.released}", "self.claims"),),
+        detector="scenario release_keeps_rank",
+        because=RARE,
+    ),
+    Mutant(
+        "released-claim-stays",
+        "",
+        "a claim outlives its release: whoever takes the segment from the heir fences a node that goes on with others",
+        (Edit(BATCH, "claim_key(segment.number, self.member), None", 'claim_key(segment.number, "n@0"), None'),),
+        detector="scenario rolling_restart",
+        because="it costs a fence, after which the fenced one looks again and loses nothing",
     ),
     Mutant(
         "epoch-not-minted",

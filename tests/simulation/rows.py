@@ -33,6 +33,7 @@ RULES: Final[dict[str, str]] = {
     "recheck-after-fence": "`recheck_after_fence`",
     "recheck-keeps-place": "`recheck_keeps_place`",
     "release-is-final": "`release_is_final`",
+    "release-keeps-rank": "`release_keeps_rank`",
     "reset-acked-only": "`reset_acked_only`",
     "transfer-is-not-ops": "`transfer_is_not_ops`",
     "truncation-noticed": "`truncation_since_the_last_look`, `truncation`, `lost_beyond_the_new_owner`, "
@@ -54,8 +55,8 @@ FAULTS: Final[dict[int, str]] = {
     8: "a replica joins and leaves in a takeover and in a reset: `replica_joins_in_takeover`",
     9: "a stale replica: `stale_backup`, `continuity`, `older_report`, `report_of_an_older_view`",
     10: "split brain: `split_brain`, `acked_by_who_lost_the_segment`, `controller_answers_itself`",
-    11: "clean stop and start: `clean_stop`; another tool's change in between needs a cache that outlives its process, "
-    "which the grid is not: tests/connector/test_connector_kafka.py",
+    11: "clean stop and start: `clean_stop`, `rolling_restart`; another tool's change in between needs a cache that "
+    "outlives its process, which the grid is not: tests/connector/test_connector_kafka.py",
     12: "operations behind a release: `release_is_final`",
     13: "Kafka away, op logs full: `kafka_away_for_a_second`, `op_log_full`",
     14: "no gap after a timeout or an error: `answer_lost`, `record_refused`",

@@ -52,9 +52,11 @@ def test_a_rolling_restart_loses_nothing_resets_nothing_and_tells_nothing_twice(
             held = {key.encode(): client.get(key) for key in writer.acked}
         eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 60, "everything written")
         batches.append(run(config, spark)["batch"])
+        fenced = [(node.stats()["fenced"], node.stats()["zombie_commits_refused"]) for node in grid.live()]
     finally:
         writer.end()
         grid.end()
+    assert fenced == [(0, 0)] * NODES
     assert batches == sorted(set(batches)), "the job went on from its checkpoint each time"
     content, readers = derived(read_topic(kafka.bootstrap, config.topics.changes))
     assert content == held

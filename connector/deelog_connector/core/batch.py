@@ -160,6 +160,8 @@ class BatchBuilder:
         position = (segment.epoch, segment.last_sequence)
         marker = self._put_control(batch, Kind.RELEASE, segment, position, {"known": True})
         _await(segment, marker, end)
+        # The release takes the claim's place and its rank: nobody needs to fence this member, or its node, for it.
+        self._put_state(batch, Kind.CLAIM_STATE, segment, position, claim_key(segment.number, self.member), None)
         state = ReleaseState(*position, self.member, known=True)
         self._put_state(batch, Kind.RELEASE_STATE, segment, position, release_key(segment.number), state)
 
@@ -186,7 +188,6 @@ class BatchBuilder:
         # CHECK claims-outlive-compaction: only whoever fenced a claimant removes its claim, here.
         for _, member in sorted(segment.victims):
             self._put_state(batch, Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), None)
-        self._put_state(batch, Kind.RELEASE_STATE, segment, position, release_key(segment.number), None)
         batch.advances.append(Advance(segment.number, segment.turn, Phase.ACTIVE))
 
     def _begin(self, batch: Batch, segment: Segment, end: int) -> None:

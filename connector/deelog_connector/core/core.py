@@ -796,11 +796,10 @@ class ConnectorCore:
     def _look(self, seg: Segment) -> None:
         """CLAIM is read: step down before a higher claim, else fence every other claimant."""
         assert seg.scan is not None
-        seen = seg.known.claims | seg.scan.claims
         # CHECK claim-then-look
-        if self._step_down(seg, seen):
+        if self._step_down(seg, seg.known.ranked | seg.scan.claims):
             return
-        seg.victims = to_fence(seen, self.member, seg.scan.released_by)
+        seg.victims = to_fence(seg.known.claims | seg.scan.claims, self.member)
         # CHECK fencing, claim-before-fence: the claim stands; now nobody before it may write behind it.
         seg.go(Phase.FENCE if foreign(seg.victims, self.member) else Phase.ACTIVE)
 
@@ -820,7 +819,7 @@ class ConnectorCore:
         """ACTIVE is read: resume behind what Kafka holds, or owe a reset."""
         scan = seg.scan
         assert scan is not None
-        if seg.recheck and self._step_down(seg, seg.known.claims | scan.claims):
+        if seg.recheck and self._step_down(seg, seg.known.ranked | scan.claims):
             return
         seg.recheck = False
         reason = reason_to_reset(scan, seg.log.complete_from, seg.owed, seg.known.reset is not None)

@@ -38,9 +38,9 @@ def outranking(seen: Iterable[Claimant], epoch: int, member: str) -> Claimant | 
     return None
 
 
-def to_fence(seen: Iterable[Claimant], member: str, released_by: str | None) -> frozenset[Claimant]:
+def to_fence(claims: Iterable[Claimant], member: str) -> frozenset[Claimant]:
     """The claimants that `member` fences before its ACTIVE, which then removes their claims."""
-    return frozenset(c for c in seen if c[1] not in (member, released_by))
+    return frozenset(c for c in claims if c[1] != member)
 
 
 def foreign(claimants: Iterable[Claimant], member: str) -> frozenset[str]:

@@ -38,15 +38,14 @@ class SegmentScan:
     """What was read of one segment so far.
 
     `written` is the highest sequence within `history` that Kafka holds, None where nothing in it was ever written.
-    `phantoms` are the keys of records beyond the history. `claims` are those since the last ACTIVE, and that one.
+    `phantoms` are the keys of records beyond the history. `claims` are those since the last ACTIVE, and that one, but
+    for those that a release ended.
     """
 
     history: History
     written: int | None = None
     phantoms: set[bytes] = field(default_factory=set)
     claims: set[Claimant] = field(default_factory=set)
-    released_by: str | None = None
-    """The member whose release is the segment's last record."""
     open_reset: bool = False
     end_beyond: bool = False
     found: set[int] = field(default_factory=set)
@@ -84,13 +83,15 @@ class SegmentScan:
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
         kind, control = record.kind, record.control
-        self.released_by = control["member"] if kind is Kind.RELEASE else None
         if kind is Kind.CLAIM:
             self.claims.add((control["epoch"], control["member"]))
         elif kind is Kind.ACTIVE:
             epoch = control["epoch"]
             # An ACTIVE ends no claim of a higher epoch.
             self.claims = {c for c in self.claims if c[0] > epoch} | {(epoch, control["member"])}
+        elif kind is Kind.RELEASE:
+            # CHECK release-is-final: its member writes nothing more before a claim that stands behind it.
+            self.claims = {c for c in self.claims if c[1] != control["member"]}
         elif kind is Kind.RESET_BEGIN:
             self.open_reset, self.rows, self.begin = True, 0, record.offset
         elif kind is Kind.READ and self.rows is not None:

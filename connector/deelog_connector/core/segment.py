@@ -85,6 +85,14 @@ class Known:
     claims: frozenset[Claimant] = frozenset()
     position: PositionState | None = None
     reset: ResetState | None = None
+    released: Claimant | None = None
+    """Whose release was the last one, and the epoch of the claim that it ended."""
+
+    @property
+    def ranked(self) -> frozenset[Claimant]:
+        """The claims, and the one that the last release ended."""
+        # CHECK release-keeps-rank: what was superseded before the release is superseded behind it.
+        return self.claims if self.released is None else self.claims | {self.released}
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ class PositionsTable:
     resets: dict[int, ResetState] = field(default_factory=dict)
     releases: dict[int, ReleaseState] = field(default_factory=dict)
     highest_claim: int = 0
-    """Highest epoch ever claimed; claims that were removed since count as well."""
+    """Highest epoch ever claimed; claims that were removed or released since count as well."""
 
     def apply(self, record: StateRecord) -> None:
         """Takes the next record of the topic."""
@@ -39,6 +39,8 @@ class PositionsTable:
             _put(self.resets, segment, state if isinstance(state, ResetState) else None)
         else:
             _put(self.releases, segment, state if isinstance(state, ReleaseState) else None)
+            if isinstance(state, ReleaseState):
+                self.highest_claim = max(self.highest_claim, state.epoch)
 
     def claimants(self, segment: int) -> frozenset[Claimant]:
         """`(epoch, member)` of every claim of a segment."""
@@ -46,7 +48,9 @@ class PositionsTable:
 
     def known(self, segment: int) -> Known:
         """What it says of a segment now."""
-        return Known(self.claimants(segment), self.positions.get(segment), self.resets.get(segment))
+        release = self.releases.get(segment)
+        released = (release.epoch, release.member) if release else None
+        return Known(self.claimants(segment), self.positions.get(segment), self.resets.get(segment), released)
 
 
 def _put(table: dict[int, T], segment: int, state: T | None) -> None:

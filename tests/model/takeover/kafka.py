@@ -31,7 +31,8 @@ from tests.model.takeover.state import (
 )
 
 Put = tuple[int, str, Any]
-"""On the positions topic: (segment, claim | position | reset, value). A claim: (epoch, member, offset, victims)."""
+"""On the positions topic: (segment, claim | position | reset | release, value). A claim: (epoch, member, offset,
+victims); a release: (epoch, member)."""
 
 
 class Kafka:
@@ -39,7 +40,7 @@ class Kafka:
 
     def __init__(self, config: Config, shipped: Shipped) -> None:
         self.config, self.shipped = config, shipped
-        self.kinds = {"claim": 0, "position": 1, "reset": 2}
+        self.kinds = {"claim": 0, "position": 1, "reset": 2, "release": 3}
 
     def log(self, w: World, g: int) -> tuple[Rec | None, ...]:
         """The partition that a segment's records stand on."""
@@ -77,6 +78,8 @@ class Kafka:
                 w = self._heard(w, g, value[1], value[2], pos[g])
             else:
                 pos[g] = put(pos[g], self.kinds[what], value)
+                if what == "release":
+                    pos[g] = put(pos[g], 0, self.shipped.claims_after(pos[g][0], None, (value,)))
                 if what == "position" and "position_is_not_claim" in self.config.removed:
                     pos[g] = put(pos[g], 0, ((value[4], value[5]),))
         return w._replace(pend=put(w.pend, p, tuple(pend)), pos=tuple(pos))

@@ -138,12 +138,12 @@ class Lead:
         if m.role == "c" and early:
             here = self.kafka.records(w, g, 0, stable(self.kafka.log(w, g)))
             seen = self._claims(w.pos[g][0], self.shipped.scan(m.hist, None, here))
-            down, victims, nodes = self.shipped.seen(seen, m.e, member, -1)
-            if down:
+            found = self.shipped.seen(seen, w.pos[g][3], m.e, member)
+            if found.outranked:
                 return by_itself("steps down", f"{name} sees a higher claim of s{g}, steps down", self._down(w, i, g))
-            role = "f" if nodes and "claim_before_fence" in self.removed else "k"
+            role = "f" if found.nodes and "claim_before_fence" in self.removed else "k"
             return by_itself(
-                "looks early", f"{name} reads the claims of s{g}", set_seg(w, i, g, role=role, victims=victims)
+                "looks early", f"{name} reads the claims of s{g}", set_seg(w, i, g, role=role, victims=found.victims)
             )
         offset = len(self.kafka.log(w, g))
         x = set_seg(w, i, g, role="l", off=offset, known=NO)
@@ -178,7 +178,7 @@ class Lead:
     def _look(self, w: World, i: int, g: int, m: Seg, scan: Scan) -> WorldStep:
         name, member = name_of(w, i), w.nodes[i].member
         seen = self._claims(m.known[0], scan)
-        down, victims, nodes = self.shipped.seen(seen, m.e, member, scan.released_by)
+        down, victims, nodes = self.shipped.seen(seen, m.known[3], m.e, member)
         if down and "look_behind_claim" not in self.removed:
             return by_itself(
                 "steps down", f"{name} looks at its claim of s{g}: a higher one, steps down", self._down(w, i, g)
@@ -186,15 +186,14 @@ class Lead:
         if "claim_before_fence" in self.removed:
             nodes = NO
         x = set_seg(w, i, g, role="f" if nodes else "a", victims=victims, frm=m.frm, w=m.w, base=m.base, rf=m.rf)
-        kind = "skips the fence" if scan.released_by >= 0 else "looks"
+        kind = "skips the fence" if m.known[3] and not nodes else "looks"
         return by_itself(kind, f"{name} looks at its claim of s{g}: must fence {[f'n{v}' for v in nodes]}", x)
 
     def _down(self, w: World, i: int, g: int) -> World:
         return set_seg(w, i, g, **{**IDLE, "role": "-"})
 
     def _fence(self, w: World, i: int, g: int, m: Seg) -> WorldStep:
-        _, _, nodes = self.shipped.seen(m.victims, m.e, w.nodes[i].member, -1)
-        x = w
+        x, nodes = w, self.shipped.seen(m.victims, NO, m.e, w.nodes[i].member).nodes
         for node in nodes:
             x = self.kafka.fence(x, node)
         role = "k" if "claim_before_fence" in self.removed and m.off < 0 else "a"
@@ -212,7 +211,7 @@ class Lead:
 
     def _decide(self, w: World, i: int, g: int, m: Seg, scan: Scan) -> WorldStep:
         name, member = name_of(w, i), w.nodes[i].member
-        if m.re and self.shipped.seen(self._claims(m.known[0], scan), m.e, member, -1)[0]:
+        if m.re and self.shipped.seen(self._claims(m.known[0], scan), m.known[3], m.e, member).outranked:
             words = f"{name} looks at the claims of s{g} again: a higher one, steps down"
             return by_itself("steps down", words, self._down(w, i, g))
         why = self.shipped.reset_reason(scan, m.start, m.owe, bool(m.known[2]))
@@ -292,7 +291,8 @@ class Lead:
             if left(w, "OPEN"):
                 yield from_outside(*self._put(use(w, "OPEN"), i, g, m, run, True))
         elif not pending and left(w, "HAND") and acked >= last(m) and not m.owe:
-            x, bad = self.kafka.commit(use(w, "HAND"), i, g, [("rel", g, m.e, last(m), 0, 0, m.e, member)], [])
+            record, puts = ("rel", g, m.e, last(m), 0, 0, m.e, member), [(g, "release", (m.e, member))]
+            x, bad = self.kafka.commit(use(w, "HAND"), i, g, [record], puts)
             yield from_outside("releases", f"{name} commits a release of s{g}", set_seg(x, i, g, role="z"), bad)
         if pending and left(w, "OVER"):
             keep = "nothing_over_a_hole" not in self.removed

@@ -47,7 +47,7 @@ class Takeover:
             values = {"rb": begin, "re": (begin, (0,) * c.KEYS)}
             kinds = ("claim", "active", "rb", "re")
             log += [Rec(0, kind, g, 1, 0, 0, values.get(kind, 0), 1, p + 10) for kind in kinds]
-            pos.append((((1, p + 10),), (1, 0, begin, begin, 1, p + 10), NO))
+            pos.append((((1, p + 10),), (1, 0, begin, begin, 1, p + 10), NO, NO))
             truth.append(Truth(1, p, tuple(range(c.N)), top=(1, begin - 1)))
         nodes = []
         spares = c.budgets[5]

@@ -94,6 +94,13 @@ RULES: Final[dict[str, Rule]] = {
         lambda d: d.but(recheck=_STRAIGHT_ON),
     ),
     "release_is_final": Rule("write on after a release", "HAND=1 PART=1", "V2", 10),
+    "release_keeps_rank": Rule(
+        "who has released is forgotten",
+        "HAND=1 PART=1",
+        "V",
+        14,
+        lambda d: d.but(ranked=lambda known: known.claims),
+    ),
     "incarnation": Rule("a restarted process is the same member", "CRASH=1", "V1", 3),
     "one_id_per_node": Rule("a newer process has another transactional id", "PART=1 TWIN=1 MOVE=1", "V2", 14),
     "read_from_trails": Rule(

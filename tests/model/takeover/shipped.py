@@ -17,7 +17,7 @@ from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
 from deelog_connector.core.scan import Claimant, SegmentScan, reason_to_reset
-from deelog_connector.core.segment import RECHECK, Phase
+from deelog_connector.core.segment import RECHECK, Known, Phase
 from deelog_connector.core.table import PositionsTable
 from deelog_schemas.digest import digest_of
 from deelog_schemas.errors import RecordError
@@ -27,7 +27,7 @@ from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_schemas.positions import ClaimState, PositionState, ResetState, StateRecord
 from deelog_schemas.records import Record
 from deelog_spark.fold import StartFold
-from tests.model.takeover.state import Claims, Op, Rec
+from tests.model.takeover.state import Claim, Claims, Op, Rec
 
 TOPIC: Final = "t"
 MEMBERS: Final = [f"n{m % 10}@{m // 10}" for m in range(60)]
@@ -49,11 +49,19 @@ class Scan(NamedTuple):
     written: int | None
     phantoms: frozenset[int]
     claims: Claims
-    released_by: int
     open_reset: bool
     end_beyond: bool
     ahead: tuple[int, int]
     torn: bool
+
+
+class Seen(NamedTuple):
+    """What follows from the claims that LOOK has seen."""
+
+    outranked: bool
+    victims: Claims
+    nodes: tuple[int, ...]
+    """Of the victims, where they are others than one's own."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Decisions:
     scan: Callable[[History], SegmentScan] = SegmentScan
     reason_to_reset: Callable[..., str | None] = reason_to_reset
     is_overtaken: Callable[..., bool] = decide.is_overtaken
+    ranked: Callable[[Known], frozenset[Claimant]] = lambda known: known.ranked
     to_correct: Callable[..., list[bytes]] = decide.to_correct
     advanced_read_from: Callable[..., int | None] = decide.advanced_read_from
     holds: Callable[..., bool] = past.holds
@@ -111,14 +120,13 @@ class Shipped:
             if r.kind == "re":
                 control["count"] = sum(map(bool, r.val[1]))
             scan.apply(ScannedRecord(offset, _KINDS[r.kind], r.seg, r.epoch, r.seq, key, control))
-        by = MEMBERS.index(scan.released_by) if scan.released_by else -1
         phantoms = frozenset(map(_KEYS.index, scan.phantoms))
         claims = _numbers(scan.claims)
-        return Scan(scan.written, phantoms, claims, by, scan.open_reset, scan.end_beyond, scan.ahead, scan.lacks)
+        return Scan(scan.written, phantoms, claims, scan.open_reset, scan.end_beyond, scan.ahead, scan.lacks)
 
     def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> decide.ReadStart:
         """Where READ begins."""
-        _, position, reset = known
+        _, position, reset, _ = known
         state = (
             PositionState(position[0], position[1], position[2], position[1], 0, position[3], 0, TOPIC, "")
             if position
@@ -127,17 +135,19 @@ class Shipped:
         opened = ResetState("", reset[0], reset[1], "", reset[2], "") if reset else None
         return self.decisions.where_to_read(history, epoch, state, opened, TOPIC)
 
-    def _seen(self, claims: Claims, epoch: int, member: int, released: int) -> tuple[bool, Claims, tuple[int, ...]]:
-        """Of the claims seen: whether to step down, whom to fence, and the nodes that this concerns."""
+    def _seen(self, claims: Claims, released: Claim | tuple[()], epoch: int, member: int) -> Seen:
+        """Of the claims seen and the one released last: whether to step down, whom to fence."""
         d, mine = self.decisions, MEMBERS[member]
         seen = frozenset((e, MEMBERS[m]) for e, m in claims)
-        victims = d.to_fence(seen, mine, MEMBERS[released] if released >= 0 else None)
+        ended = (released[0], MEMBERS[released[1]]) if released else None
+        victims = d.to_fence(seen, mine)
         nodes = sorted({MEMBERS.index(m) % 10 for m in d.foreign(victims, mine)})
-        return d.outranking(seen, epoch, mine) is not None, _numbers(victims), tuple(nodes)
+        ranked = d.ranked(Known(seen, released=ended))
+        return Seen(d.outranking(ranked, epoch, mine) is not None, _numbers(victims), tuple(nodes))
 
     def reset_reason(self, scan: Scan, complete_from: int, owed: int, opened: bool) -> str | None:
         """DECIDE."""
-        found = SegmentScan((), scan.written, set(), set(), None, scan.open_reset, scan.end_beyond)
+        found = SegmentScan((), scan.written, set(), set(), scan.open_reset, scan.end_beyond)
         found.torn = int(scan.torn)
         return self.decisions.reason_to_reset(found, complete_from, "owed" if owed else None, opened)
 
@@ -153,11 +163,11 @@ class Shipped:
 
     # -- the positions topic ---------------------------------------------------------------------------------------
 
-    def _claims_after(self, claims: Claims, claim: tuple[int, int], victims: Claims) -> Claims:
+    def _claims_after(self, claims: Claims, claim: Claim | None, gone: Claims) -> Claims:
         """The claims that the positions topic keeps, after one more and the removal of others."""
         table = PositionsTable()
-        records = [_claim(e, m) for e, m in claims] + [_claim(*claim)] + [_claim(None, m) for _, m in victims]
-        for record in records:
+        more = [claim] if claim else []
+        for record in [_claim(e, m) for e, m in (*claims, *more)] + [_claim(None, m) for _, m in gone]:
             table.apply(self.decisions.state_of_claim(record))
         return _numbers(table.claimants(0))
 

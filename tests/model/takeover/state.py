@@ -15,7 +15,8 @@ from tests.model.explore import Step
 
 Op = tuple[int, int, int, int]
 """`(epoch, sequence, key, value)`."""
-Claims = tuple[tuple[int, int], ...]
+Claim = tuple[int, int]
+Claims = tuple[Claim, ...]
 """`((epoch, member), ...)`, sorted."""
 
 LEADS: Final = "cklfartuoz"
@@ -118,7 +119,7 @@ class Seg(NamedTuple):
     lru: tuple[int, ...] = ()  # keys from the least to the most recently used, where entries are evicted
     w: int = 0  # written, as owner; -1 unknown
     off: int = -1  # offset of the control record of its own that it waits for
-    known: tuple[Any, ...] = ()  # (claims, position, reset) when its own record came on the positions topic
+    known: tuple[Any, ...] = ()  # (claims, position, reset, release) when its own record came on the positions topic
     frm: int = -1  # where its scan begins
     victims: Claims = ()
     rf: int = -1  # the read_from that it may announce
@@ -169,7 +170,7 @@ class World(NamedTuple):
     nodes: tuple[Node, ...]
     logs: tuple[tuple[Rec | None, ...], ...]
     pend: tuple[tuple[Any, ...], ...]
-    pos: tuple[tuple[Any, ...], ...]  # (claims, position, reset)
+    pos: tuple[tuple[Any, ...], ...]  # (claims, position, reset, release)
     truth: tuple[Truth, ...]
     left: tuple[int, ...]
     foreign: int  # 1 + the partition in which a transaction of somebody else is open
