@@ -38,7 +38,8 @@ class Record(NamedTuple):
     empty but for control records; its fields by kind:
 
     - claim: `epoch, member, segments, partitions`; active: `epoch, member`; release: `epoch, member, known`
-    - reset begin: `epoch, member, id, reason`; reset end: `epoch, member, id, count, digest`
+    - reset begin: `epoch, member, id, reason`; reset end: `epoch, member, id, count, digest`,
+      and `taken_back` where it deletes keys for consumers that know of no resets: how many
     - skipped: `epoch, member, first`: it stands for the operations `first` to its own sequence, all of its epoch
 
     `epoch` there is the claim's, of a skipped one its operations'; the position stands in the `deelog` header.

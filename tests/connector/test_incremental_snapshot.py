@@ -195,3 +195,19 @@ def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
     world.settle()
     assert world.reader(0).resets == ["snapshot"]
     assert rows(world) == sorted(node.cache)
+
+
+def test_who_has_lost_a_segment_does_not_tell_that_a_snapshot_of_it_is_done() -> None:
+    """Not even where it has nothing to send: the segment is empty here, and no longer where it lives."""
+    world, (n0, n1) = started()
+    world.own(0, n1)
+    world.settle(n1)
+    world.put(key_of(0), b"a", at=n1)
+    n0.core.snapshot(0)
+    n0.core.snapshot(1)
+    world.settle()
+    assert [e.segment for e in n0.told if isinstance(e, SnapshotRead)] == [1]
+    n1.core.snapshot(0)
+    world.settle()
+    assert [e for e in n1.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 1)]
+    world.check()

@@ -354,6 +354,26 @@ def test_what_is_held_is_folded_by_key_whatever_the_position() -> None:
             True,
             False,
         ),
+        (
+            [
+                record(7, Kind.RESET_BEGIN, id="x", strategy="tombstones"),
+                record(8, Kind.TOMBSTONE, b"a", gone=True),
+                record(9, Kind.RESET_END, id="x", taken_back=1),
+                record(10, Kind.TOMBSTONE, b"b", gone=True),
+            ],
+            True,
+            False,
+        ),
+        (
+            [
+                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
+                record(8, Kind.TOMBSTONE, b"b", gone=True),
+                record(9, Kind.READ, b"b"),
+                record(10, Kind.RESET_END, id="x", taken_back=1),  # it was another one
+            ],
+            False,
+            True,
+        ),
     ],
 )
 def test_only_a_whole_reset_that_takes_back_vouches_for_what_lies_below(

@@ -39,6 +39,49 @@ def test_what_is_missed_of_a_reset(kinds: list[tuple[Kind, bytes]], from_begin: 
     assert lacks(kinds, from_begin=from_begin) is torn
 
 
+TAKEN = Kind.TOMBSTONE
+
+
+@pytest.mark.parametrize(
+    ("kinds", "torn"),
+    [
+        ([(TAKEN, b"a"), (TAKEN, b"b"), (END, b"")], False),
+        ([(TAKEN, b"a"), (TAKEN, b"a"), (END, b"")], True),  # one key, by an envelope and a null value
+        ([(TAKEN, b"b"), (END, b"")], True),
+        ([(TAKEN, b"b"), (END, b""), (Kind.CHANGE, b"a")], False),  # compaction may have taken it
+        ([(TAKEN, b"a"), (TAKEN, b"c"), (ROW, b"c"), (END, b"")], True),  # that of a row is among the rows
+        ([(TAKEN, b"a"), (TAKEN, b"b"), (TAKEN, b"c"), (ROW, b"c"), (END, b"")], False),
+        ([(END, b""), (TAKEN, b"a"), (TAKEN, b"b")], True),  # tombstones of changes are nobody's
+    ],
+)
+def test_what_is_missed_of_what_a_reset_takes_back(kinds: list[tuple[Kind, bytes]], torn: bool) -> None:
+    scan = SegmentScan(((1, 9),), from_begin=True)
+    scan.apply(ScannedRecord(0, BEGIN, 0, 1, 1, b"", {}))
+    control = {"count": sum(kind is ROW for kind, _ in kinds), "taken_back": 2}
+    for offset, (kind, key) in enumerate(kinds, 1):
+        sequence = 1 + offset if kind is Kind.CHANGE else 1
+        scan.apply(ScannedRecord(offset, kind, 0, 1, sequence, key, control if kind is END else {}))
+    assert scan.lacks is torn
+
+
+@pytest.mark.parametrize(
+    ("runs", "missed"),
+    [
+        ([Run(-1, -1, 3, 10)], False),
+        ([Run(-1, -1, 4, 10)], True),
+        ([Run(-1, -1, 2, 11)], False),
+        ([Run(-1, -1, 2, 12)], True),  # those below are of an earlier time
+        ([Run(-1, -1, 1, 10), Run(-1, -1, 2, 11)], False),
+        ([Run(-1, -1, 2, 10), Run(-1, -1, 2, 11)], True),  # no row counts twice
+    ],
+)
+def test_what_is_missed_of_an_incremental_snapshot(runs: list[Run], missed: bool) -> None:
+    scan = SegmentScan(((1, 9),), runs=runs)
+    for offset, kind in enumerate((ROW, ROW, ROW, BEGIN, ROW), 10):  # the last one is a reset's
+        scan.apply(ScannedRecord(offset, kind, 0, 1, 1, b"%d" % offset, {}))
+    assert scan.lacks is missed
+
+
 def skipped(offset: int, epoch: int, first: int, last: int) -> ScannedRecord:
     return ScannedRecord(offset, Kind.SKIPPED, 0, epoch, last, b"", {"first": first})
 

@@ -247,6 +247,8 @@ class BatchBuilder:
     def _end(self, batch: Batch, segment: Segment, reset: Reset) -> None:
         assert reset.position is not None
         fields = {"id": reset.reset_id, "count": len(reset.entries), "digest": reset.digest}
+        if reset.gone:
+            fields["taken_back"] = len(reset.gone)  # rows that follow their own delete are among the count
         self._put_control(batch, Kind.RESET_END, segment, reset.position, fields)
         segment.base_offset = segment.read_from = reset.begin_offset
         segment.read_from_sequence = -1
@@ -300,6 +302,9 @@ class BatchBuilder:
             place = (segment.number, segment.partition, position)
             batch.items.append(RowsItem(*place, SNAPSHOT_REASON, rows, False, False, incremental=True))
             batch.entries += len(rows)
+        elif upto == len(snapshot.keys):
+            # That it is through is told behind a transaction: one who owns the segment no more gets none.
+            self._position(batch, segment, position, Kind.POSITION_RENEWAL)
         batch.chunks.append(Chunk(segment.number, snapshot, upto, len(rows)))
 
     # -- items ----------------------------------------------------------------------------------------------------

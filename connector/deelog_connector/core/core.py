@@ -572,6 +572,8 @@ class ConnectorCore:
             if seg is None or seg.snapshot is not snapshot:
                 continue
             snapshot.cursor, snapshot.rows = chunk.upto, snapshot.rows + chunk.rows
+            if chunk.rows and not self.settings.may_skip:  # else some of them may have been left out on their way
+                seg.wrote_beside(chunk.rows, self._batch_ends.get(seg.partition, -1))
             self.counts.snapshot_rows += chunk.rows
             if snapshot.cursor == len(snapshot.keys or ()):
                 self._snapshot_over(seg, SnapshotRead(seg.number, snapshot.rows))

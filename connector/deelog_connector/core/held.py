@@ -49,8 +49,12 @@ class Held:
     start: int
     keys: set[bytes] = field(default_factory=set)
     _id: str = ""
-    """Of the reset that begins at `start`, if it takes back; `_ended`: its end was read as well."""
+    """Of the reset that begins at `start`, if it takes back; `_ended`: its end was read as well, and all of it stands
+    there; `_torn`: some of it does not."""
     _ended: bool = False
+    _torn: bool = False
+    _taken: set[bytes] = field(default_factory=set)
+    """Keys that it takes back, and does not tell of again."""
     _empty: bool = True
 
     @property
@@ -60,8 +64,8 @@ class Held:
 
     @property
     def in_vain(self) -> bool:
-        """Whether it never will be `whole`: no reset that takes back begins at `start`."""
-        return not self.whole and not self._empty and not self._id
+        """Whether it never will be `whole`: no reset that takes back begins at `start`, or not all of it is there."""
+        return not self.whole and not self._empty and (self._torn or not self._id)
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record, in offset order, whatever its position: such a consumer knows of none."""
@@ -72,11 +76,16 @@ class Held:
             if record.offset == self.start and control.get("strategy") in TAKING_BACK:
                 self._id = control["id"]
         elif record.kind is Kind.RESET_END:
-            self._ended = self._ended or (bool(self._id) and control["id"] == self._id)
+            if self._id and control["id"] == self._id and not self._ended:
+                self._torn = control.get("taken_back", 0) > len(self._taken)
+                self._ended = not self._torn
         elif record.gone:
             self.keys.discard(record.key)
+            if record.kind is Kind.TOMBSTONE and self._id and not self._ended:
+                self._taken.add(record.key)
         elif record.kind in (Kind.CHANGE, Kind.READ):
             self.keys.add(record.key)
+            self._taken.discard(record.key)
         self._empty = False
 
 

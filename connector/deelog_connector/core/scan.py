@@ -23,7 +23,11 @@ _ALL: Final = 1 << 62
 
 
 class Run(NamedTuple):
-    """Records that were committed, none of them below the offset; number 0 stands for the end of a reset."""
+    """Records that were committed, none of them below the offset.
+
+    Number 0 stands for the end of a reset; `first` below 0 for rows of an incremental snapshot, which have no sequence
+    of their own.
+    """
 
     first: int
     last: int
@@ -61,9 +65,13 @@ class SegmentScan:
     begin: int = -1
     from_begin: bool = False
     """Whether reading starts where the last reset begins, or before: else its end may well come without a begin."""
+    taken: set[bytes] = field(default_factory=set)
+    """Keys that the reset whose begin was read last takes back, and does not tell of again."""
+    beside: list[int] = field(default_factory=list)
+    """Offsets of the rows that are of no reset."""
     torn: int = 0
-    """Rows that the last reset lacks; `changed` are the keys that stand behind its end, for whose sake compaction may
-    have taken rows away."""
+    """Rows, and keys taken back, that the last reset lacks; `changed` are the keys that stand behind its end, for whose
+    sake compaction may have taken rows away."""
     changed: set[bytes] = field(default_factory=set)
     whole: dict[int, int] = field(default_factory=dict)
     """By sequence, where the last reset begins that was read with all of its rows."""
@@ -94,10 +102,17 @@ class SegmentScan:
             self.claims = {c for c in self.claims if c[1] != control["member"]}
         elif kind is Kind.RESET_BEGIN:
             self.open_reset, self.rows, self.begin = True, 0, record.offset
-        elif kind is Kind.READ and self.rows is not None:
-            self.rows += 1
-        elif kind is Kind.READ and self.torn:
-            self.changed.add(record.key)  # a row of an incremental snapshot takes a reset's row away as a change does
+            self.taken.clear()
+        elif self.rows is not None and kind in (Kind.READ, Kind.TOMBSTONE):
+            if kind is Kind.READ:
+                self.rows += 1
+                self.taken.discard(record.key)  # its delete stood there for its row's sake, and may be compacted away
+            else:
+                self.taken.add(record.key)
+        elif kind is Kind.READ:
+            self.beside.append(record.offset)
+            if self.torn:  # a row of an incremental snapshot takes a reset's row away as a change does
+                self.changed.add(record.key)
         elif kind in (Kind.RESET_END, Kind.CHANGE):
             self._position(record)
         elif kind is Kind.SKIPPED:
@@ -111,7 +126,8 @@ class SegmentScan:
             self.open_reset, self.end_beyond = False, not known
             # No reader sees a reset without its begin. Compaction takes begins away as well, long after: then this is
             # one reset too many.
-            self.torn = self.from_begin * _ALL if self.rows is None else record.control["count"] - self.rows
+            short = max(0, record.control.get("taken_back", 0) - len(self.taken))
+            self.torn = self.from_begin * _ALL if self.rows is None else record.control["count"] - self.rows + short
             self.changed.clear()
             if not self.torn:
                 self.whole[record.sequence] = self.begin
@@ -162,7 +178,7 @@ class SegmentScan:
         """What was found, from `offset` on: a look at the log's end has not vouched for all of it yet."""
         found = [sequence for sequence in self.found if sequence > self.reset_at]
         again = [Run(min(found), max(found), len(found), offset)] if found else []
-        return [*(run for run in self.runs if not run.number), *again]
+        return [*(run for run in self.runs if not run.number or run.first < 0), *again]
 
     @property
     def lacks(self) -> bool:
@@ -172,6 +188,9 @@ class SegmentScan:
         return short or any(map(self._misses, runs))
 
     def _misses(self, run: Run) -> bool:
+        if run.first < 0:
+            upto = sum(other.number for other in self.runs if other.first < 0 and other.offset >= run.offset)
+            return sum(offset >= run.offset for offset in self.beside) < upto
         if not run.number:
             return self.whole.get(run.first, -1) < run.offset
         found = self.found if run.known else self.strange

@@ -245,13 +245,17 @@ class Segment:
 
     def wrote(self, run: Run) -> None:
         """A run of records was committed. Runs that follow one another are kept as one, so that there are few."""
-        if self.unwatched and run.number:
-            before = self.unwatched[-1]
-            if before.number and before.known and before.last + 1 == run.first:
+        for index, before in enumerate(self.unwatched):
+            beside = before.first < 0 and run.first < 0
+            if beside or (index == len(self.unwatched) - 1 and run.number and _is_followed(before, run)):
                 number, offset = before.number + run.number, min(before.offset, run.offset)
-                self.unwatched[-1] = Run(before.first, run.last, number, offset)
+                self.unwatched[index] = Run(before.first, run.last, number, offset)
                 return
         self.unwatched.append(run)
+
+    def wrote_beside(self, rows: int, offset: int) -> None:
+        """Rows of an incremental snapshot were committed, none of them below the offset."""
+        self.wrote(Run(-1, -1, rows, offset))
 
     def go(self, phase: Phase) -> None:
         """Enters a phase; an invalid transition is a bug of ours and stops the connector."""
@@ -259,3 +263,7 @@ class Segment:
         self.phase = phase
         if phase is not Phase.STOPPED:
             self.stopped_by = ""
+
+
+def _is_followed(before: Run, run: Run) -> bool:
+    return before.number > 0 and before.first >= 0 and before.known and before.last + 1 == run.first

@@ -246,14 +246,14 @@ class Decoder:
         self._codec, self._segments = codec, segments
 
     def scanned(self, records: Iterable[InRecord], keys: AbstractSet[int] = frozenset()) -> list[ScannedRecord]:
-        """What the core needs of each record; tombstones tell it nothing and are left out, of rows it counts; but of
-        the segments in `keys` it wants every key, and whether it is gone."""
+        """What the core needs of each record. Tombstones without a value tell it nothing and are left out; but of the
+        segments in `keys` it wants every key, and whether it is gone."""
         found = []
         for raw in records:
             record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers)
             kind, _, segment, epoch, sequence, _ = record.header
             wanted = segment in keys and kind not in CONTROL_KINDS
-            if kind is Kind.TOMBSTONE and not wanted:
+            if kind is Kind.TOMBSTONE and record.value is None and not wanted:
                 continue
             gone = wanted and self._tells_that_it_is_gone(record)
             key = self._codec.decode_key(record.key)

@@ -33,7 +33,7 @@ from deelog_interceptors.simulation.stock import StockConsumer
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
-from deelog_schemas.header import Header, Kind, node_number
+from deelog_schemas.header import Kind, node_number
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import Record, decode
 
@@ -89,6 +89,8 @@ class Seen:
     lost_at: float = -1.0
     lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
     """When, and which positions: of a change, or (0, 0) for what belongs to a reset."""
+    taken: set[bytes | None] = field(default_factory=set)
+    """Keys that the last reset has taken back so far, and not told of again."""
     row: tuple[int, int] = (0, 0)
     """Position of the last row of an incremental snapshot."""
     asked: int = 0
@@ -230,10 +232,25 @@ class Judge:
             seen.skipped = max(seen.skipped, header.position)
         elif record.value is not None:
             seen.told_at[self._codec.decode_key(record.key)] = header.position
-        if len(seen.reader.resets) > resets:
+        if self._taken_back(record, seen) and len(seen.reader.resets) > resets:
             seen.damaged = seen.damaged and raw.offset < seen.mended_from
             seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
             self.counts[f"reset {seen.reader.resets[-1]}"] += 1
+
+    def _taken_back(self, record: Record, seen: Seen) -> bool:
+        """Follows what a reset takes back; whether all that its end tells of stands there."""
+        kind = record.header.kind
+        if kind is Kind.RESET_BEGIN:
+            seen.taken = set()
+        elif kind is Kind.TOMBSTONE and record.value is not None:
+            seen.taken.add(record.key)
+        elif kind is Kind.READ:
+            seen.taken.discard(record.key)
+        elif kind is Kind.RESET_END and record.control.get("taken_back", 0) > len(seen.taken):
+            if not seen.damaged and seen.lost_at < 0:
+                self.fail("stock", f"segment {record.header.segment}: {len(seen.taken)} of what a reset takes back")
+            return False
+        return True
 
     def _place(self, record: Record, seen: Seen) -> None:
         header = record.header
@@ -282,9 +299,11 @@ class Judge:
         """An incremental snapshot of a segment was asked for."""
         self.seen[segment].asked += 1
 
-    def snapshot_begun(self, segment: int) -> None:
-        """Its owner begins, or another one begins again."""
+    def snapshot_begun(self, node: Node, segment: int) -> None:
+        """Its owner begins, or another one begins again; or somebody who has lost the segment, and will notice."""
         seen = self.seen[segment]
+        if seen.active[1] != node_number(node.member):
+            return
         self.counts["snapshots begun again"] += seen.begun == seen.asked
         seen.begun, seen.resent, seen.whole = seen.asked, {}, False
 
@@ -302,7 +321,7 @@ class Judge:
         were among them that tell of entries."""
         now = self.world.engine.now
         gone = [decode(*r) for r in records or ()]
-        lost = {r.header.segment for r in gone if self._note_loss(r.header)}
+        lost = {r.header.segment for r in gone if self._note_loss(r)}
         if records is None:
             lost = set(range(self.world.segments))
         log = self.world.kafka.logs[CHANGES, partition]
@@ -334,17 +353,19 @@ class Judge:
     def lose_part(self, records: list[InRecord]) -> None:
         """A transaction is committed that had lost these before: a loss like any other, but of what nobody has read."""
         for raw in records:
-            header = decode(*raw).header
-            if self._note_loss(header):
-                seen = self.seen[header.segment]
+            record = decode(*raw)
+            if self._note_loss(record):
+                seen = self.seen[record.header.segment]
                 self.counts["committed in part"] += 1
                 seen.damaged, seen.lost_at = True, self.world.engine.now
                 # A reset that was read only now, for what hid it, may have ended long before.
                 seen.mended_from = self.world.kafka.logs[CHANGES, raw.partition].end
 
-    def _note_loss(self, header: Header) -> bool:
+    def _note_loss(self, record: Record) -> bool:
         """Notes a record that is gone, where it tells of entries; whether it does."""
-        if header.kind not in _TELLING:
+        header = record.header
+        takes_back = header.kind is Kind.TOMBSTONE and record.value is not None
+        if header.kind not in _TELLING and not takes_back:
             return False
         position = header.position if header.kind is Kind.CHANGE else (0, 0)
         self.seen[header.segment].lost.append((self.world.engine.now, position))

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from deelog_connector.core.effects import Commit, ControlItem, Effect, OperationsItem, RowsItem, StateItem
+from deelog_connector.core.effects import (
+    Commit,
+    ControlItem,
+    Effect,
+    OperationsItem,
+    RowsItem,
+    StateItem,
+    TakenBackItem,
+)
 
 if TYPE_CHECKING:
     from deelog_interceptors.simulation.node import Node
@@ -97,6 +105,8 @@ def _kinds(effect: Commit) -> frozenset[str]:
             found |= {"changes", *(str(o.reason) for o in item.operations)}
         elif isinstance(item, RowsItem):
             found |= {"rows"} if not item.first else {"rows", "first"}
+        elif isinstance(item, TakenBackItem):
+            found.add("taken_back")
         elif isinstance(item, StateItem):
             found.add(item.kind.name.lower())
     return frozenset(found)

@@ -387,7 +387,7 @@ class Node:
         for segment in sorted(self.world.snapshots):  # after what was told: one that is through does not begin again
             if self.core.may_snapshot(segment):
                 self.core.snapshot(segment)
-                self.world.judge.snapshot_begun(segment)
+                self.world.judge.snapshot_begun(self, segment)
         self.after(max(0.001, self.core.next_poll(now) or 0.02), self._drive, self._timer)
 
     def _carry_out(self, effect: Effect) -> None:
