@@ -211,3 +211,39 @@ def test_who_has_lost_a_segment_does_not_tell_that_a_snapshot_of_it_is_done() ->
     world.settle()
     assert [e for e in n1.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 1)]
     world.check()
+
+
+def test_a_snapshot_is_over_once_the_changes_that_stand_for_rows_are_written() -> None:
+    """A key whose delete is not acknowledged is no row, and lives where the owner dies: the next one begins again."""
+    world, (n0, _) = started()
+    keys = filled(world, 3)
+    world.put(keys[1], b"new")
+    world.put(keys[0], None, acked=False)
+    n0.core.snapshot(0)
+    world.settle()
+    assert rows(world) == keys[1:]
+    assert not [e for e in n0.told if isinstance(e, SnapshotRead)]
+    world.ack(0)
+    world.settle()
+    assert [e for e in n0.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 2)]
+    world.check()
+
+
+def test_a_segment_is_given_away_once_it_is_known_that_rows_stand_there() -> None:
+    """The next owner cannot know how many there were. Chunks wait for it: there is no end of them otherwise."""
+    world, (n0, _) = started()
+    keys = filled(world)
+    world.watching = False
+    n0.core.snapshot(0)
+    world.settle()
+    assert rows(world) == keys
+    n0.core.release(0)
+    n0.core.snapshot(0)
+    world.settle()
+    assert n0.core.phase(0) == "writing"
+    world.watching = True
+    for _ in range(3):  # it takes two looks
+        world.settle()
+    assert n0.core.phase(0) == "released"
+    assert rows(world) == keys
+    world.check()

@@ -223,7 +223,7 @@ def test_positions_of_idle_segments_are_renewed(kafka: Broker, prefix: str) -> N
                 assert seconds / 0.5 / 2 <= len(renewals) <= seconds / 0.5 + 3
                 assert {r.header.sequence for r in renewals} == {written[segment]}
         assert len(renewed[busy]) < min(len(renewals) for s, renewals in renewed.items() if s != busy)
-        last = {r.header.segment: r.header.kind for r in records}
-        assert set(last.values()) == {Kind.RELEASE_STATE}
+        last = {s: [r.header.kind for r in records if r.header.segment == s][-2:] for s in range(8)}
+        assert all(kinds == [Kind.RELEASE_STATE, Kind.CLAIM_STATE] for kinds in last.values())
 
     run(work())

@@ -374,6 +374,16 @@ def test_what_is_held_is_folded_by_key_whatever_the_position() -> None:
             False,
             True,
         ),
+        (
+            [
+                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
+                record(9, Kind.READ, b"b"),
+                record(10, Kind.RESET_END, id="x", count=2),  # the delete before the other row is gone with it
+                record(11, Kind.READ, b"c"),
+            ],
+            False,
+            True,
+        ),
     ],
 )
 def test_only_a_whole_reset_that_takes_back_vouches_for_what_lies_below(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from deelog_connector.core.effects import Cause, Corrected, Fence
+from deelog_connector.core.table import PositionsTable
 from deelog_connector.runtime.pipeline import Pipeline
 from deelog_schemas.config import parse
 from deelog_schemas.header import Kind
-from tests.connector.world import SEGMENTS, Node, SteppedDown, Superseded, World, key_of
+from deelog_schemas.positions import decode_state
+from deelog_schemas.records import ON_POSITIONS, decode
+from tests.connector.world import POSITIONS, SEGMENTS, Node, SteppedDown, Superseded, World, key_of
 
 
 def started(nodes: int = 2, batch: int = 50, pipeline: Pipeline | None = None) -> tuple[World, tuple[Node, Node]]:
@@ -269,6 +272,24 @@ def test_release_keeps_rank() -> None:
     world.settle()
     assert [e.segment for e in n0.told if isinstance(e, SteppedDown)] == [0]
     assert n0.core.phase(0) == "idle"
+
+
+def test_at_no_offset_of_a_release_is_its_rank_unknown() -> None:
+    """Whoever reads up to a record of its own may find that amid the release's."""
+    world, (n0, _) = started()
+    world.settle()
+    before = len(world.broker.logs[POSITIONS, 0].slots)
+    n0.core.release(0)
+    world.settle()
+    table, last = PositionsTable(), []
+    for raw in world.broker.logs[POSITIONS, 0].read(POSITIONS, 0, 0):
+        record = decode(*raw, ON_POSITIONS)
+        table.apply(decode_state(record.key, record.value, record.header.kind))
+        if raw.offset >= before and record.header.segment == 0:
+            last.append(record.header.kind)
+            assert {member for _, member in table.known(0).ranked} == {n0.member}
+    assert last[-2:] == [Kind.RELEASE_STATE, Kind.CLAIM_STATE]
+    assert not table.claimants(0)
 
 
 def test_an_epoch_that_was_released_is_not_given_out_again() -> None:

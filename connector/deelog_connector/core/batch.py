@@ -143,7 +143,7 @@ class BatchBuilder:
         for segment in segments:
             if batch.chunks and batch.entries >= room:
                 return
-            if segment.snapshot is not None and segment.phase is Phase.WRITING:
+            if segment.snapshot is not None and segment.phase is Phase.WRITING and not segment.release_wanted:
                 self._chunk(batch, segment, segment.snapshot)
 
     def renewals(self, batch: Batch, segments: Sequence[Segment], now: float) -> None:
@@ -160,10 +160,11 @@ class BatchBuilder:
         position = (segment.epoch, segment.last_sequence)
         marker = self._put_control(batch, Kind.RELEASE, segment, position, {"known": True})
         _await(segment, marker, end)
-        # The release takes the claim's place and its rank: nobody needs to fence this member, or its node, for it.
-        self._put_state(batch, Kind.CLAIM_STATE, segment, position, claim_key(segment.number, self.member), None)
+        # The release takes the claim's place and its rank: nobody needs to fence this member, or its node, for it. It
+        # comes first: whoever reads up to a record of its own, which may stand between the two, must find one of them.
         state = ReleaseState(*position, self.member, known=True)
         self._put_state(batch, Kind.RELEASE_STATE, segment, position, release_key(segment.number), state)
+        self._put_state(batch, Kind.CLAIM_STATE, segment, position, claim_key(segment.number, self.member), None)
 
     # -- control records ------------------------------------------------------------------------------------------
 
@@ -288,12 +289,17 @@ class BatchBuilder:
         if snapshot.keys is None:
             snapshot.keys = [entry.key for entry in self._state.entries(segment.number)]
             snapshot.most = MAX_TURNS * len(snapshot.keys)
+            snapshot.behind = segment.last_sequence  # a key that is gone here lives until its delete is written
+        if snapshot.cursor == len(snapshot.keys) and position[1] < snapshot.behind:
+            return
         upto = min(len(snapshot.keys), snapshot.cursor + self.settings.chunk_size)
         # The op log holds every operation beyond `position`: an entry whose key has none there is as Kafka has it at
         # that position (so it is acknowledged: CHECK reset-acked-only); any other is written as a change soon.
         pending = segment.log.keys_after(position[1])
         chunk = snapshot.keys[snapshot.cursor : upto]
-        keys = (key for key in chunk if key not in pending)
+        keys = [key for key in chunk if key not in pending]
+        if len(keys) < len(chunk):
+            snapshot.behind = segment.last_sequence
         if self.settings.may_skip:
             # That change may be left out on its way: such a key has another turn, and not without end.
             snapshot.keys += [key for key in chunk if key in pending][: snapshot.most - len(snapshot.keys)]
@@ -302,7 +308,7 @@ class BatchBuilder:
             place = (segment.number, segment.partition, position)
             batch.items.append(RowsItem(*place, SNAPSHOT_REASON, rows, False, False, incremental=True))
             batch.entries += len(rows)
-        elif upto == len(snapshot.keys):
+        elif upto == len(snapshot.keys) and position[1] >= snapshot.behind:
             # That it is through is told behind a transaction: one who owns the segment no more gets none.
             self._position(batch, segment, position, Kind.POSITION_RENEWAL)
         batch.chunks.append(Chunk(segment.number, snapshot, upto, len(rows)))

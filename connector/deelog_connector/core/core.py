@@ -575,7 +575,7 @@ class ConnectorCore:
             if chunk.rows and not self.settings.may_skip:  # else some of them may have been left out on their way
                 seg.wrote_beside(chunk.rows, self._batch_ends.get(seg.partition, -1))
             self.counts.snapshot_rows += chunk.rows
-            if snapshot.cursor == len(snapshot.keys or ()):
+            if snapshot.cursor == len(snapshot.keys or ()) and seg.sent >= snapshot.behind:
                 self._snapshot_over(seg, SnapshotRead(seg.number, snapshot.rows))
 
     def _snapshot_over(self, seg: Segment, told: SnapshotRead | SnapshotRefused) -> None:
@@ -1006,7 +1006,7 @@ class ConnectorCore:
     def _releases(self, batch: Batch, primaries: Sequence[Segment]) -> None:
         for seg in primaries:
             drained = seg.phase is Phase.WRITING and seg.written == seg.sent == seg.last_sequence and not seg.owed
-            if seg.release_wanted and drained:
+            if seg.release_wanted and drained and not seg.watches_beside:
                 seg.go(Phase.RELEASING)
                 self._builder.release(batch, seg, self._ends.get(seg.partition, -1))
 

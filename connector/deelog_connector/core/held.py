@@ -54,7 +54,8 @@ class Held:
     _ended: bool = False
     _torn: bool = False
     _taken: set[bytes] = field(default_factory=set)
-    """Keys that it takes back, and does not tell of again."""
+    """Keys that it takes back, and does not tell of again; `_rows`: how many of those that it tells of stand there."""
+    _rows: int = 0
     _empty: bool = True
 
     @property
@@ -77,7 +78,8 @@ class Held:
                 self._id = control["id"]
         elif record.kind is Kind.RESET_END:
             if self._id and control["id"] == self._id and not self._ended:
-                self._torn = control.get("taken_back", 0) > len(self._taken)
+                taken, rows = control.get("taken_back", 0), control.get("count", 0)
+                self._torn = taken > len(self._taken) or rows > self._rows
                 self._ended = not self._torn
         elif record.gone:
             self.keys.discard(record.key)
@@ -86,6 +88,7 @@ class Held:
         elif record.kind in (Kind.CHANGE, Kind.READ):
             self.keys.add(record.key)
             self._taken.discard(record.key)
+            self._rows += record.kind is Kind.READ and not self._ended
         self._empty = False
 
 

@@ -135,6 +135,9 @@ class Snapshot:
     """As they were when the first chunk was read, and behind them those that have another turn; None until then."""
     most: int = 0
     """How many there may be in all."""
+    behind: int = 0
+    """Operations up to here stand for rows that were left out: it is not over before they are written. The next owner,
+    who may lack them, begins again."""
     cursor: int = 0
     """How many of the keys are dealt with."""
     rows: int = 0
@@ -235,6 +238,11 @@ class Segment:
     def is_primary(self) -> bool:
         """Whether a view made this node the segment's primary and nothing has ended that."""
         return self.phase is not Phase.IDLE
+
+    @property
+    def watches_beside(self) -> bool:
+        """Whether rows were written of which this node alone would know that they are gone: the next owner cannot."""
+        return any(run.first < 0 for run in (*self.watched, *self.unwatched))
 
     def gather(self, held: Held) -> None:
         """Reads from `held.start` up to the begin of its reset, instead of only up to that."""

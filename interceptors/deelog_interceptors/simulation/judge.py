@@ -89,6 +89,9 @@ class Seen:
     lost_at: float = -1.0
     lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
     """When, and which positions: of a change, or (0, 0) for what belongs to a reset."""
+    rows_lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
+    """When rows of an incremental snapshot were lost, whose writer owned it then, and the ACTIVE of then: nobody else
+    knows what it wrote."""
     taken: set[bytes | None] = field(default_factory=set)
     """Keys that the last reset has taken back so far, and not told of again."""
     row: tuple[int, int] = (0, 0)
@@ -335,6 +338,7 @@ class Judge:
                     owners_lost=seen.owners_lost,
                     resets=seen.resets,
                     lost=seen.lost,
+                    rows_lost=seen.rows_lost,
                 )
                 self.seen[number].lost_at = now if number in lost else seen.lost_at
                 self.seen[number].mended_from = log.end if number in lost else seen.mended_from
@@ -367,8 +371,15 @@ class Judge:
         takes_back = header.kind is Kind.TOMBSTONE and record.value is not None
         if header.kind not in _TELLING and not takes_back:
             return False
-        position = header.position if header.kind is Kind.CHANGE else (0, 0)
-        self.seen[header.segment].lost.append((self.world.engine.now, position))
+        seen, now = self.seen[header.segment], self.world.engine.now
+        if (
+            header.kind is Kind.READ
+            and self._codec.decode_value(record.value or b"").source["snapshot"] == "incremental"
+        ):
+            if header.node == seen.active[1]:
+                seen.rows_lost.append((now, seen.active))
+        else:
+            seen.lost.append((now, header.position if header.kind is Kind.CHANGE else (0, 0)))
         return True
 
     # -- now and then -----------------------------------------------------------------------------------------------
@@ -494,6 +505,9 @@ class Judge:
             # A phantom is nobody's loss: what it told of is corrected, or was never read.
             if at >= last and (position == (0, 0) or past.holds(history, position)):
                 self.fail("repaired", f"segment {number}: no reset after the loss at {at:.4f}")
+        for at, active in seen.rows_lost:
+            if at >= last and active == seen.active:
+                self.fail("repaired", f"segment {number}: no reset after the loss of a snapshot's row at {at:.4f}")
 
     def _vouched(self, number: int, seen: Seen) -> None:
         """Where values are filtered: each that is derived was told by an operation that survived."""
