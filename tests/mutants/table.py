@@ -321,7 +321,7 @@ WRITING: Final = (
         "snapshot-row-before-its-change",
         "",
         "a row of an incremental snapshot says what is not written yet, and may never be",
-        (Edit(BATCH, "if key not in pending)", "if key)"),),
+        (Edit(BATCH, "if key not in pending]", "if key]"),),
     ),
     Mutant(
         "snapshot-row-beyond-what-is-written",
