@@ -123,6 +123,37 @@ def test_a_restart_while_kafka_is_away_is_given_up_in_time(
     run(work())
 
 
+def test_the_offsets_of_what_is_stopped_stand_still(
+    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions come back late, and more is written while what was acknowledged at the stop is waited for."""
+
+    async def work() -> None:
+        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+            await started(found)
+            core, lifecycle, loop = found.connector.core, asked(found), asyncio.get_running_loop()
+            read = core.state_read
+            monkeypatch.setattr(core, "state_read", lambda record: loop.call_later(0.3, read, record))
+
+            async def write_on() -> None:
+                for number in range(100_000):
+                    await found.put(b"k%d" % (number % 100), b"v%d" % number)
+                    await asyncio.sleep(0.001)
+
+            writing = asyncio.create_task(write_on())
+            await found.until(lambda: core.counts.written > 100)
+            await lifecycle.stop()
+            offsets = {o.segment: (o.epoch, o.sequence) for o in lifecycle.offsets()}
+            writing.cancel()
+            _, readers = derived(read_topic(kafka.bootstrap, found.config.topics.changes))
+            assert offsets == {number: reader.mark for number, reader in readers.items()}
+            monkeypatch.undo()
+            await lifecycle.resume()
+            await written(found, kafka.bootstrap)
+
+    run(work())
+
+
 def test_what_is_asked_at_once_is_done_in_turn(kafka: Broker, prefix: str) -> None:
     async def work() -> None:
         async with cache(config_of(kafka.bootstrap, prefix)) as found:

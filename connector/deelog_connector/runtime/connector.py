@@ -397,6 +397,8 @@ class Connector:
             self._yielding.set()
             writer.closing = not write_out
             await self._wait_for(lambda: self.core.idle, until)
+            if write_out and not was_paused:  # else the offsets of what is stopped would still move
+                await self._wait_for(self._has_read_back, until)
         except BaseException:
             self.let_go(was_closed)
             raise
@@ -453,6 +455,10 @@ class Connector:
         if seg is None or seg.phase in ("stopped", "released"):
             return True
         return seg.phase == "writing" and seg.owed is None and (seg.written or 0) >= sequence
+
+    def _has_read_back(self) -> bool:
+        """Whether the positions of all that was committed have come back."""
+        return all(s.phase != "writing" or (s.written or 0) >= s.sent for s in self.core.primaries())
 
     async def _wait_for(self, condition: Callable[[], bool], until: float) -> None:
         while not condition():
