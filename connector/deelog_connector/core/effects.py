@@ -208,7 +208,6 @@ class ScannedRecord:
     epoch: int
     sequence: int
     key: bytes
-    """Of a row only where the scan asked for keys."""
     control: Mapping[str, Any]
     gone: bool = False
     """A delete or tombstone; told only where the scan asked for keys."""
