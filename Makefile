@@ -43,7 +43,7 @@ images: setup ## base images of docker-compose.yml where no image registry is re
 
 test-compose: setup ## docker-compose.yml for real: up, written to, a node killed, the diff compared, down (Docker)
 	@tools/images/build.sh --pull
-	@$(BIN)/python -m pytest -m compose tests/compose --log-cli-level=INFO $(ARGS)
+	@$(BIN)/python -m pytest -m compose tests/system/compose --log-cli-level=INFO $(ARGS)
 
 model: setup ## explore the models: each rule removed, then millions of states with all on (ARGS="--states 100000")
 	@$(BIN)/python -m tests.model table
@@ -63,7 +63,7 @@ proof: setup ## 3,000 seeds with 100,000 faults and more, then every mutant
 	@$(MAKE) mutants
 
 chaos: java setup ## break real nodes, Kafka and Spark while clients write (DURATION=300 SEED=7, ARGS="--nodes 5")
-	@$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED) $(ARGS)
+	@$(BIN)/python -m tests.system.chaos --duration $(DURATION) --seed $(SEED) $(ARGS)
 
 KILLS ?= 30
 kills: java setup ## kill -9 the Spark job at random instants, restart Kafka, compare every sink (KILLS=30 SEED=1)
@@ -72,7 +72,7 @@ kills: java setup ## kill -9 the Spark job at random instants, restart Kafka, co
 test-consumers: java setup ## stock consumers of the change topic: Connect, Flink, Pathway, kcat, Spark (ARGS="-k flink")
 	@command -v kcat >/dev/null || ! command -v apt-get >/dev/null || apt-get install --yes --quiet kcat >/dev/null || \
 		echo "kcat could not be installed: do it, or its tests will fail." >&2
-	@$(BIN)/python -m pytest -m "consumers or not consumers" tests/consumers -n $(WORKERS) --dist loadscope \
+	@$(BIN)/python -m pytest -m "consumers or not consumers" tests/system/consumers -n $(WORKERS) --dist loadscope \
 		--no-loadscope-reorder $(ARGS)
 
 bench: java setup ## all benchmarks, each against its peer
@@ -103,8 +103,8 @@ wheel-check: setup ## the built wheel, alone in a clean environment outside this
 	"$$bin/uv" venv --quiet --no-project --python "$$bin/python" "$$place/clean"; \
 	"$$bin/uv" pip install --quiet --python "$$place/clean/bin/python" "$$place"/deelog-*.whl; \
 	cd "$$place"; \
-	clean/bin/python -W error -c 'import deelog_connector, deelog_interceptors, deelog_schemas, deelog_spark; \
-	from deelog_connector.kafka.jars import SETS, pinned; assert all(map(pinned, SETS))'; \
+	clean/bin/python -W error -c 'import deelog_connector, deelog_interceptors, deelog_proof, deelog_schemas, deelog_spark; \
+	from deelog_connector.devkafka.jars import SETS, pinned; assert all(map(pinned, SETS))'; \
 	clean/bin/deelog --help; \
 	echo "wheel: $$(basename deelog-*.whl) imports and shows its help"
 
@@ -123,7 +123,7 @@ setup: $(STAMP)
 
 # Before anything is installed, so that a machine without Java hears of it at once.
 java: python
-	@PYTHONPATH=connector:schemas $(PYTHON) -m deelog_connector.kafka.prerequisites
+	@PYTHONPATH=connector:schemas $(PYTHON) -m deelog_connector.devkafka.java
 
 .PHONY: python
 python:

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from benchmarks.common import Figure, kafka, parser, show
-from deelog_connector.core.held import Strategy
+from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.runtime import Connector
 from deelog_schemas.config import parse
 from deelog_schemas.keys import segment_of

@@ -38,10 +38,10 @@ from pyspark.sql import functions as F
 from benchmarks.common import Figure, kafka, parser, show
 from deelog_schemas.config import Config
 from deelog_schemas.keys import partition_of, segment_of
-from deelog_spark import frames
-from deelog_spark.job import DiffJob
+from deelog_spark.batches import tasks
+from deelog_spark.diff_job import DiffJob
 from deelog_spark.session import session
-from deelog_spark.writer import Written
+from deelog_spark.sinks.kafka import Written
 from tests.support.changes import Cache, config_of, settled_ends
 
 VALUE = b"v" * 100
@@ -102,7 +102,7 @@ def first_key(segment: int, segments: int) -> bytes:
 
 def into_nothing(spark: SparkSession, config: Config, partitions: int, folder: Path) -> None:
     """Spark reads the whole change topic as the job does, and drops it."""
-    source = spark.readStream.format("kafka").options(**frames.kafka_options(config))
+    source = spark.readStream.format("kafka").options(**tasks.kafka_options(config))
     source = source.option("assign", json.dumps({config.topics.changes: list(range(partitions))}))
     source = source.option("startingOffsets", "earliest")
     source = source.option("maxOffsetsPerTrigger", config["diff.max.offsets.per.trigger"])
@@ -129,24 +129,24 @@ def batch_seconds(told: list[dict[str, Any]]) -> float:
 def steady(spark: SparkSession, config: Config) -> None:
     """The job over the whole topic with batches walked, and nothing written, by the driver neither: a mark of a batch
     that it carried itself would tell the next run that all below is there."""
-    real, small = frames.pass_on, DiffJob.SMALL_RECORDS
+    real, small = tasks.pass_on, DiffJob.SMALL_RECORDS
 
     def walked(
-        spark: SparkSession, task: frames.Walk, checkpoint: str, batch: int
-    ) -> list[tuple[frames.Walked, Written]]:
-        return [(found, Written(found.partition)) for found in frames.walk(spark, task)]
+        spark: SparkSession, task: tasks.Walk, checkpoint: str, batch: int
+    ) -> list[tuple[tasks.Walked, Written]]:
+        return [(found, Written(found.partition)) for found in tasks.walk(spark, task)]
 
-    frames.pass_on, DiffJob.SMALL_RECORDS = walked, 0
+    tasks.pass_on, DiffJob.SMALL_RECORDS = walked, 0
     try:
         run_job(spark, config)
     finally:
-        frames.pass_on, DiffJob.SMALL_RECORDS = real, small
+        tasks.pass_on, DiffJob.SMALL_RECORDS = real, small
 
 
 def scan(spark: SparkSession, config: Config, topic: str, partitions: list[int], begin: dict[int, int]) -> DataFrame:
     """Bounded reading of some partitions, from `begin` or their first offset."""
     starts = {str(p): begin.get(p, -2) for p in partitions}
-    source = spark.read.format("kafka").options(**frames.kafka_options(config))
+    source = spark.read.format("kafka").options(**tasks.kafka_options(config))
     source = source.option("startingOffsets", json.dumps({topic: starts}))
     source = source.option("endingOffsets", json.dumps({topic: {str(p): -1 for p in partitions}}))
     return source.option("assign", json.dumps({topic: partitions})).load()

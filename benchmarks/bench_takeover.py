@@ -20,8 +20,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisError
 
 from benchmarks.common import Figure, kafka, parser, show
-from deelog_interceptors.demo.cluster import Cluster
-from deelog_interceptors.demo.topics import read_topic
+from deelog_proof.audit.topics import read_topic
+from deelog_proof.harness.cluster import Cluster
 from deelog_schemas.header import Kind
 
 PREFIX, CACHE = "bench", "c"

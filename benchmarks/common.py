@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deelog_connector.kafka.embedded import EmbeddedKafka
+from deelog_connector.devkafka.broker import EmbeddedKafka
 
 Figure = tuple[str, float, str]
 """Name, value, unit."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from deelog_connector.kafka.jars import fetch
+from deelog_connector.devkafka.jars import fetch
 from tests.support.kafka import Broker, running_broker
 from tests.support.registry import Apicurio
 from tests.support.secure import SecureKafka, secure_kafka
@@ -28,7 +28,12 @@ _MARKERS = {
     "registry": "registry",
     "own_registry": "registry",
 }
-_CROWDED = ("chaos/test_chaos.py", "demo/test_demo.py", "spark/test_cluster.py", "spark/test_diff_process.py")
+_CROWDED = (
+    "system/chaos/test_chaos.py",
+    "proof/demo/test_demo.py",
+    "spark/test_cluster.py",
+    "spark/test_diff_process.py",
+)
 """Each of these starts a dozen processes: two of them at once would be a test of the machine."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deelog_spark.job import DiffJob
-    from deelog_spark.reading import changes, collapse, latest, real_time
+    from deelog_spark.diff_job import DiffJob
+    from deelog_spark.tables import changes, collapse, latest, real_time
 
 __all__ = ["DiffJob", "changes", "collapse", "latest", "real_time"]
 
@@ -14,11 +14,11 @@ __all__ = ["DiffJob", "changes", "collapse", "latest", "real_time"]
 def __getattr__(name: str) -> Any:
     # Late, so that `deelog --help` and executors do not load what they do not need.
     if name == "DiffJob":
-        from deelog_spark.job import DiffJob
+        from deelog_spark.diff_job import DiffJob
 
         return DiffJob
     if name in ("changes", "collapse", "latest", "real_time"):
-        from deelog_spark import reading
+        from deelog_spark import tables
 
-        return getattr(reading, name)
+        return getattr(tables, name)
     raise AttributeError(name)

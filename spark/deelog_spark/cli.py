@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from deelog_schemas.config import Config
-    from deelog_spark.job import DiffJob
+    from deelog_spark.diff_job import DiffJob
 
 _TURN_SECONDS: Final = 0.5
 _OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "diff.metrics.port")
@@ -91,7 +91,7 @@ class Jobs:
 
     def run(self, configs: list[Config], available_now: bool, show: Progress | None) -> None:
         """Starts them one after the other, and waits until all have ended, one has failed, or the end is asked for."""
-        from deelog_spark.job import DiffJob
+        from deelog_spark.diff_job import DiffJob
         from deelog_spark.session import session
 
         _refuse_twins(configs)

@@ -36,11 +36,11 @@ from confluent_kafka.admin import (
 )
 
 from deelog_schemas.config import Config
-from deelog_schemas.connections import Connections, settle
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
+from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.connections import Connections, settle
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
-from deelog_schemas.refusals import missing_right
 from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
 
 REQUEST_SECONDS: Final = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deelog_schemas.config import Config
-from deelog_spark.checkpoint import Checkpoint
+from deelog_spark.batches.checkpoint import Checkpoint
 from deelog_spark.errors import CheckpointError
 from deelog_spark.kafka import Cluster
 

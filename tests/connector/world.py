@@ -24,12 +24,12 @@ from deelog_connector.core.effects import (
     SteppedDown,
     Superseded,
 )
-from deelog_connector.core.held import Strategy
-from deelog_connector.core.snapshot import SnapshotMode
+from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_connector.kafka.client import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
-from deelog_connector.runtime.pipeline import Pipeline
-from deelog_interceptors.simulation.stock import StockConsumer
+from deelog_connector.transforms.pipeline import Pipeline
+from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind

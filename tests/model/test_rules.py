@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tests.model.takeover.rules import RULES
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 CHECK = re.compile(r"CHECK ([a-z-]+(?:, [a-z-]+)*)")
 
 

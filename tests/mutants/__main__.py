@@ -27,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.mutants import tool
 from tests.mutants.table import MUTANTS
 from tests.mutants.tool import Mutant, MutantError
+from tests.support.paths import ROOT
 
 MEDIAN: Final = 50
 BASELINE: Final = 100
@@ -72,7 +73,7 @@ class Child:
                 self._process = subprocess.Popen(
                     tool.command(mutant, seeds, self._report),
                     env=tool.environment(place / "copy"),
-                    cwd=tool.ROOT,
+                    cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -20,10 +20,11 @@ import orjson
 import deelog_connector
 import deelog_interceptors
 import deelog_schemas
-from deelog_interceptors.simulation.script import FAULTS, Script, generate, parse
-from deelog_interceptors.simulation.world import World
+from deelog_proof.simulation.script import FAULTS, Script, generate, parse
+from deelog_proof.simulation.world import World
+from tests.support.paths import ROOT
 
-SCENARIOS: Final = Path(__file__).parents[1] / "simulation" / "scenarios"
+SCENARIOS: Final = ROOT / "tests" / "proof" / "simulation" / "scenarios"
 ALONE: Final = frozenset({"truncation"})
 """Kinds that only those seeds have which ask for them."""
 

@@ -9,23 +9,23 @@ from typing import Final
 
 from tests.mutants.tool import Edit, Mutant
 
-CORE: Final = "connector/deelog_connector/core/core.py"
+CORE: Final = "connector/deelog_connector/core/connector_core.py"
 BATCH: Final = "connector/deelog_connector/core/batch.py"
 SCAN: Final = "connector/deelog_connector/core/scan.py"
-DECIDE: Final = "connector/deelog_connector/core/decide.py"
+DECIDE: Final = "connector/deelog_connector/core/rules.py"
 SEGMENT: Final = "connector/deelog_connector/core/segment.py"
 HISTORY: Final = "connector/deelog_connector/core/history.py"
 OPLOG: Final = "connector/deelog_connector/core/oplog.py"
-HELD: Final = "connector/deelog_connector/core/held.py"
+HELD: Final = "connector/deelog_connector/core/reset_strategy.py"
 ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
-TABLE: Final = "connector/deelog_connector/core/table.py"
-REPLICATOR: Final = "interceptors/deelog_interceptors/grid/replicator.py"
-BACKUP: Final = "interceptors/deelog_interceptors/grid/backup.py"
-CONTROLLER: Final = "interceptors/deelog_interceptors/grid/controller.py"
-STORE: Final = "interceptors/deelog_interceptors/grid/store.py"
-ATTENDANCE: Final = "interceptors/deelog_interceptors/grid/attendance.py"
-OFFICE: Final = "interceptors/deelog_interceptors/grid/office.py"
-SIM_NODE: Final = "interceptors/deelog_interceptors/simulation/node.py"
+TABLE: Final = "connector/deelog_connector/core/positions_table.py"
+REPLICATOR: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
+BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
+CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
+STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
+ATTENDANCE: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
+OFFICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
+SIM_NODE: Final = "proof/deelog_proof/simulation/node.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
 
@@ -195,7 +195,7 @@ TAKEOVER: Final = (
                 "        state = ReleaseState(*position, self.member, known=True)\n",
             ),
         ),
-        detector="pytest tests/connector/test_takeover.py -k no_offset",
+        detector="pytest tests/connector/core/test_takeover.py -k no_offset",
         because=RARE,
     ),
     Mutant(
@@ -203,7 +203,7 @@ TAKEOVER: Final = (
         "",
         "a snapshot is complete while a delete is not written: where that is lost with its owner, the key had no row",
         (Edit(CORE, "and seg.sent >= snapshot.behind:", "and True:"),),
-        detector="pytest tests/connector/test_incremental_snapshot.py -k stand_for_rows",
+        detector="pytest tests/connector/core/test_snapshots.py -k stand_for_rows",
         because="one seed in 7,000",
     ),
     Mutant(
@@ -211,7 +211,7 @@ TAKEOVER: Final = (
         "",
         "a segment is given away while nobody has looked whether rows of a snapshot still stand: the heir cannot know",
         (Edit(CORE, "drained and not seg.watches_beside:", "drained:"),),
-        detector="pytest tests/connector/test_incremental_snapshot.py -k given_away",
+        detector="pytest tests/connector/core/test_snapshots.py -k given_away",
         because="one seed in 7,000",
     ),
     Mutant(
@@ -227,7 +227,7 @@ TAKEOVER: Final = (
         "",
         "a node that has lost a segment, empty when it had it, says that its snapshot is complete",
         (Edit(BATCH, "elif upto == len(snapshot.keys) and", "elif False and"),),
-        detector="pytest tests/connector/test_incremental_snapshot.py -k who_has_lost_a_segment",
+        detector="pytest tests/connector/core/test_snapshots.py -k who_has_lost_a_segment",
         because=RARE,
     ),
     Mutant(
@@ -576,7 +576,7 @@ RESETS: Final = (
         "reset-acked-only",
         "rows are written whose position may never be acknowledged",
         (Edit(BATCH, "if segment.acked < reset.position[1] and reset.reason != Reason.CLEAR:", "if False:"),),
-        detector="pytest tests/simulation/test_scenarios.py -k [reset_acked_only]",
+        detector="pytest tests/proof/simulation/test_scenarios.py -k [reset_acked_only]",
         because="end-beyond-again covers for it: the next owner begins another reset, which the judge allows",
     ),
     Mutant(
@@ -635,7 +635,7 @@ RESETS: Final = (
         "",
         "what lies below the base offset is passed over though its reset took nothing back",
         (Edit(HELD, "return self.start < 0 or self._ended", "return True"),),
-        detector="pytest tests/connector/test_resets.py -k left_behind",
+        detector="pytest tests/connector/core/test_resets.py -k left_behind",
         because="all nodes of a run have one strategy",
     ),
     Mutant(

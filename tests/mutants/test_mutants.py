@@ -14,7 +14,8 @@ import pytest
 
 from tests.mutants import tool
 from tests.mutants.table import MUTANTS
-from tests.mutants.tool import ROOT, Edit, Mutant, MutantError
+from tests.mutants.tool import Edit, Mutant, MutantError
+from tests.support.paths import ROOT
 
 CHECK: Final = re.compile(r"CHECK ([a-z-]+(?:, [a-z-]+)*)")
 DESIGN: Final = frozenset(
@@ -61,10 +62,14 @@ def test_each_rule_marked_check_has_a_mutant() -> None:
 def test_a_text_that_is_gone_or_stands_there_twice_is_refused_by_name() -> None:
     for old in ("no such text", "def "):
         with pytest.raises(MutantError, match=r"mutant rotten: its text occurs \d+ times in connector/.*adapt"):
-            tool.mutated(Mutant("rotten", "", "", (Edit("connector/deelog_connector/core/core.py", old, ""),)))
+            tool.mutated(
+                Mutant("rotten", "", "", (Edit("connector/deelog_connector/core/connector_core.py", old, ""),))
+            )
     with pytest.raises(MutantError, match=r"mutant broken: .* does not compile"):
         tool.mutated(
-            Mutant("broken", "", "", (Edit("connector/deelog_connector/core/core.py", "def promote(", "def ("),))
+            Mutant(
+                "broken", "", "", (Edit("connector/deelog_connector/core/connector_core.py", "def promote(", "def ("),)
+            )
         )
 
 

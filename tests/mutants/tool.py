@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 PACKAGES: Final = (
     "schemas/deelog_schemas",
     "connector/deelog_connector",
     "interceptors/deelog_interceptors",
+    "proof/deelog_proof",
     "spark/deelog_spark",
 )
 
@@ -43,7 +45,7 @@ class Mutant:
     """A bug. `rule` is the name of the CHECK that it removes, or empty; `why` says what is wrong about it.
 
     `faults` are the kinds of faults of the seeds that look for it (empty: all that every seed has). `detector` is
-    empty for the simulation's seeds, else `scenario NAME` (of tests/simulation/scenarios), `model CONFIG...` or
+    empty for the simulation's seeds, else `scenario NAME` (of tests/proof/simulation/scenarios), `model CONFIG...` or
     `pytest ID...`: what finds it instead, and `because` then says why no seed does.
     """
 

@@ -37,6 +37,7 @@ from deelog_schemas.config.fields import PLANNED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, REFUSED, refusal
 from deelog_schemas.config.secrets import is_secret
 from deelog_schemas.config.sources import MAX_FILE_BYTES
+from tests.support.paths import ROOT
 
 GOOD = {"topic.prefix": "shop", "bootstrap.servers": "k1:9092,k2:9092", "node.id": "n1", "cache.name": "sessions"}
 PASSWORD = "producer.override.sasl.password"
@@ -654,7 +655,7 @@ def test_a_configuration_cannot_be_changed() -> None:
 
 def test_it_works_with_the_standard_library_alone() -> None:
     """As on a Spark executor, which gets this package as a zip: no orjson, no javaproperties, nothing of ours."""
-    schemas = Path(__file__).parents[2] / "schemas"
+    schemas = ROOT / "schemas"
     code = f"""
 import sys
 sys.path.insert(0, {str(schemas)!r})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ from deelog_schemas.header import Flags, Kind, node_number, pack
 from deelog_schemas.keys import control_key
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import decode
+from tests.support.paths import INPUTS
 
-SAMPLES = Path(__file__).parents[2] / "../shared/inputs/debezium"
+SAMPLES = INPUTS / "debezium"
 COMMON = ["version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns"]
 OWN = ["cache", "segment", "epoch", "seq", "node", "reason"]
 ENVELOPE = ["before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"]

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.kafka.probe import HOST, free_port
+from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_schemas import formats
 from deelog_schemas.avro import registry as module
 from deelog_schemas.avro.schema import Part

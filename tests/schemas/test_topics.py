@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deelog_schemas.errors import ConfigError
-from deelog_schemas.topics import RESERVED_SUFFIXES, Topics, topic_problem, transactional_id_diff, transactional_id_node
+from deelog_schemas.kafka.names import (
+    RESERVED_SUFFIXES,
+    Topics,
+    topic_problem,
+    transactional_id_diff,
+    transactional_id_node,
+)
 
 names = st.text("abAB09._-", min_size=1, max_size=12)
 delimiters = st.text("._-", min_size=1, max_size=2)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deelog_connector.kafka import jars
-from deelog_spark import DiffJob, regions
+from deelog_connector.devkafka import jars
+from deelog_spark import DiffJob
+from deelog_spark.batches import ranges
 from deelog_spark.session import JARS_VARIABLE, session
 from tests.spark.scenes import Carried
 
@@ -48,6 +49,6 @@ def carried_by_driver(monkeypatch: pytest.MonkeyPatch) -> Carried:
 
     def carried(records: int, regions_records: int | None = None) -> None:
         monkeypatch.setattr(DiffJob, "SMALL_RECORDS", records)
-        monkeypatch.setattr(regions, "SMALL_RECORDS", records if regions_records is None else regions_records)
+        monkeypatch.setattr(ranges, "SMALL_RECORDS", records if regions_records is None else regions_records)
 
     return carried

@@ -27,7 +27,7 @@ from typing import Final
 
 import psutil
 
-from deelog_connector.kafka import jars
+from deelog_connector.devkafka import jars
 from deelog_schemas.config import Config
 from deelog_spark.session import JARS_VARIABLE
 from tests.spark import scenes, watched

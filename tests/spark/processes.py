@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from deelog_schemas.config import Config
-from deelog_spark.checkpoint import Checkpoint
+from deelog_spark.batches.checkpoint import Checkpoint
 from tests.support.changes import Cache
 
 WAIT = 120.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from deelog_spark import DiffJob
-from deelog_spark.checkpoint import Checkpoint
+from deelog_spark.batches.checkpoint import Checkpoint
 from tests.spark.processes import until, until_read
 from tests.spark.reference import Follower, expected, held, in_topic, read
 from tests.spark.scenes import Player

@@ -15,7 +15,7 @@ from deelog_spark import DiffJob
 from deelog_spark.errors import DiffError
 from tests.spark.processes import written
 from tests.spark.test_diff_job import configured, run
-from tests.spark.test_reading import diff_ends
+from tests.spark.test_tables import diff_ends
 from tests.support.changes import Cache
 from tests.support.kafka import Broker
 from tests.support.spark import connect_server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from deelog_interceptors.demo.processes import deelog_command
+from deelog_proof.harness.child import deelog_command
 from deelog_spark.cli import diff
 from tests.spark.kills import Kills, configured
 from tests.spark.processes import Job, until, written

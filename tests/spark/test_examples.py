@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deelog_connector.kafka import jars
+from deelog_connector.devkafka import jars
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
-from tests.grid.cluster import Grid
+from tests.interceptors.grid.cluster import Grid
 from tests.spark import scenes
 from tests.spark.processes import written
 from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import configured, run
-from tests.spark.test_reading import diff_ends
+from tests.spark.test_tables import diff_ends
 from tests.support.changes import Cache
 from tests.support.kafka import Broker
 from tests.support.spark import HOME, QUICK, connect_server

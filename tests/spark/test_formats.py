@@ -14,11 +14,12 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.schema_registry import Schema
 
-from deelog_connector.kafka.probe import HOST, free_port
+from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
-from deelog_spark import DiffJob, changes, frames, latest, real_time
+from deelog_spark import DiffJob, changes, latest, real_time
+from deelog_spark.batches import tasks
 from deelog_spark.cli import diff
 from deelog_spark.errors import DiffError
 from tests.spark import scenes
@@ -26,7 +27,7 @@ from tests.spark.reference import dead_letters, in_topic, read
 from tests.spark.scenes import Carried
 from tests.spark.test_dead_letters import change, envelope, tolerant
 from tests.spark.test_diff_job import check, configured, run
-from tests.spark.test_reading import entries
+from tests.spark.test_tables import entries
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 from tests.support.registry import Apicurio
@@ -51,7 +52,7 @@ def test_avro_with_a_registry_that_goes_away(
     run(config, spark)
     scenes.scripted(cache)
     scenes.close(cache)
-    known = frames.connected(config)
+    known = tasks.connected(config)
     own_registry.stop()
     run(known, spark)
     check(cache, known)

@@ -24,8 +24,9 @@ from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, unpack
 from deelog_schemas.keys import partition_of, segment_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import ON_CHANGES, Record, decode
-from deelog_spark import DiffJob, frames
-from deelog_spark.writer import Written
+from deelog_spark import DiffJob
+from deelog_spark.batches import tasks
+from deelog_spark.sinks.kafka import Written
 from tests.spark.history import TURNS, History, Turn
 from tests.spark.processes import until_read
 from tests.spark.reference import Told, expected, held, in_topic
@@ -200,14 +201,14 @@ def test_generated_topics(
 
     made = 0
     passed: list[bool] = []
-    real = frames.pass_on
+    real = tasks.pass_on
 
-    def pass_on(*args: Any) -> list[tuple[frames.Walked, Written]]:
+    def pass_on(*args: Any) -> list[tuple[tasks.Walked, Written]]:
         found = real(*args)
         passed.append(not any(walked.ended for walked, _ in found))
         return found
 
-    monkeypatch.setattr(frames, "pass_on", pass_on)
+    monkeypatch.setattr(tasks, "pass_on", pass_on)
 
     @settings(ON_KAFKA, max_examples=2)
     @given(seed=SEEDS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deelog_connector.kafka.probe import free_port
+from deelog_connector.devkafka.ports import free_port
 from deelog_schemas.config import Config
 from deelog_spark import DiffJob
 from deelog_spark.errors import DiffError

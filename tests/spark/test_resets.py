@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deelog_connector.core.held import Strategy
+from deelog_connector.core.reset_strategy import Strategy
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Reason
 from deelog_spark import DiffJob

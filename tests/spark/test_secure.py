@@ -14,7 +14,7 @@ import pytest
 
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
-from deelog_spark import DiffJob, java, latest
+from deelog_spark import DiffJob, java_options, latest
 from deelog_spark.errors import DiffError, RightsError
 from deelog_spark.kafka import RETRY_SECONDS
 from tests.spark.reference import in_topic
@@ -155,10 +155,10 @@ def test_a_wrong_way_in_is_told_in_time(
 
 
 def test_what_java_is_told() -> None:
-    assert java.options({}) == {}
-    assert java.options({"linger.ms": "1"}) == {}
+    assert java_options.options({}) == {}
+    assert java_options.options({"linger.ms": "1"}) == {}
     scram = {"security.protocol": "sasl_plaintext", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "u"}
-    assert java.options({**scram, "sasl.password": 'a"b\\c'}) == {
+    assert java_options.options({**scram, "sasl.password": 'a"b\\c'}) == {
         "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.mechanism": "SCRAM-SHA-256",
         "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -166,7 +166,7 @@ def test_what_java_is_told() -> None:
     }
     store = {"security.protocol": "ssl", "ssl.keystore.location": "/s.p12", "ssl.keystore.password": "p"}
     named = {"ssl.ca.pem": "PEM", "ssl.endpoint.identification.algorithm": "none"}
-    assert java.options({**store, **named}) == {
+    assert java_options.options({**store, **named}) == {
         "kafka.security.protocol": "SSL",
         "kafka.ssl.endpoint.identification.algorithm": "",
         "kafka.ssl.truststore.type": "PEM",
@@ -198,4 +198,4 @@ def test_what_java_is_told() -> None:
 )
 def test_what_java_cannot_be_told(given: dict[str, str], said: str) -> None:
     with pytest.raises(DiffError, match=said):
-        java.options(given)
+        java_options.options(given)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deelog_schemas.keys import segment_of
-from deelog_spark import frames
+from deelog_spark.batches import tasks
+from deelog_spark.folding.diff_record import CHANGE, Row
 from deelog_spark.kafka import Cluster
-from deelog_spark.rows import CHANGE, Row
 from tests.spark.reference import expected, in_topic
 from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import check, configured, run
@@ -73,6 +73,6 @@ def test_rows_that_are_large_go_by_fewer() -> None:
     """A column of Arrow ends at 2 GB."""
     value = b"v" * (5 << 20)
     rows = [Row(0, offset, 0, CHANGE, "", b"", b"k", value if offset < 9 else b"") for offset in range(100)]
-    batches = list(frames.batches_of(rows))
+    batches = list(tasks.batches_of(rows))
     assert [len(batch) for batch in batches] == [4, 4, 92]
-    assert list(frames.rows_of(iter(batches))) == rows
+    assert list(tasks.rows_of(iter(batches))) == rows

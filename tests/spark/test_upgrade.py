@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.grid.clients import Writer, assert_nothing_lost
-from tests.grid.cluster import Grid, eventually
+from tests.interceptors.grid.clients import Writer, assert_nothing_lost
+from tests.interceptors.grid.cluster import Grid, eventually
 from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import run
 from tests.support.changes import config_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deelog_schemas.config import Config
-from deelog_spark import frames
+from deelog_spark.batches import tasks
 from deelog_spark.kafka import Reader
 from tests.support.changes import config_of
 
@@ -15,36 +15,36 @@ MANY = 5
 
 
 def reader_of(config: Config) -> Reader:
-    with frames.reader(config) as reader:
+    with tasks.reader(config) as reader:
         return reader
 
 
 def test_the_last_jobs_keep_their_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as take turns on one application, and no more."""
-    monkeypatch.setattr(frames, "_readers", {})
-    monkeypatch.setattr(frames, "_writers", {})
+    monkeypatch.setattr(tasks, "_readers", {})
+    monkeypatch.setattr(tasks, "_writers", {})
     closed: list[Reader] = []
     monkeypatch.setattr(Reader, "close", lambda reader: closed.append(reader))
     first, *others = (config_of("127.0.0.1:1", f"p{number}", str(tmp_path)) for number in range(MANY))
-    reader, writer = reader_of(first), frames._writer(first)
+    reader, writer = reader_of(first), tasks._writer(first)
     for config in others[:-1]:
         reader_of(config)
-        frames._writer(config)
-        assert (reader_of(first), frames._writer(first)) == (reader, writer)
+        tasks._writer(config)
+        assert (reader_of(first), tasks._writer(first)) == (reader, writer)
     assert closed == []
     second = reader_of(others[0])
-    third = frames._readers[next(iter(frames._readers))]
+    third = tasks._readers[next(iter(tasks._readers))]
     reader_of(others[-1])
-    frames._writer(others[-1])
+    tasks._writer(others[-1])
     assert closed == [third]
     assert third is not second
     assert (reader_of(first), reader_of(others[0])) == (reader, second)
-    assert len(frames._readers) == len(frames._writers) == MANY - 1
+    assert len(tasks._readers) == len(tasks._writers) == MANY - 1
 
 
 def test_a_reader_that_went_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_readers", {})
+    monkeypatch.setattr(tasks, "_readers", {})
     config = config_of("127.0.0.1:1", "p", str(tmp_path))
-    with pytest.raises(ValueError, match="wrong"), frames.reader(config):
+    with pytest.raises(ValueError, match="wrong"), tasks.reader(config):
         raise ValueError("wrong")
-    assert frames._readers == {}
+    assert tasks._readers == {}

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from deelog_spark import regions
+from deelog_spark.batches import ranges
 from deelog_spark.cli import diff
-from deelog_spark.job import DiffJob
+from deelog_spark.diff_job import DiffJob
 
 STEPS: Final = {
     "planner.Planner.start": "start",
@@ -74,5 +74,5 @@ if __name__ == "__main__":
     with Path(os.environ["DEELOG_WATCHED"]).open("r+b") as file:
         _watch(mmap.mmap(file.fileno(), _SIZE))
     DiffJob.SMALL_RECORDS = int(os.environ["DEELOG_SMALL"])
-    regions.SMALL_RECORDS = 10 * DiffJob.SMALL_RECORDS  # type: ignore[misc]
+    ranges.SMALL_RECORDS = 10 * DiffJob.SMALL_RECORDS  # type: ignore[misc]
     diff()

@@ -16,9 +16,9 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from deelog_connector.kafka.development import settings
-from deelog_connector.kafka.embedded import EmbeddedKafka
-from deelog_connector.kafka.probe import HOST, free_port, wait_until_it_serves
+from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_connector.devkafka.ports import HOST, free_port, wait_until_it_serves
+from deelog_connector.devkafka.server_properties import settings
 
 IMAGE = "apache/kafka:4.3.1"
 _ENGINE_SECONDS = 2

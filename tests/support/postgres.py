@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.kafka.probe import HOST, free_port
+from deelog_connector.devkafka.ports import HOST, free_port
 
 USER, PASSWORD, DATABASE = "deelog", "sec ret'ö", "postgres"
 _SECONDS = 60.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from deelog_interceptors.demo.processes import until
+from deelog_proof.harness.child import until
 
 
 class Program:

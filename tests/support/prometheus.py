@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.kafka.jars import cache_dir
-from deelog_connector.kafka.probe import HOST, free_port
+from deelog_connector.devkafka.jars import cache_dir
+from deelog_connector.devkafka.ports import HOST, free_port
 
 _SECONDS = 60.0
 

@@ -14,9 +14,9 @@ from typing import Final, Self
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from deelog_connector.kafka import jars
-from deelog_connector.kafka.prerequisites import find_java
-from deelog_connector.kafka.probe import HOST, free_port
+from deelog_connector.devkafka import jars
+from deelog_connector.devkafka.java import find_java
+from deelog_connector.devkafka.ports import HOST, free_port
 
 _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 10.0

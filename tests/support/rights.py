@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from tests.support.paths import ROOT
 from tests.support.secure import Right
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "acls.md"
+PAGE = ROOT / "docs" / "howto" / "acls.md"
 PREFIX, CACHE = "shop", "sessions"
 """What the page writes its names for."""
 

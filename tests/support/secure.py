@@ -31,8 +31,8 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from deelog_connector.kafka.embedded import EmbeddedKafka
-from deelog_connector.kafka.probe import HOST, free_ports, until
+from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_connector.devkafka.ports import HOST, free_ports, until
 
 PASSWORD: Final = 'pa55-w0rd "of" s\'ome=one; ü\\'
 """Of every SCRAM user: it has to survive configuration files, librdkafka and Java's own syntax for it."""

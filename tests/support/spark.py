@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyspark
 
-from deelog_connector.kafka.probe import HOST, free_port
-from deelog_interceptors.demo.processes import Child, until
+from deelog_connector.devkafka.ports import HOST, free_port
+from deelog_proof.harness.child import Child, until
 
 HOME = Path(pyspark.__file__).parent
 EXECUTORS_NEED = ("confluent-kafka", "numpy", "orjson", "pyarrow", "tenacity")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from deelog_connector.kafka.prerequisites import BrokerFailed
+from deelog_connector.devkafka.java import BrokerFailed
 
 __all__ = ["kafka"]
 
@@ -19,7 +19,7 @@ NOT_RUNNING = 3  # as systemd and init scripts say it
 
 
 def _data_dir(named: Path | None) -> Path:
-    from deelog_connector.kafka.jars import cache_dir
+    from deelog_connector.devkafka.jars import cache_dir
 
     return named.absolute() if named else cache_dir() / "kafka"
 
@@ -51,7 +51,7 @@ def start(port: int, data_dir: Path | None, heap: str, foreground: bool) -> None
 
     Topics and data of the folder are kept between starts.
     """
-    from deelog_connector.kafka.embedded import EmbeddedKafka
+    from deelog_connector.devkafka.broker import EmbeddedKafka
 
     broker = EmbeddedKafka(_data_dir(data_dir), port, heap, detached=not foreground)
     if not foreground:
@@ -75,7 +75,7 @@ def start(port: int, data_dir: Path | None, heap: str, foreground: bool) -> None
 @_DATA_DIR
 def stop(data_dir: Path | None) -> None:
     """Stop the broker of the folder; no error where none runs."""
-    from deelog_connector.kafka.running import stop_running
+    from deelog_connector.devkafka.running import stop_running
 
     folder = _data_dir(data_dir)
     click.echo(f"stopped the broker of {folder}" if stop_running(folder) else f"no broker runs on {folder}")
@@ -85,7 +85,7 @@ def stop(data_dir: Path | None) -> None:
 @_DATA_DIR
 def status(data_dir: Path | None) -> None:
     """Print the broker's address; exit code 0 where it runs, 3 where it does not."""
-    from deelog_connector.kafka.running import running
+    from deelog_connector.devkafka.running import running
 
     folder = _data_dir(data_dir)
     broker = running(folder)
@@ -106,7 +106,7 @@ def jars(name: str) -> None:
     debezium (transforms and converters, without the client) and flink (SQL, with its Kafka connector) are what
     `make test-consumers` reads topics with; apicurio is the archive of a schema registry; kafka is the broker.
     """
-    from deelog_connector.kafka.jars import fetch
+    from deelog_connector.devkafka.jars import fetch
 
     click.echo(",".join(map(str, fetch(name))))
 

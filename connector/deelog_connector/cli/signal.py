@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from deelog_connector.kafka.signal import send
+from deelog_connector.kafka.sender import send
 from deelog_schemas import canonical
 from deelog_schemas.config import Config, load
 from deelog_schemas.errors import RecordError

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem, StateItem, TakenBackItem
-from deelog_connector.core.held import Held, Strategy, taken_back
+from deelog_connector.core.reset_strategy import Held, Strategy, taken_back
 from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
-from deelog_connector.core.snapshot import SnapshotMode
+from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_schemas.digest import digest_of
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, control_key, position_key, release_key, reset_key

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from deelog_connector.core.held import Held
 from deelog_connector.core.history import History, last_of
 from deelog_connector.core.oplog import OpLog
+from deelog_connector.core.reset_strategy import Held
 from deelog_connector.core.scan import Claimant, Run, SegmentScan
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import PositionState, ResetState

@@ -41,8 +41,8 @@ from deelog_connector.kafka.opening import (
     reason,
 )
 from deelog_schemas.config import Config, ConfigError
-from deelog_schemas.connections import Connections
-from deelog_schemas.refusals import missing_right
+from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.connections import Connections
 
 log = logging.getLogger(__name__)
 _FENCED: Final = frozenset(

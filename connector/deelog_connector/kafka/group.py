@@ -28,12 +28,12 @@ from confluent_kafka import (
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.admin import Brokers
 from deelog_connector.kafka.opening import KafkaUnusable, begin_session, common_settings, opened, reason
 from deelog_schemas.config import Config, ConfigError
-from deelog_schemas.connections import Connections
 from deelog_schemas.errors import DeelogError
-from deelog_schemas.refusals import missing_right
+from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.connections import Connections
 
 log = logging.getLogger(__name__)
 

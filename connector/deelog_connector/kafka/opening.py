@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaException
 
 from deelog_schemas.config import Config
-from deelog_schemas.connections import Connections, settle
 from deelog_schemas.errors import DeelogError
-from deelog_schemas.refusals import missing_right
+from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.connections import Connections, settle
 
 C = TypeVar("C")
 log = logging.getLogger("deelog_connector.kafka")

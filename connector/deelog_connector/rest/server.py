@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deelog_connector.errors import DeelogError
-from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.admin import Brokers
 from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.rest.access import Access
 from deelog_connector.rest.app import application

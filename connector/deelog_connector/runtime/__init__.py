@@ -2,7 +2,7 @@
 
 from deelog_connector.runtime.connector import CacheSide, Connector, MapError, RetriesExhausted, Stats, SupersededError
 from deelog_connector.runtime.lifecycle import Lifecycle
-from deelog_connector.runtime.pipeline import TransformFailed
+from deelog_connector.transforms.pipeline import TransformFailed
 
 __all__ = [
     "CacheSide",

@@ -52,21 +52,21 @@ from deelog_connector.core.effects import (
     SteppedDown,
     Superseded,
 )
-from deelog_connector.core.held import Strategy
-from deelog_connector.core.snapshot import SnapshotMode
+from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_connector.kafka import client as kafka
-from deelog_connector.kafka.announcer import Announcer
-from deelog_connector.kafka.brokers import Brokers
+from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.best_effort import Announcer
 from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaAway, KafkaRefuses, KafkaUnusable
+from deelog_connector.kafka.topics import audit, ensure_topics
 from deelog_connector.runtime.encode import Decoder, Encoder
-from deelog_connector.runtime.letters import Letters
-from deelog_connector.runtime.notifications import Notifications
-from deelog_connector.runtime.observed import Observed
-from deelog_connector.runtime.pipeline import SLOW_SECONDS, PipedItem, Pipeline, TransformFailed
-from deelog_connector.runtime.signals import Signals
-from deelog_connector.runtime.snapshots import Snapshots
-from deelog_connector.runtime.topics import audit, ensure_topics
-from deelog_connector.runtime.watcher import Watcher
+from deelog_connector.runtime.meters import Observed
+from deelog_connector.signals.incremental_snapshots import Snapshots
+from deelog_connector.signals.notifications import Notifications
+from deelog_connector.signals.processor import Signals
+from deelog_connector.signals.segment_progress import Watcher
+from deelog_connector.transforms.dead_letters import Letters
+from deelog_connector.transforms.pipeline import SLOW_SECONDS, PipedItem, Pipeline, TransformFailed
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.formats import codec_of, connected

@@ -18,8 +18,8 @@ from deelog_connector.core.effects import (
     TakenBackItem,
 )
 from deelog_connector.kafka.client import InRecord, OutRecord
-from deelog_connector.runtime.letters import Letters
-from deelog_connector.runtime.pipeline import (
+from deelog_connector.transforms.dead_letters import Letters
+from deelog_connector.transforms.pipeline import (
     Headers,
     Letter,
     PipedItem,

@@ -23,12 +23,12 @@ import cachetools
 from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.host import Host, close_all, forget_all
 from deelog_interceptors.cachetools.intercept import AnyCache, Seam, captured_class, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
 from deelog_interceptors.cachetools.tape import Tape
+from deelog_interceptors.hosting.connector_thread import Host, close_all, forget_all
 from deelog_schemas.config import Config, ConfigError, FieldError, load, parse
 from deelog_schemas.operation import Trace
 

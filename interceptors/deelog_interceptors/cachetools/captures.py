@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from deelog_interceptors.cachetools.capture import Capture, capture
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.host import Host
 from deelog_interceptors.cachetools.intercept import AnyCache
 from deelog_interceptors.cachetools.serialize import Serializer
+from deelog_interceptors.hosting.connector_thread import Host
 from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
 
 _LOG: Final = logging.getLogger("deelog.cachetools")

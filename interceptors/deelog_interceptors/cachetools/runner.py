@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from deelog_connector.metrics.shared_server import Served
 from deelog_connector.runtime import Connector, Stats
-from deelog_connector.runtime.serving import Served
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.host import Host
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_interceptors.cachetools.tape import Tape
+from deelog_interceptors.hosting.connector_thread import Host
 from deelog_schemas.config import Config
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import OVERHEAD, Entry, Operation

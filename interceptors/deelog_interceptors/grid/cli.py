@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deelog_connector.metrics.shared_server import page
 from deelog_connector.rest import served
-from deelog_connector.runtime.serving import page
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import DeelogError
 

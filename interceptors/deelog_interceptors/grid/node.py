@@ -14,33 +14,33 @@ from typing import Any, Final
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from deelog_connector.kafka import group
+from deelog_connector.metrics.shared_server import Served
 from deelog_connector.runtime import Connector, Lifecycle
-from deelog_connector.runtime.serving import Served
-from deelog_interceptors.grid import server, strings, topology
-from deelog_interceptors.grid.backup import Backup
-from deelog_interceptors.grid.commands import Dispatcher
-from deelog_interceptors.grid.controller import Request
-from deelog_interceptors.grid.frames import AnyFrame, Heard, Heartbeat, Hello
-from deelog_interceptors.grid.lease import Lease
-from deelog_interceptors.grid.office import Office
-from deelog_interceptors.grid.peers import Incoming, Link, PeerListener
-from deelog_interceptors.grid.policy import peek
-from deelog_interceptors.grid.registry import Registry
-from deelog_interceptors.grid.replicator import Replicator
-from deelog_interceptors.grid.resp import Blocked, Clients
-from deelog_interceptors.grid.roles import Roles
-from deelog_interceptors.grid.segment import Role, Segment
+from deelog_interceptors.grid.data.policy import peek
+from deelog_interceptors.grid.data.segment import Role, Segment
+from deelog_interceptors.grid.data.store import Store, now_ms
+from deelog_interceptors.grid.metrics import Watched
+from deelog_interceptors.grid.replication.backup import Backup
+from deelog_interceptors.grid.replication.frames import AnyFrame, Heard, Heartbeat, Hello
+from deelog_interceptors.grid.replication.peers import Incoming, Link, PeerListener
+from deelog_interceptors.grid.replication.primary import Replicator
+from deelog_interceptors.grid.replication.roles import Roles
+from deelog_interceptors.grid.resp import admin, cluster, strings
+from deelog_interceptors.grid.resp.commands import Dispatcher
+from deelog_interceptors.grid.resp.replies import Blocked, Clients
 from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
-from deelog_interceptors.grid.store import Store, now_ms
-from deelog_interceptors.grid.view import Member, View
-from deelog_interceptors.grid.watched import Watched
+from deelog_interceptors.grid.topology.controller import Request
+from deelog_interceptors.grid.topology.controller_service import Office
+from deelog_interceptors.grid.topology.lease import Lease
+from deelog_interceptors.grid.topology.registry import Registry
+from deelog_interceptors.grid.topology.view import Member, View
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
 
 log = logging.getLogger(__name__)
 
-COMMAND_MODULES: Final = (server, strings, topology)
+COMMAND_MODULES: Final = (admin, strings, cluster)
 """Importing them fills the table of commands."""
 
 _SWEEP_SECONDS: Final = 0.25

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deelog_interceptors.grid.lease import lapse_of, lease_of
+from deelog_interceptors.grid.topology.lease import lapse_of, lease_of
 from deelog_schemas.config import Config, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 

@@ -10,7 +10,7 @@ from deelog_schemas.config import secrets, transforms
 from deelog_schemas.config.fields import CLIENT_MESSAGE_MAX_BYTES, FIELDS, RECORD_MARGIN_BYTES, split_address
 from deelog_schemas.config.secrets import references
 from deelog_schemas.errors import ConfigError, FieldError
-from deelog_schemas.topics import Topics
+from deelog_schemas.kafka.names import Topics
 
 _MESSAGE_MAX = "producer.override.message.max.bytes"
 _ALL_INTERFACES = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")

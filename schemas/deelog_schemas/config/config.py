@@ -22,7 +22,7 @@ from deelog_schemas.config.naming import named_by
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
 from deelog_schemas.config.secrets import MASK, Masked, hides, is_secret, references, shown
 from deelog_schemas.errors import ConfigError, FieldError
-from deelog_schemas.topics import Topics
+from deelog_schemas.kafka.names import Topics
 
 MAX_KEYS: Final = 1000
 MAX_VALUE_LENGTH: Final = 65_536

@@ -16,8 +16,8 @@ from unittest.mock import patch
 from deelog_schemas import fold as reading
 from deelog_schemas.header import POSITION_BYTES, Kind
 from deelog_schemas.records import Record
-from deelog_spark import fold, marks
-from deelog_spark.writer import Mark, Writer
+from deelog_spark.folding import by_records, walk
+from deelog_spark.sinks.kafka import Mark, Writer
 from tests.model.diff import shipped
 from tests.model.diff.model import Diff
 from tests.model.diff.state import Config
@@ -35,8 +35,8 @@ class Rule:
     patches: tuple[tuple[Any, str, Any], ...] = ()
 
 
-_step, _entry = marks.Marks.step, marks.Marks._entry
-_apply, _fold_step, _look = fold.StartFold.apply, reading.fold_step, Writer._look
+_step, _entry = walk.Marks.step, walk.Marks._entry
+_apply, _fold_step, _look = by_records.StartFold.apply, reading.fold_step, Writer._look
 
 
 def _every_record_moves(self: Any, partition: int, offset: int, raw: bytes, control: bytes | None) -> bool:
@@ -82,7 +82,7 @@ def _finish_and_forget(self: Any) -> None:
     self.open = None
 
 
-_finish = fold.StartFold.finish
+_finish = by_records.StartFold.finish
 
 
 def _no_floor(self: Any, partition: int, stored: Mark | None, mark: Mark, first: bool) -> tuple[bool, int]:
@@ -99,14 +99,14 @@ def _anything_goes(entries: Any, control: Any) -> None:
 
 
 def _both(name: str, replacement: Callable[..., Any]) -> tuple[tuple[Any, str, Any], ...]:
-    return ((reading, name, replacement), (fold, name, replacement))
+    return ((reading, name, replacement), (by_records, name, replacement))
 
 
 def _old_is_nothing(self: Any, partition: int, only: Any = None) -> dict[int, Any]:
     return {}
 
 
-_walk: Final = marks.Marks
+_walk: Final = walk.Marks
 
 RULES: Final[dict[str, Rule]] = {
     "control_moves_no_mark": Rule(
@@ -146,7 +146,7 @@ RULES: Final[dict[str, Rule]] = {
         "OPS=2 COMPACT=1 RESETS=1 NULLS=0",
         "D5",
         10,
-        ((fold.StartFold, "apply", _base_opens),),
+        ((by_records.StartFold, "apply", _base_opens),),
     ),
     "open_is_named": Rule("a start sees no open reset but by its begin", "LOSE=1 COMPACT=1", "D", 20),
     "open_at_start_waits": Rule(
@@ -154,7 +154,7 @@ RULES: Final[dict[str, Rule]] = {
         "LOSE=1",
         "D",
         16,
-        ((fold.StartFold, "finish", _finish_and_forget),),
+        ((by_records.StartFold, "finish", _finish_and_forget),),
     ),
     "told_once": Rule("a batch that is written is written again", "OPS=1", "D1", 10, ((Writer, "_look", _never_done),)),
     "rows_below_the_end": Rule(

@@ -18,10 +18,10 @@ from deelog_schemas.header import Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record, decode
-from deelog_spark import fold
+from deelog_spark.folding import by_records
+from deelog_spark.folding.walk import Ended, Marks, Open, Segment
 from deelog_spark.kafka import Known
-from deelog_spark.marks import Ended, Marks, Open, Segment
-from deelog_spark.writer import Mark, Writer
+from deelog_spark.sinks.kafka import Mark, Writer
 from tests.model.diff.state import Rec, World
 
 _KINDS: Final = {
@@ -120,7 +120,7 @@ def plan_start(world: World, keys: int, based: bool = True, named: bool = True) 
     }
     tables, renderer = cast(Any, Tables(world, keys)), cast(Any, Renderer())
     known = Known(bases, opened if named else {})
-    found = fold.start(tables, renderer, 0, known, range(len(owners)), world.head, len(world.log))
+    found = by_records.start(tables, renderer, 0, known, range(len(owners)), world.head, len(world.log))
     return Planned(tuple(cast(list[Row], found.rows)), frozen(found.segments), tuple(found.lost))
 
 
@@ -138,8 +138,10 @@ def plan_batch(world: World, keys: int, begin: int, end: int, segments: tuple[An
         lost = next((e for e in marks.ended if e.begin < world.head), None)
         try:
             if lost is None and marks.ended:
-                rows += cast(list[Row], fold.resets(tables, renderer, 0, before, marks.ended, frozenset(void), begin))
-        except fold.Void as problem:
+                rows += cast(
+                    list[Row], by_records.resets(tables, renderer, 0, before, marks.ended, frozenset(void), begin)
+                )
+        except by_records.Void as problem:
             lost = problem.ended
         if lost is None:
             now = {**before, **marks.now}

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from deelog_connector.core import decide
 from deelog_connector.core import history as past
+from deelog_connector.core import rules
 from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.positions_table import PositionsTable
 from deelog_connector.core.scan import Claimant, SegmentScan, reason_to_reset
 from deelog_connector.core.segment import RECHECK, Known, Phase
-from deelog_connector.core.table import PositionsTable
 from deelog_schemas.digest import digest_of
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
@@ -26,7 +26,7 @@ from deelog_schemas.header import Header, Kind
 from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_schemas.positions import ClaimState, PositionState, ResetState, StateRecord
 from deelog_schemas.records import Record
-from deelog_spark.fold import StartFold
+from deelog_spark.folding.by_records import StartFold
 from tests.model.takeover.state import Claim, Claims, Op, Rec
 
 TOPIC: Final = "t"
@@ -68,20 +68,20 @@ class Seen(NamedTuple):
 class Decisions:
     """The shipped functions. A rule is removed by putting another one in the place of the one that upholds it."""
 
-    outranking: Callable[..., Claimant | None] = decide.outranking
-    to_fence: Callable[..., frozenset[Claimant]] = decide.to_fence
-    foreign: Callable[..., frozenset[str]] = decide.foreign
-    where_to_read: Callable[..., decide.ReadStart] = decide.where_to_read
+    outranking: Callable[..., Claimant | None] = rules.outranking
+    to_fence: Callable[..., frozenset[Claimant]] = rules.to_fence
+    foreign: Callable[..., frozenset[str]] = rules.foreign
+    where_to_read: Callable[..., rules.ReadStart] = rules.where_to_read
     scan: Callable[[History], SegmentScan] = SegmentScan
     reason_to_reset: Callable[..., str | None] = reason_to_reset
-    is_overtaken: Callable[..., bool] = decide.is_overtaken
+    is_overtaken: Callable[..., bool] = rules.is_overtaken
     ranked: Callable[[Known], frozenset[Claimant]] = lambda known: known.ranked
-    to_correct: Callable[..., list[bytes]] = decide.to_correct
-    advanced_read_from: Callable[..., int | None] = decide.advanced_read_from
+    to_correct: Callable[..., list[bytes]] = rules.to_correct
+    advanced_read_from: Callable[..., int | None] = rules.advanced_read_from
     holds: Callable[..., bool] = past.holds
     common_point: Callable[[History, History], int] = past.common_point
-    holds_all_after: Callable[[int, int], bool] = decide.holds_all_after
-    knows_what_it_drops: Callable[[int, int, int], bool] = decide.knows_what_it_drops
+    holds_all_after: Callable[[int, int], bool] = rules.holds_all_after
+    knows_what_it_drops: Callable[[int, int, int], bool] = rules.knows_what_it_drops
     recheck: Mapping[Phase, Phase] = field(default_factory=lambda: RECHECK)
     coalesce: Callable[[OpLog, int, int, int], int] = lambda log, above, acked, _last: log.coalesce(above, acked)
     state_of_claim: Callable[[StateRecord], StateRecord] = lambda record: record
@@ -124,7 +124,7 @@ class Shipped:
         claims = _numbers(scan.claims)
         return Scan(scan.written, phantoms, claims, scan.open_reset, scan.end_beyond, scan.ahead, scan.lacks)
 
-    def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> decide.ReadStart:
+    def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> rules.ReadStart:
         """Where READ begins."""
         _, position, reset, _ = known
         state = (

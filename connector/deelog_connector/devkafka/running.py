@@ -1,0 +1,91 @@
+"""Which broker runs on a data directory, told by a lock that the broker's process holds as long as it lives.
+
+A file with a process id alone would lie after a crash, and after the id was given to another process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from deelog_connector.devkafka.java import AlreadyRunning, BrokerFailed
+from deelog_connector.devkafka.ports import until
+
+__all__ = ["STOP_SECONDS", "Running", "claim", "running", "stop_running"]
+
+STOP_SECONDS = 30.0
+_KILL_SECONDS = 5.0
+_FILE = "broker.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A broker that runs on a data directory: its process id and address."""
+
+    pid: int
+    bootstrap: str
+
+    def write(self, claimed: IO[str]) -> None:
+        """Tell the others, through the file that `claim` gave."""
+        claimed.write(json.dumps(asdict(self)))
+        claimed.flush()
+
+
+def claim(data_dir: Path) -> IO[str]:
+    """The data directory's file, empty and locked exclusively; AlreadyRunning where a broker holds it.
+
+    Let the broker inherit it, and with it the lock, then close it.
+    """
+    file = (data_dir / _FILE).open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        other = running(data_dir)
+        address = f"at {other.bootstrap} " if other else ""
+        raise AlreadyRunning(
+            f"a broker runs {address}on {data_dir} already: stop it (`deelog kafka stop`) or name another folder "
+            "(`--data-dir`)"
+        ) from error
+    file.truncate(0)
+    return file
+
+
+def running(data_dir: Path) -> Running | None:
+    """The broker that runs on a data directory, whoever started it; None where there is none."""
+    try:
+        lock = (data_dir / _FILE).open("r+", encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            told = lock.read()
+            return Running(**json.loads(told)) if told else None  # empty: it is being started right now
+    return None
+
+
+def stop_running(data_dir: Path, timeout: float = STOP_SECONDS) -> bool:
+    """Stop the broker of a data directory, whoever started it; False where none runs.
+
+    SIGTERM, then SIGKILL after `timeout` seconds; BrokerFailed where it lives on after that.
+    """
+    broker = running(data_dir)
+    if broker is None:
+        return False
+    for number, seconds in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILL_SECONDS)):
+        try:
+            os.kill(broker.pid, number)
+            os.kill(broker.pid, signal.SIGCONT)
+        except ProcessLookupError:
+            return True
+        if until(lambda: running(data_dir) is None, time.monotonic() + seconds):
+            return True
+    raise BrokerFailed(f"process {broker.pid} on {data_dir} does not end: look at it with `ps -p {broker.pid}`")

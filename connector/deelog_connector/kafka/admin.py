@@ -1,0 +1,191 @@
+"""What the brokers say of topics and their ends, and how a topic is made."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from deelog_connector.kafka.opening import (
+    LOOK_SECONDS,
+    REQUEST_SECONDS,
+    KafkaAway,
+    KafkaRefuses,
+    KafkaUnusable,
+    common_settings,
+    failure,
+    hear,
+    opened,
+    reason,
+)
+from deelog_schemas.config import Config
+from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.connections import Connections
+
+A = TypeVar("A")
+
+
+class PartitionEnd(NamedTuple):
+    """The last stable offset of a partition, and the epoch of the leader that said so."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+
+
+class Brokers:
+    """What the brokers say of topics, and their creation."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._client: AdminClient | None = None
+        self._connections = Connections("admin", {})
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            settings = {**common_settings(self._config), **dict(self._config.overrides("admin"))}
+            client, self._connections = opened(AdminClient, "admin", settings)
+            self._client = client
+            return client
+        return self._client
+
+    def close(self) -> None:
+        """Lets go of the client; the next question makes a new one."""
+        self._client = None
+
+    def _asked(self, ask: Callable[[AdminClient], Mapping[A, Future[Any]]]) -> Mapping[A, Future[Any]]:
+        """A request's futures, all done. Raises `KafkaAway` where they are not in time.
+
+        The client is held until then: of one that another thread has let go of meanwhile they would never be.
+        """
+        admin = self._admin
+        futures = ask(admin)
+        if concurrent.futures.wait(futures.values(), 2 * REQUEST_SECONDS).not_done:
+            self.close()
+            raise KafkaAway("the brokers did not answer in time")
+        return futures
+
+    def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaAway:
+        # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
+        # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
+        self.close()
+        return failure(what, error, self._connections, topic=(right, topic), cluster=(right, ""))
+
+    def ensure(
+        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
+    ) -> None:
+        """Creates a topic unless it is there; raises `KafkaUnusable` where it has another number of partitions.
+
+        `partitions` None: created with one, taken with any number.
+        """
+        count = self.partitions(topic)
+        if count == 0:
+            self._create(topic, partitions or 1, settings, replicas)
+            count = self.partitions(topic)
+        if partitions is not None and count != partitions:
+            raise KafkaUnusable(
+                f"topic {topic} has {count} partitions, but topic.creation.default.partitions is {partitions}: the map "
+                "of segments is fixed when the topic is created; set the field to what the topic has, or use another "
+                "topic.prefix"
+            )
+
+    def _create(self, topic: str, partitions: int, settings: Mapping[str, str], replicas: int | None) -> None:
+        self._must_be_seen(topic)
+        replication = replicas or self._config["topic.creation.default.replication.factor"]
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
+        try:
+            self._asked(lambda admin: admin.create_topics([new], request_timeout=REQUEST_SECONDS))[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                what = f"topic {topic} is not there and cannot be created"
+                told = reason(error, self._connections, topic=("Create", topic), cluster=("Create", ""))
+                raise KafkaUnusable(f"{what}: {told}") from error
+        self._await(topic)
+
+    def _must_be_seen(self, topic: str) -> None:
+        """Raises `KafkaRefuses` where a topic is hidden from this user, be it there or not."""
+        try:
+            self._described(topic)
+        except KafkaException as error:
+            told = missing_right(error.args[0], "admin", topic=("Describe", topic))
+            if told is not None:
+                raise KafkaRefuses(told) from error
+
+    def _await(self, topic: str) -> None:
+        until = time.monotonic() + REQUEST_SECONDS
+        while self.partitions(topic) == 0:
+            if time.monotonic() > until:
+                raise KafkaUnusable(f"topic {topic} was created but does not appear")
+            time.sleep(0.05)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 where it does not exist, or is hidden from this user."""
+        until = time.monotonic() + REQUEST_SECONDS
+        while True:
+            admin = self._admin
+            try:
+                found = admin.list_topics(timeout=LOOK_SECONDS).topics.get(topic)
+                return len(found.partitions) if found is not None and found.error is None else 0
+            except KafkaException as error:
+                hear(admin, self._connections)
+                if self._connections.hopeless or time.monotonic() > until:
+                    servers = ",".join(self._config["bootstrap.servers"])
+                    raise self._away(f"no broker answers at bootstrap.servers={servers}", error) from error
+
+    def cluster_id(self) -> str:
+        """The id that the Kafka cluster gave itself."""
+        try:
+            return str(self._admin.list_topics(timeout=REQUEST_SECONDS).cluster_id)
+        except KafkaException as error:
+            raise self._away("no broker answers", error) from error
+
+    def topic_id(self, topic: str) -> str:
+        """The id that a topic got when it was made; raises `KafkaUnusable` where it is gone."""
+        try:
+            return str(self._described(topic).topic_id)
+        except KafkaException as error:
+            raise self._away(f"topic {topic}", error, "Describe", topic) from error
+
+    def _described(self, topic: str) -> Any:
+        topics = TopicCollection([topic])
+        return self._asked(lambda admin: admin.describe_topics(topics, request_timeout=REQUEST_SECONDS))[topic].result()
+
+    def setting(self, topic: str, name: str) -> str:
+        """A topic's effective setting."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=REQUEST_SECONDS))
+            found = asked[resource].result()
+        except KafkaException as error:
+            raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
+        return str(found[name].value)
+
+    def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
+        """Last stable offsets; raises `KafkaAway` where the brokers do not answer."""
+        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
+        futures = self._asked(
+            lambda admin: admin.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+            )
+        )
+        found = []
+        for where, future in futures.items():
+            try:
+                result = future.result()
+            except KafkaException as error:
+                raise self._away(f"no end of {topic}[{where.partition}]", error, "Describe", topic) from error
+            if result.offset < 0:
+                # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
+                raise KafkaAway(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
+            epoch = result.leader_epoch
+            found.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
+        return found
+
+
+__all__ = ["Brokers", "PartitionEnd"]

@@ -1,0 +1,132 @@
+"""`/metrics` and `/health` over HTTP, at `metrics.port`, on threads of their own.
+
+Weighed: the connector's own loop (it would say nothing when the loop stands, which is when somebody asks), the
+client library's `start_http_server` (knows no other page), an ASGI framework (for three pages that return text), and
+the standard library's WSGI server, which that function uses too.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import orjson
+
+from deelog_connector.metrics.health import Health
+from deelog_connector.metrics.prometheus import LoopStands, Monitor, Source
+from deelog_connector.runtime.connector import Connector
+
+log = logging.getLogger(__name__)
+
+MAX_REQUESTS: Final = 16
+"""Answered at a time; the connection of one more is closed."""
+REQUEST_SECONDS: Final = 10
+"""A client that takes longer over its request or over reading the answer is left."""
+_SHUTDOWN_SECONDS: Final = 5.0
+
+_FINE, _UNAVAILABLE = "200 OK", "503 Service Unavailable"
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A scrape a second is no news."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
+        super().__init__(*args, **kwargs)
+
+    def server_bind(self) -> None:
+        """Without the question to the name service that `http.server` asks here."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle; anything else would have been answered with 500."""
+        log.debug("a request from %s ended early", client_address, exc_info=True)
+
+
+class MetricsServer:
+    """Serves what it was told of with `add`. Made by `Served`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises `OSError` where the port is not to be had."""
+        self._connectors: dict[str, Connector] = {}
+        self._others: list[Source] = []
+        self.monitor = Monitor(self._connectors, self._others)
+        # As `http.server` does it: the family of the address, so that `::1` can be bound, too.
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        server_class = type("Server", (_Server,), {"address_family": family})
+        self._server: WSGIServer = make_server(str(address[0]), port, self._answer, server_class, _Handler)
+        self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="deelog-metrics", daemon=True)
+        self._thread.start()
+
+    def add(self, connectors: dict[str, Connector], others: Iterable[Source] = ()) -> None:
+        """Tells of these, too, from now on."""
+        self._connectors.update(connectors)
+        self._others += others
+
+    def remove(self, connectors: dict[str, Connector], others: Iterable[Source] = ()) -> bool:
+        """Tells of these no more; whether there is nothing left to tell."""
+        for cache, connector in connectors.items():
+            if self._connectors.get(cache) is connector:
+                del self._connectors[cache]
+        self._others[:] = [other for other in self._others if other not in others]
+        return not self._connectors and not self._others
+
+    def close(self) -> None:
+        """Serves no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(_SHUTDOWN_SECONDS)
+
+    def forget(self) -> None:
+        """Closes this process's share of the port and tells nobody: in a forked child."""
+        self._server.server_close()
+
+    def _answer(self, request: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        status, content_type, body = self._page(request)
+        headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+        start(status, headers)
+        return [] if request["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _page(self, request: dict[str, Any]) -> tuple[str, str, bytes]:
+        path = request["PATH_INFO"].rstrip("/")
+        if path not in ("/metrics", "/health", "/health/live", "/health/ready"):
+            return "404 Not Found", "text/plain", b"here are /metrics, /health, /health/live and /health/ready\n"
+        if request["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return "405 Method Not Allowed", "text/plain", b"only GET\n"
+        if path == "/metrics":
+            try:
+                body, content_type = self.monitor.render(request.get("HTTP_ACCEPT", ""))
+            except LoopStands as error:
+                return _UNAVAILABLE, "text/plain", f"{error}\n".encode()
+            return _FINE, content_type, body
+        found: Health = self.monitor.health()
+        good = found.alive if path == "/health/live" else found.ready
+        return _FINE if good else _UNAVAILABLE, "application/json", orjson.dumps(found.body())

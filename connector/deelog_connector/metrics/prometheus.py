@@ -1,0 +1,154 @@
+"""Who watches a process: asks its connectors, on their own loops, and answers in Prometheus' form or with its health.
+
+A scrape comes on a thread of its own, and what it wants is being changed by the loop. Weighed: locks around every
+counter (the write path would pay), reading without (a dictionary that grows while it is walked raises), and asking the
+loop, which answers between two of its steps. The last was taken: it also tells whether the loop still turns, within
+`ANSWER_SECONDS`.
+
+The one module of the connector that knows `prometheus_client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from deelog_connector.core.durations import Durations
+from deelog_connector.metrics import families, health
+from deelog_connector.metrics.families import Figure
+from deelog_connector.metrics.health import Health
+from deelog_connector.runtime.connector import Connector
+
+ANSWER_SECONDS: Final = 5.0
+"""A loop that does not answer for this long does not turn."""
+
+T = TypeVar("T")
+
+
+class LoopStands(Exception):
+    """A loop did not answer in time, or has ended."""
+
+
+class Source(Protocol):
+    """What else there is to tell: of a cache node, beside its connector. Asked on `loop`."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def figures(self) -> Iterable[Figure]: ...
+
+    def problems(self) -> Sequence[str]:
+        """What keeps it from being ready."""
+
+
+class _Captured:
+    """A connector as a source."""
+
+    def __init__(self, cache: str, connector: Connector) -> None:
+        self._cache, self._connector = cache, connector
+        self.loop = connector.failure.get_loop()
+        self.started = connector.started
+        failure = connector.failure
+        self.failed = failure.done() and not failure.cancelled() and failure.exception() is not None
+
+    def figures(self) -> Iterable[Figure]:
+        return list(families.figures(self._cache, self._connector, time.monotonic(), time.time()))
+
+    def problems(self) -> Sequence[str]:
+        return [f"cache {self._cache}: {problem}" for problem in health.problems(self._connector, time.monotonic())]
+
+
+class Monitor:
+    """Tells of all `connectors`, by cache, and of `others`. Both may change meanwhile. Call it from any thread."""
+
+    def __init__(self, connectors: Mapping[str, Connector], others: Sequence[Source] = ()) -> None:
+        self._connectors, self._others = connectors, others
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Body and content type of an answer to Prometheus; `accept` is the request's header.
+
+        Raises `LoopStands`.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def health(self) -> Health:
+        """How the process stands. Within `ANSWER_SECONDS` for each loop."""
+        reasons: list[str] = []
+        sources = self._sources()
+        for source in sources:
+            try:
+                reasons += _asked(source.loop, source.problems)
+            except LoopStands as error:
+                return Health(False, True, (*reasons, str(error)))
+            if source.loop.is_closed():
+                return Health(False, True, tuple(reasons))
+        captured = [source for source in sources if isinstance(source, _Captured)]
+        alive = not any(source.failed for source in captured)
+        return Health(alive, all(source.started for source in captured), tuple(reasons))
+
+    def _sources(self) -> list[Source]:
+        return [*(_Captured(*one) for one in list(self._connectors.items())), *self._others]
+
+    # -- for prometheus_client --------------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Metric]:
+        """What a scrape gets."""
+        found = [figure for source in self._sources() for figure in _asked(source.loop, source.figures)]
+        for figure in families.merged(found):
+            yield _family(figure)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry would collect to know the names."""
+        return ()
+
+
+def _asked(loop: asyncio.AbstractEventLoop, question: Callable[[], T]) -> T:
+    """Asks on the loop's own thread; whoever is on it already just asks."""
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop or loop.is_closed():  # a loop that has ended changes nothing any more
+        return question()
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def ask() -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            answer.set_result(question())
+        except Exception as error:  # noqa: BLE001 - it is raised where it was asked
+            answer.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(ask)
+        return answer.result(ANSWER_SECONDS)
+    except (TimeoutError, RuntimeError) as error:
+        answer.cancel()
+        raise LoopStands(f"the event loop has not answered for {ANSWER_SECONDS:g} s") from error
+
+
+def _family(figure: Figure) -> Metric:
+    kinds: dict[str, Any] = {families.COUNTER: CounterMetricFamily, families.GAUGE: GaugeMetricFamily}
+    if figure.kind in kinds:
+        family = kinds[figure.kind](figure.name, figure.help, labels=figure.labels)
+        for labels, value in figure.samples:
+            family.add_metric(labels, float(value))  # type: ignore[arg-type]  # its kind says that it is a number
+        return family  # type: ignore[no-any-return]
+    histogram = HistogramMetricFamily(figure.name, figure.help, labels=figure.labels)
+    for labels, value in figure.samples:
+        assert isinstance(value, Durations)
+        bounds = [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in value.within()]
+        histogram.add_metric(labels, bounds, value.total)
+    return histogram

@@ -1,0 +1,260 @@
+"""Incremental snapshots of one cache: which were asked for, which segments are done, and what to read next.
+
+What goes on is a fold of the signal topic, the same on every node: who asked, who asked for the end, and notes of the
+owners ("these segments of that snapshot are done"). A node that starts reads it from the beginning. So whoever owns a
+segment knows whether it still has to be read, also where its last owner died in the middle: it begins that segment
+again. A snapshot is complete with the note that leaves no segment, and whoever wrote that note tells of it.
+
+Weighed: progress on the positions topic, in the transactions of the rows (a new kind there stops every reader of an
+older version, and all that it saves is to read one segment again), progress within a segment (the same, to save a part
+of one), and this. A note is not written with its rows: it comes after them, so a note that is there speaks the truth,
+and one that got lost costs that segment once more.
+
+A snapshot that is asked for while another one goes on is added to it: a segment is read once for all that asked
+before it was begun. What is asked for in a file of this process is kept apart, by its id and its number: what goes on
+for all must be the same everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from deelog_connector.core import ConnectorCore
+from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
+from deelog_connector.core.segment import Snapshot
+from deelog_connector.signals.notifications import Notifications, ranges
+from deelog_schemas.signals import Progress
+
+log = logging.getLogger(__name__)
+
+INCREMENTAL: Final = "Incremental Snapshot"
+MAX_RUNNING: Final = 16
+"""Snapshots of one cache at a time, and as many that were asked for in a file; more are refused."""
+MAX_PASSES: Final = 8
+"""Segments that are read at a time: each holds a list of its keys."""
+NOTE_SECONDS: Final = 0.5
+"""How often notes are written, and IN_PROGRESS is told."""
+AGAIN_SECONDS: Final = 10.0
+"""After this a note that did not come back is written again."""
+
+
+Key = tuple[bool, str]
+"""Whether it is local, and its id."""
+
+
+@dataclass(slots=True)
+class Running:
+    """One snapshot. `local`: asked for in a file of this process; nobody else knows of it."""
+
+    id: str
+    left: set[int]
+    total: int
+    local: bool = False
+    rows: int = 0
+    started: bool = False
+    lowest: int = -1
+    """Whoever begins this segment tells that the snapshot has begun, so that one node does."""
+    read: dict[int, int] = field(default_factory=dict)
+    """Rows by segment, of those that this node is through with and of which no note was read yet."""
+    noted: dict[int, float] = field(default_factory=dict)
+    """When a note of them was written."""
+    told: int = 0
+
+    @property
+    def key(self) -> Key:
+        """By what it is known here."""
+        return self.local, self.id
+
+
+class Pass(NamedTuple):
+    """A segment that is being read, for these snapshots."""
+
+    keys: tuple[Key, ...]
+    snapshot: Snapshot
+
+
+class Snapshots:
+    """Everything on the loop's thread. `note` writes a note to the signal topic."""
+
+    def __init__(
+        self,
+        core: ConnectorCore,
+        cache: str,
+        member: str,
+        note: Callable[[Progress], None],
+        notifications: Notifications,
+    ) -> None:
+        self._core, self._cache, self._member = core, cache, member
+        self._note, self._notifications = note, notifications
+        self._running: dict[Key, Running] = {}
+        self._passes: dict[int, Pass] = {}
+        """By segment that is being read."""
+        self._noted_at = 0.0
+        self.replaying = False
+        """What is read is of before this process: it is known and not told."""
+
+    @property
+    def running(self) -> list[str]:
+        """Ids of the snapshots that are not complete."""
+        return [running.id for running in self._running.values()]
+
+    # -- what is asked for --------------------------------------------------------------------------------------------
+
+    def ask(self, identity: str, segments: Iterable[int] | None, local: bool = False) -> str | None:
+        """Adds a snapshot of these segments (None: all); why it is refused, if it is."""
+        wanted = set(range(self._core.segments) if segments is None else segments)
+        if wanted and max(wanted) >= self._core.segments:
+            return f"segment {max(wanted)} is none of {self._core.segments}"
+        if local:
+            wanted &= {segment.number for segment in self._core.primaries()}
+            if not wanted:
+                return "none of these segments is this node's, and a signal in a file is for one node alone"
+        if (local, identity) in self._running:
+            return "a snapshot of this id goes on"
+        if sum(running.local is local for running in self._running.values()) >= MAX_RUNNING:
+            return f"{MAX_RUNNING} snapshots go on already"
+        self._running[local, identity] = Running(identity, wanted, len(wanted), local, lowest=min(wanted))
+        return None
+
+    def stop(self, local: bool = False) -> None:
+        """Ends all of them, be it those that all nodes know of or those of this process."""
+        for running in [running for running in self._running.values() if running.local is local]:
+            self._end(running, "ABORTED", self._speaks_for(running), reason="stop-snapshot")
+
+    def paused(self, paused: bool) -> None:
+        """Nothing is written for a while: the snapshots wait as well, and say so."""
+        for running in self._running.values():
+            if self._speaks_for(running):
+                self._tell(running, "PAUSED" if paused else "RESUMED")
+
+    def progressed(self, note: Progress) -> None:
+        """A note, from the topic."""
+        running = self._running.get((False, note.id))
+        if running is None:
+            return
+        mine = note.member == self._member
+        if note.refused:
+            self._end(running, "ABORTED", mine, reason="refused", segments=ranges(note.segments))
+            return
+        running.left.difference_update(note.segments)
+        running.rows += note.rows
+        for segment in note.segments:
+            running.read.pop(segment, None)
+            running.noted.pop(segment, None)
+        if not running.left:
+            self._complete(running, mine)
+
+    # -- what is done -------------------------------------------------------------------------------------------------
+
+    def heard(self, effect: SnapshotRead | SnapshotRefused) -> None:
+        """The core is through with a segment."""
+        found = self._passes.pop(effect.segment, None)
+        for key in found.keys if found is not None else ():
+            running = self._running.get(key)
+            if running is None or effect.segment not in running.left:
+                continue
+            if isinstance(effect, SnapshotRead):
+                running.read[effect.segment] = effect.rows
+                continue
+            log.error("segment %d: snapshot %s is given up: a row was refused", effect.segment, running.id)
+            if running.local:
+                self._end(running, "ABORTED", True, reason="refused", segments=effect.segment)
+            else:
+                self._note(Progress(running.id, self._cache, (effect.segment,), 0, self._member, True))
+
+    def work(self, now: float) -> None:
+        """Begins what this node is to read, and notes what it has read. After every poll."""
+        if not self._running and not self._passes:
+            return
+        for segment, one in list(self._passes.items()):
+            if not one.snapshot.over and self._core.snapshot_of(segment) is not one.snapshot:
+                del self._passes[segment]  # a takeover forgot it
+        for running in list(self._running.values()):
+            if running.local:
+                self._keep_own(running)
+        self._begin()
+        if now - self._noted_at >= NOTE_SECONDS:
+            self._noted_at = now
+            for running in list(self._running.values()):
+                self._note_read(running, now)
+
+    def _begin(self) -> None:
+        for running in self._running.values():
+            for segment in sorted(running.left - running.read.keys()):
+                if len(self._passes) >= MAX_PASSES:
+                    return
+                if segment in self._passes or not self._core.may_snapshot(segment):
+                    continue
+                asked = [r for r in self._running.values() if segment in r.left and segment not in r.read]
+                self._passes[segment] = Pass(tuple(r.key for r in asked), self._core.snapshot(segment))
+                for one in asked:
+                    if segment == one.lowest and not one.started:
+                        one.started = True
+                        self._tell(one, "STARTED", segments=ranges(one.left))
+
+    def _note_read(self, running: Running, now: float) -> None:
+        if running.local:
+            self._count_local(running)
+            return
+        new = {s: n for s, n in running.read.items() if now - running.noted.get(s, -AGAIN_SECONDS) >= AGAIN_SECONDS}
+        if new:
+            running.noted.update(dict.fromkeys(new, now))
+            self._note(Progress(running.id, self._cache, tuple(sorted(new)), sum(new.values()), self._member, False))
+            self._tell_progress(running, len(new))
+
+    def _count_local(self, running: Running) -> None:
+        done = len(running.read)
+        if done:
+            running.left.difference_update(running.read)
+            running.rows += sum(running.read.values())
+            running.read.clear()
+            if running.left:
+                self._tell_progress(running, done)
+            else:
+                self._complete(running, True)
+
+    def _keep_own(self, running: Running) -> None:
+        """A segment that has another owner by now is nothing that this node could end."""
+        running.left &= {segment.number for segment in self._core.primaries()} | running.read.keys()
+        if not running.left:
+            self._end(running, "ABORTED", True, reason="owner change")
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def _speaks_for(self, running: Running) -> bool:
+        return any(segment.number == min(running.left) for segment in self._core.primaries())
+
+    def _tell_progress(self, running: Running, segments: int) -> None:
+        running.told += segments
+        self._tell(
+            running,
+            "IN_PROGRESS",
+            current_collection_in_progress=self._cache,
+            segments=f"{running.told} of this node, {running.total} in all",
+        )
+
+    def _complete(self, running: Running, mine: bool) -> None:
+        log.info("snapshot %s of %s is complete: %d rows", running.id, self._cache, running.rows)
+        if mine and not self.replaying:
+            status = "SUCCEEDED" if running.rows else "EMPTY"
+            rows = running.rows
+            self._tell(
+                running, "TABLE_SCAN_COMPLETED", scanned_collection=self._cache, total_rows_scanned=rows, status=status
+            )
+        self._end(running, "COMPLETED", mine)
+
+    def _end(self, running: Running, kind: str, tell: bool, **more: object) -> None:
+        del self._running[running.key]
+        for segment, one in list(self._passes.items()):
+            if not any(key in self._running for key in one.keys):
+                self._core.stop_snapshot(segment)
+                del self._passes[segment]
+        if tell:
+            self._tell(running, kind, **more)
+
+    def _tell(self, running: Running, kind: str, **more: object) -> None:
+        if not self.replaying:
+            self._notifications.tell(INCREMENTAL, kind, running.id, member=self._member, **more)

@@ -1,0 +1,53 @@
+"""Notifications in Debezium's shape, by `notification.enabled.channels`, and what one says of many segments."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable
+
+from deelog_connector.kafka.best_effort import Announcer
+from deelog_schemas.config import Config
+from deelog_schemas.notifications import Notification
+
+log = logging.getLogger(__name__)
+
+
+class Notifications:
+    """Tells of one cache. `told` counts what was handed over, by aggregate and type."""
+
+    def __init__(self, config: Config, cache: str, announcer: Announcer) -> None:
+        channels = config["notification.enabled.channels"]
+        self._topic: str | None = config["notification.sink.topic.name"] if "sink" in channels else None
+        self._log = "log" in channels
+        self._schemas = config["key.converter.schemas.enable"], config["value.converter.schemas.enable"]
+        self._always = {"connector_name": config["topic.prefix"], "data_collections": cache}
+        self._announcer = announcer
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody hears of it."""
+        return self._log or self._topic is not None
+
+    def tell(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
+        """One notification. `more` becomes text in `additional_data`; what is None is left out."""
+        if not self.enabled:
+            return
+        data = {**self._always, **{name: str(value) for name, value in more.items() if value is not None}}
+        one = Notification(identity or str(uuid.uuid4()), aggregate, kind, data, time.time_ns() // 1_000_000)
+        if self._log:
+            log.info("[Notification Service] %s", one.value(False).decode())
+        if self._topic is not None:
+            self._announcer.send(self._topic, one.key(self._schemas[0]), one.value(self._schemas[1]))
+
+
+def ranges(segments: Iterable[int]) -> str:
+    """Segments as people write them: `0-3,7`."""
+    found: list[list[int]] = []
+    for number in sorted(segments):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)

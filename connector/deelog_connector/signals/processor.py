@@ -1,0 +1,250 @@
+"""Signals from the topic `<topic.prefix>-signal` and from a file, in Debezium's format (`deelog_schemas.signals`).
+
+The topic is for all nodes of the prefix: each reads all of it. It is read from its beginning, since it says what goes
+on: the last `pause-writing` or `resume-writing` stands, also for a node that starts later, and so does an incremental
+snapshot that is not complete. What is done once (`reset-segment`, `log`) is not done again. Weighed for the pause: to
+forget it with the process (a node that joins, or one that is restarted, would write while all others are paused), and
+a state of its own on the positions topic (a second truth beside the signals, and a new kind there stops older readers).
+
+A signal in the file (`signal_file`) is for this process alone, and goes with it: the caches and segments it has.
+
+Nothing that stands in a signal is fatal: anybody may write there. What is not acted upon is logged and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from deelog_connector.core import ConnectorCore
+from deelog_connector.kafka.client import InRecord, Tail
+from deelog_connector.kafka.opening import KafkaUnusable
+from deelog_connector.signals.file_channel import SignalFile
+from deelog_connector.signals.incremental_snapshots import Snapshots
+from deelog_connector.signals.notifications import ranges
+from deelog_schemas import signals
+from deelog_schemas.config import Config
+from deelog_schemas.errors import RecordError
+from deelog_schemas.signals import Signal
+
+log = logging.getLogger(__name__)
+
+MAX_REPLAY: Final = 100_000
+"""Records of the topic that are read at the start, the newest."""
+
+
+class Target(Protocol):
+    """The connector of one cache, as signals see it."""
+
+    core: ConnectorCore
+    snapshots: Snapshots
+
+    @property
+    def paused(self) -> bool: ...
+
+    @property
+    def wants_pause(self) -> bool: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class Signals:
+    """Acts on signals for the caches of `targets`, by name. `counts` by type, or by why nothing was done."""
+
+    def __init__(self, config: Config, targets: Mapping[str, Target]) -> None:
+        self.config, self._targets = config, targets
+        self._topic = config.topics.signal
+        self._key = str(config["topic.prefix"]).encode()
+        self._progress_key = signals.progress_key(config["topic.prefix"])
+        self._tail: Tail | None = None
+        self._next: int | None = None
+        """The offset of the next record; None before the first catch-up."""
+        self.counts: Counter[str] = Counter()
+
+    # -- the topic ----------------------------------------------------------------------------------------------------
+
+    async def catch_up(self, blocking: Callable[..., Awaitable[Any]]) -> None:
+        """Reads what stands on the topic, before anything is written. Once: after that it goes on where it was."""
+        tail = self._tail = await blocking(
+            Tail, self.config, self._topic, 1, MAX_REPLAY, self._next, self._next is not None
+        )
+        if self._next is not None:
+            return
+        pauses: dict[str, bool] = {}
+        for target in self._targets.values():
+            target.snapshots.replaying = True
+        while not tail.caught_up:
+            for record in await blocking(tail.read, 0.05):
+                self._replay(record, pauses)
+        self._next = tail.next_offset(0)
+        for cache, target in self._targets.items():
+            target.snapshots.replaying = False
+            if pauses.get(cache):
+                log.warning("cache %s: a pause-writing on %s stands: nothing is written", cache, self._topic)
+                target.pause()
+
+    async def follow(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
+        """Follows the topic from there on."""
+        tail = self._tail
+        assert tail is not None
+        try:
+            while not stopping.is_set():
+                try:
+                    records = await blocking(tail.read, 0.5)
+                except KafkaUnusable as error:
+                    log.warning("signals: %s", error)
+                    await asyncio.sleep(1.0)
+                    continue
+                for record in records:
+                    self.take(record)
+                    self._next = record.offset + 1
+        finally:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, tail.close))
+
+    def _replay(self, record: InRecord, pauses: dict[str, bool]) -> None:
+        if record.key == self._progress_key:
+            self._progress(record)
+            return
+        if record.key != self._key:
+            return
+        try:
+            signal = signals.decode_signal(record.value)
+        except RecordError:
+            return  # was logged when it came
+        if isinstance(signal, signals.PauseWriting | signals.ResumeWriting):
+            pauses.update(dict.fromkeys(self._meant(signal.collections), isinstance(signal, signals.PauseWriting)))
+        elif isinstance(signal, signals.ExecuteSnapshot):
+            for cache in self._meant(signal.collections):
+                self._targets[cache].snapshots.ask(signal.id, signal.segments)
+        elif isinstance(signal, signals.StopSnapshot):
+            for cache in self._meant(signal.collections):
+                self._targets[cache].snapshots.stop()
+
+    def take(self, record: InRecord) -> None:
+        """Acts on one record of the signal topic."""
+        if record.key == self._progress_key:
+            self._progress(record)
+        elif record.key == self._key:
+            self._act(record.value, f"{record.topic}@{record.offset}", local=False)
+        else:
+            self.counts["other"] += 1
+
+    def _progress(self, record: InRecord) -> None:
+        try:
+            note = signals.decode_progress(record.value)
+        except RecordError as error:
+            self._malformed(f"{record.topic}@{record.offset}", error)
+            return
+        target = self._targets.get(note.cache)
+        if target is not None:
+            target.snapshots.progressed(note)
+
+    # -- the file -----------------------------------------------------------------------------------------------------
+
+    async def watch_file(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
+        """Looks at the file every `signal.poll.interval.ms`."""
+        path = self.config["signal.file"]
+        file = SignalFile.of(Path(path))
+        with file.listening(self):
+            while not stopping.is_set():
+                try:
+                    lines = await blocking(file.lines, self)
+                except OSError as error:
+                    log.warning("signal.file=%s: %s", path, error)
+                    lines = []
+                for line in lines:
+                    self._act(line, path, local=True)
+                await asyncio.sleep(self.config["signal.poll.interval.ms"] / 1000)
+
+    # -- what is done -------------------------------------------------------------------------------------------------
+
+    def _act(self, raw: bytes | None, where: str, local: bool) -> None:
+        try:
+            signal = signals.decode_signal(raw)
+        except signals.UnknownSignal as error:
+            self.counts["unknown"] += 1
+            log.warning("a signal (%s) is ignored: %s", where, error)
+            return
+        except RecordError as error:
+            self._malformed(where, error)
+            return
+        kind = _KINDS[type(signal)]
+        outcomes = set(self._outcomes(signal, local))
+        self.counts[kind if None in outcomes else "refused" if outcomes else "other"] += 1
+        for problem in outcomes - {None}:
+            log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", kind, where, problem)
+        if None in outcomes:
+            log.info("signal %s (%s, %s)", signal.id or "without id", kind, where)
+
+    def _malformed(self, where: str, error: RecordError) -> None:
+        self.counts["malformed"] += 1
+        log.warning("a signal (%s) is malformed and ignored: %s", where, error)
+
+    def _outcomes(self, signal: Signal, local: bool) -> Iterator[str | None]:
+        """Does it for each cache that it is meant for: None, or why not."""
+        if isinstance(signal, signals.ResetSegment):
+            caches = [signal.cache] if signal.cache in self._targets else []
+        elif isinstance(signal, signals.Log):
+            caches = list(self._targets)
+        else:
+            caches = list(self._meant(signal.collections))
+        for cache in caches:
+            target = self._targets[cache]
+            yield self._do(signal, cache, target, local)
+            target.wake()
+
+    def _do(self, signal: Signal, cache: str, target: Target, local: bool) -> str | None:
+        mine = {segment.number for segment in target.core.primaries()}
+        if isinstance(signal, signals.ExecuteSnapshot):
+            return target.snapshots.ask(signal.id, signal.segments, local)
+        if isinstance(signal, signals.StopSnapshot):
+            target.snapshots.stop(local)
+        elif isinstance(signal, signals.ResumeWriting) and target.stopped:
+            return "the connector was stopped over REST, and goes on when it is resumed there"
+        elif isinstance(signal, signals.PauseWriting | signals.ResumeWriting):
+            _pause(target, isinstance(signal, signals.PauseWriting))
+        elif isinstance(signal, signals.Log):
+            message = "".join(c if c.isprintable() else " " for c in signal.message)
+            log.info("%s", message.replace("{}", f"cache {cache}, primary of segments {ranges(mine) or 'none'}"))
+        else:
+            if bad := [s for s in signal.segments if s >= target.core.segments]:
+                return f"segment {bad[0]} is none of {target.core.segments}"
+            for segment in signal.segments:
+                if segment in mine:
+                    log.info("segment %d: reset asked for by signal %s: %s", segment, signal.id, signal.reason)
+                target.core.ask_reset(segment, "signal")
+        return None
+
+    def _meant(self, collections: signals.Expressions | None) -> Iterator[str]:
+        return (cache for cache in self._targets if signals.matches(collections, cache))
+
+
+def _pause(target: Target, paused: bool) -> None:
+    if paused and not target.wants_pause:
+        target.pause()
+        target.snapshots.paused(True)
+    elif not paused and (target.paused or target.wants_pause):
+        target.resume()
+        target.snapshots.paused(False)
+
+
+_KINDS: Final[dict[type[Any], str]] = {
+    signals.ResetSegment: "reset-segment",
+    signals.ExecuteSnapshot: "execute-snapshot",
+    signals.StopSnapshot: "stop-snapshot",
+    signals.PauseWriting: "pause-writing",
+    signals.ResumeWriting: "resume-writing",
+    signals.Log: "log",
+}

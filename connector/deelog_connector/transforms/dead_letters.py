@@ -1,0 +1,48 @@
+"""Dead letters: changes that a transform failed on, as they were captured, on a topic of their own.
+
+A letter is written in the transaction that leaves its change out, so each is there once, with its reason in Connect's
+headers. Values are as captured: what a transform was to hide stands there in the open, so give the topic the rights of
+the cache itself. The names are those of the diff job's dead letters, which may share the topic.
+"""
+
+from __future__ import annotations
+
+from deelog_connector.kafka.client import OutRecord
+from deelog_connector.transforms.pipeline import Letter
+from deelog_schemas.config import Config
+from deelog_schemas.envelope import Codec, Stamp
+from deelog_schemas.header import HEADER_NAME, Flags, Kind, pack
+from deelog_schemas.operation import Operation
+
+
+class Letters:
+    """Encodes the dead letters of one cache."""
+
+    def __init__(self, config: Config) -> None:
+        self._topic: str = config["errors.deadletterqueue.topic.name"]
+        self._context: bool = config["errors.deadletterqueue.context.headers.enable"]
+        self._changes, self._connector = config.topics.changes, config["name"]
+
+    def record(self, letter: Letter, codec: Codec, segment: int, partition: int, node: int, stamp: Stamp) -> OutRecord:
+        """The record of a change or row that was left out."""
+        captured = letter.captured
+        if isinstance(captured, Operation):
+            flags = Flags.KEY_ONLY_BEFORE if captured.before is None else 0
+            header = pack(Kind.CHANGE, flags, segment, *captured.position, node)
+            value = codec.change(captured, stamp)
+        else:
+            header = pack(Kind.READ, 0, segment, *letter.position, node)
+            value = codec.row(captured, letter.position, "true", letter.reason, stamp)
+        headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
+        if self._context:
+            told = {
+                "topic": self._changes,
+                "partition": partition,
+                "connector.name": self._connector,
+                "stage": "TRANSFORMATION",
+                "class.name": letter.step,
+                "exception.class.name": letter.kind,
+                "exception.message": letter.error,
+            }
+            headers += [(f"__connect.errors.{name}", str(value)) for name, value in told.items()]
+        return OutRecord(self._topic, 0, codec.key(captured.key), value, headers)

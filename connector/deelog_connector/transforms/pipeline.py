@@ -1,0 +1,411 @@
+"""What stands between the core and the encoder: operations that are skipped, and the user's transforms.
+
+A dropped operation has taken a position, and nothing in Kafka would tell its absence from a loss: the takeover counts
+the sequences that it finds. Two designs were weighed.
+
+- *Dropped before capture*: what is dropped never gets a position, on no owner. But the position is also what orders an
+  operation among the owners of a grid and what acknowledges it; an entry that Kafka is not told of must be replicated
+  all the same. There would be a second, unnumbered stream between owners, with a catch-up of its own. And a transform
+  that fails, fails later.
+- *Dropped where it is encoded*, leaving a record at its position (`Kind.SKIPPED`). Op log, replication,
+  acknowledgement, pruning and takeover stay as they are; READ counts what the record stands for, and readers pass over
+  it as over a claim. One record stands for a whole run, so that a filter that drops nearly everything writes nearly
+  nothing. This one.
+
+What a reset says of its end must be true of what stands between begin and end. So count and digest are taken here, of
+the rows as they are written, wherever rows go through transforms.
+
+A correction tells what replaces a phantom, so it is never skipped; one that a transform drops or fails on becomes a
+delete, which is what a reset would make of it. For the same reason a pending operation makes up for no phantom where it
+may be dropped (`Settings.may_skip`).
+
+Runs in the writer's thread, before the transaction is begun: a slow transform holds up the writer, not the cache and
+not the readers, and one that fails leaves no transaction open.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem
+from deelog_connector.transforms.loading import Step, steps_of
+from deelog_connector.transforms.record import Header, Record, Row
+from deelog_connector.transforms.values import Unencodable, Values
+from deelog_schemas.config import Config
+from deelog_schemas.digest import entry_digest, format_digest
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
+from deelog_schemas.operation import Entry, Operation, Reason
+from deelog_schemas.records import MAX_SKIPPED
+
+log = logging.getLogger(__name__)
+
+RESERVED_HEADERS: Final = (HEADER_NAME, CONTROL_HEADER_NAME, "__debezium.context.")
+_LOG_SECONDS: Final = 1.0
+SLOW_SECONDS: Final = 10.0
+
+Headers = tuple[Header, ...]
+
+
+class TransformFailed(DeelogError):
+    """A transform failed, and `event.processing.failure.handling.mode` is `fail`. Nothing is lost: see `Connector`."""
+
+    exit_code = 10
+
+
+class Closing(DeelogError):
+    """The connector is being closed while a transaction goes through the transforms."""
+
+
+class Told(NamedTuple):
+    """An operation as it is to be written, with headers of the user's."""
+
+    operation: Operation
+    headers: Headers = ()
+
+
+class Skipped(NamedTuple):
+    """Operations that are not written: `first` to `last`, all of this epoch."""
+
+    epoch: int
+    first: int
+    last: int
+
+
+class Letter(NamedTuple):
+    """What a transform failed on, as captured, and why: for the dead-letter topic."""
+
+    captured: Operation | Entry
+    position: tuple[int, int]
+    reason: str
+    """Of the reset, for an entry."""
+    step: str
+    """The class of the transform."""
+    error: str
+    kind: str
+    """The class of what it raised, empty where it returned what it may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipedOperations:
+    """An `OperationsItem` that went through the pipeline."""
+
+    segment: int
+    partition: int
+    parts: Sequence[Told | Skipped | Letter]
+
+
+@dataclass(frozen=True, slots=True)
+class PipedRows:
+    """A `RowsItem` that went through the pipeline: `rows` has what is left, with the headers of each."""
+
+    rows: RowsItem
+    headers: Sequence[Headers]
+    letters: Sequence[Letter]
+
+
+PipedItem = Item | PipedOperations | PipedRows
+
+
+class _Failure(Exception):
+    def __init__(self, step: Step, error: BaseException | str) -> None:
+        self.step = step
+        self.kind = "" if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}"
+        self.text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        super().__init__(self.text)
+
+
+class Pipeline:
+    """One connector's. Keeps no state but its counters and, per segment, what an open reset's rows add up to."""
+
+    def __init__(self, config: Config, steps: Sequence[Step]) -> None:
+        self._steps = steps
+        self._mode: str = config["event.processing.failure.handling.mode"]
+        self._skipped = frozenset(config["skipped.operations"])
+        self._topic = config.topics.changes
+        self._cache = config.topics.cache
+        self._limit: int = config["max.entry.bytes"]
+        self._keys = Values(config["cache.key.format"])
+        self._values = Values(config["cache.value.format"])
+        self._sums: dict[int, tuple[int, int]] = {}
+        """By segment, count and sum of digests of the reset's rows so far."""
+        self.counts: Counter[str] = Counter()
+        """`filtered`, `erroneous`; of transactions that were tried again, again."""
+        self.closing = threading.Event()
+        self._logged_at = -_LOG_SECONDS
+        self._unlogged = 0
+        self.at: tuple[float, str] | None = None
+        """Since when (monotonic seconds) a transform has had a record, and which one; None while none has."""
+
+    @classmethod
+    def of(cls, config: Config) -> Pipeline | None:
+        """None where there is nothing for it to do, and nothing to pay. Raises `ConfigError`."""
+        steps = steps_of(config)
+        needed = steps or config["skipped.operations"] != ("none",) or config["extended.headers.enabled"]
+        return cls(config, steps) if needed else None
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether an operation may be left out."""
+        return bool(self._steps) or self._skipped != {"none"}
+
+    def __call__(self, items: Sequence[Item]) -> list[PipedItem]:
+        """What is to be encoded of a transaction. Raises `TransformFailed`, `Closing`."""
+        return [self._item(item) for item in items]
+
+    def _item(self, item: Item) -> PipedItem:
+        if isinstance(item, OperationsItem):
+            return PipedOperations(item.segment, item.partition, list(self._operations(item)))
+        if isinstance(item, RowsItem):
+            return self._rows(item)
+        if isinstance(item, ControlItem) and item.kind is Kind.RESET_BEGIN:
+            self._sums[item.segment] = (0, 0)
+        if isinstance(item, ControlItem) and item.kind is Kind.RESET_END:
+            count, total = self._sums.pop(item.segment, (0, 0))
+            return replace(item, fields={**item.fields, "count": count, "digest": format_digest(total)})
+        return item
+
+    # -- operations -----------------------------------------------------------------------------------------------
+
+    def _operations(self, item: OperationsItem) -> Iterator[Told | Skipped | Letter]:
+        run: Skipped | None = None
+        for operation in item.operations:
+            told, letter = self._operation(item, operation)
+            if letter is not None:
+                yield letter
+            if told is None:
+                if run is not None and _follows(run, operation):
+                    run = run._replace(last=operation.sequence)
+                    continue
+                if run is not None:
+                    yield run
+                run = Skipped(operation.epoch, operation.sequence, operation.sequence)
+                continue
+            if run is not None:
+                yield run
+                run = None
+            yield told
+        if run is not None:
+            yield run
+
+    def _operation(self, item: OperationsItem, operation: Operation) -> tuple[Told | None, Letter | None]:
+        correction = operation.reason == Reason.CORRECT
+        code = "d" if operation.value is None else "u" if operation.existed else "c"
+        if code in self._skipped and not correction:
+            self.counts["filtered"] += 1
+            return None, None
+        if not self._steps:
+            return Told(operation, operation.trace), None
+        letter = None
+        try:
+            changed = self._transformed(item.segment, operation, code)
+        except _Failure as failure:
+            letter = self._failed(failure, item.segment, operation.position, operation, operation.reason)
+            changed = None
+        if changed is not None:
+            value, before, headers = changed
+            return Told(operation._replace(value=value, before=before), (*operation.trace, *headers)), letter
+        if correction:
+            # CHECK correct-phantoms: what no survivor holds does not stay, whatever becomes of what replaces it.
+            return Told(operation._replace(value=None, expires_at=None, before=None)), letter
+        return None, letter
+
+    def _transformed(
+        self, segment: int, operation: Operation, code: str
+    ) -> tuple[bytes | None, bytes | None, Headers] | None:
+        epoch, sequence, reason, key, value, expires_at, ts_us, _, image = operation
+        before = None if image is None or code == "c" else image
+        why = None if reason == Reason.PUT else reason
+        source = self._source(segment, (epoch, sequence), why, ts_us)
+        found = self._run(key, code, before, value, expires_at, source, ts_us)
+        if found is None:
+            self.counts["filtered"] += 1
+            return None
+        after, old, headers = found
+        return after, (image if before is None else old), headers
+
+    # -- rows of a reset ------------------------------------------------------------------------------------------
+
+    def _rows(self, item: RowsItem) -> PipedRows:
+        now_us = time.time_ns() // 1000
+        entries: list[Entry] = []
+        headers: list[Headers] = []
+        letters: list[Letter] = []
+        for entry in item.entries:
+            try:
+                found = self._row(item, entry, now_us)
+            except _Failure as failure:
+                letter = self._failed(failure, item.segment, item.position, entry, item.reason)
+                letters += [letter] if letter is not None else []
+                continue
+            if found is not None:
+                entries.append(found[0])
+                headers.append(found[1])
+        if item.incremental:  # stands in no reset, and its rows count in none
+            return PipedRows(replace(item, entries=entries), headers, letters)
+        count, total = self._sums.get(item.segment, (0, 0))
+        total += sum(entry_digest(entry.key, entry.value) for entry in entries)
+        self._sums[item.segment] = (count + len(entries), total)
+        return PipedRows(replace(item, entries=entries), headers, letters)
+
+    def _row(self, item: RowsItem, entry: Entry, now_us: int) -> tuple[Entry, Headers] | None:
+        if not self._steps:
+            return entry, ()
+        source = self._source(item.segment, item.position, item.reason, now_us)
+        found = self._run(entry.key, "r", None, entry.value, entry.expires_at, source, now_us)
+        if found is None:
+            self.counts["filtered"] += 1
+            return None
+        value, _, headers = found
+        assert value is not None  # a transform that takes it away has failed
+        return entry._replace(value=value), headers
+
+    # -- one record -----------------------------------------------------------------------------------------------
+
+    def _source(self, segment: int, position: tuple[int, int], reason: str | None, ts_us: int) -> dict[str, Any]:
+        epoch, sequence = position
+        return {
+            "cache": self._cache, "segment": segment, "epoch": epoch, "seq": sequence, "reason": reason, "ts_us": ts_us
+        }  # fmt: skip
+
+    def _run(
+        self,
+        key: bytes,
+        code: str,
+        before: bytes | None,
+        after: bytes | None,
+        expires_at: int | None,
+        source: dict[str, Any],
+        ts_us: int,
+    ) -> tuple[bytes | None, bytes | None, Headers] | None:
+        """Value after and before, and headers, or None where it is dropped. Raises `_Failure`."""
+        if self.closing.is_set():
+            raise Closing("the connector is being closed")
+        step = self._steps[0]
+        try:
+            old, new = self._values.read(before), self._values.read(after)
+            record = Record(
+                self._topic,
+                self._keys.read(key).value,
+                code,
+                None if before is None else Row(old.value),
+                None if after is None else Row(new.value, expires_at),
+                MappingProxyType(source),
+                ts_us,
+            )
+            for step in self._steps:
+                found = self._step(step, record)
+                if found is None:
+                    return None
+                record = found
+            value, image = new.written(record.after), old.written(record.before)
+        except Unencodable as error:
+            raise _Failure(step, str(error)) from error
+        if max(len(value or b""), len(image or b"")) + len(key) > self._limit:
+            raise _Failure(step, f"the value is {len(value or b'')} bytes, max.entry.bytes allows {self._limit}")
+        return value, image, record.headers
+
+    def _step(self, step: Step, record: Record) -> Record | None:
+        self.at = (time.monotonic(), step.alias)
+        try:
+            if step.predicate is not None:
+                holds = step.predicate.test(record)
+                if type(holds) is not bool:
+                    raise _Failure(step, f"its predicate answered {_shown(holds)}, which is neither True nor False")
+                if holds is step.negate:
+                    return record
+            found = step.transform.apply(record)
+            if found is not record and found is not None:
+                _check(step, record, found)
+        except _Failure:
+            raise
+        except (Exception, SystemExit) as error:  # whatever code of the user's may raise
+            raise _Failure(step, error) from error
+        finally:
+            self.at = None
+        return found
+
+    # -- failures -------------------------------------------------------------------------------------------------
+
+    def _failed(
+        self,
+        failure: _Failure,
+        segment: int,
+        position: tuple[int, int],
+        captured: Operation | Entry,
+        reason: str,
+    ) -> Letter | None:
+        step = failure.step
+        told = (
+            f"transform {step.alias} ({step.name}) failed on cache {self._cache}, segment {segment}, position "
+            f"{position[0]}.{position[1]}: {failure}"
+        )
+        if self._mode == "fail":
+            raise TransformFailed(
+                f"{told}. Nothing is written until it is mended and the connector resumed or restarted; to go on "
+                "without such changes, set event.processing.failure.handling.mode to skip, warn or dead-letter"
+            ) from failure
+        self.counts["erroneous"] += 1
+        if self._mode != "skip":
+            self._log(f"{told}; the change is left out ({self._mode})")
+        if self._mode != "dead-letter":
+            return None
+        return Letter(captured, position, reason, step.name, told, failure.kind)
+
+    def _log(self, told: str) -> None:
+        """At most one line a second, which counts those that were not logged."""
+        now = time.monotonic()
+        if now - self._logged_at < _LOG_SECONDS:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more since the last such line)" if self._unlogged else ""
+        log.warning("%s%s", told, more)
+        self._logged_at, self._unlogged = now, 0
+
+
+def _follows(run: Skipped, operation: Operation) -> bool:
+    same = (operation.epoch, operation.sequence) == (run.epoch, run.last + 1)
+    return same and operation.sequence < run.first + MAX_SKIPPED
+
+
+def _check(step: Step, given: Record, found: object) -> None:
+    """Raises `_Failure` where a transform changed what it may not."""
+    if type(found) is not Record:
+        raise _Failure(step, f"it returned {_shown(found)}, which is neither a Record nor None")
+    changed = [n for n in ("topic", "key", "op", "ts_us", "source") if getattr(found, n) != getattr(given, n)]
+    for name, was, now in (("before", given.before, found.before), ("after", given.after, found.after)):
+        if (was is None) != (now is None):
+            changed.append(name)
+        elif now is not None and (type(now) is not Row or was is None or now.expires_at != was.expires_at):
+            changed.append(f"{name}.expires_at")
+    if changed:
+        raise _Failure(
+            step, f"it changed {', '.join(changed)}; a transform may change values and add headers, or drop the record"
+        )
+    if type(found.headers) is not tuple or not all(map(_is_header, found.headers)):
+        raise _Failure(
+            step, f"its headers are not a tuple of (name, text, bytes or None), or one is named {RESERVED_HEADERS[0]}…"
+        )
+
+
+def _is_header(header: object) -> bool:
+    if type(header) is not tuple or len(header) != 2 or not isinstance(header[0], str) or not header[0]:
+        return False
+    try:
+        header[0].encode()
+        header[1].encode() if isinstance(header[1], str) else None
+    except UnicodeEncodeError:
+        return False
+    return isinstance(header[1], str | bytes | None) and not header[0].startswith(RESERVED_HEADERS)
+
+
+def _shown(found: object) -> str:
+    """What a transform returned, by its type alone: its text may be a value of the cache."""
+    return f"a {type(found).__name__}"

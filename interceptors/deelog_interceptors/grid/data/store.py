@@ -1,0 +1,210 @@
+"""All entries of a node, and the only place where they change on a primary: change, then capture, in one step.
+
+Weighed: an interceptor around the caches (the order of cache and op log is then a lock's business) and this: writes,
+evictions and expiries go through three methods that do both, on one thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from deelog_connector.core import ConnectorCore
+from deelog_interceptors.grid.data.policy import EvictingCache, Value, make_cache, peek
+from deelog_interceptors.grid.data.segment import Role, Segment
+from deelog_interceptors.grid.settings import Settings
+from deelog_schemas.operation import Entry, Operation, Reason
+
+_EXPIRE_AT_ONCE: Final = 500
+"""Entries that one run of the timer expires before it lets others have the loop."""
+_HEAP_SLACK: Final = 50_000
+
+
+def now_us() -> int:
+    """Unix microseconds."""
+    return time.time_ns() // 1000
+
+
+def now_ms() -> int:
+    """Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Store:
+    """`on_operation` is told of every captured operation, after it was appended to the op log. `clock` tells Unix
+    microseconds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        core: ConnectorCore,
+        on_operation: Callable[[Segment, Operation], None],
+        clock: Callable[[], int] = now_us,
+    ) -> None:
+        self.settings = settings
+        self.core = core
+        self.segments = [Segment(number) for number in range(settings.segments)]
+        self.evicted = self.expired = 0
+        self._on_operation, self._clock = on_operation, clock
+        self._heap: list[tuple[int, int, bytes]] = []
+        self._heap_limit = _HEAP_SLACK
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def find(self, segment: Segment, key: bytes) -> Value | None:
+        """The live entry; on a primary this counts as a use, and an entry past its time expires now."""
+        data = segment.data
+        if key not in data:
+            return None
+        value = data[key]
+        if value[1] is None or value[1] > self._clock() // 1000:
+            return value
+        if segment.role is Role.PRIMARY and not segment.closed:
+            self._gone(segment, key, Reason.EXPIRE)
+            self.expired += 1
+        return None
+
+    def entries(self, segment: Segment) -> Iterator[Entry]:
+        """All entries, those past their time included: they are gone only once the primary has said so."""
+        for key in segment.data:
+            value = peek(segment.data, key)
+            assert value is not None
+            yield Entry(key, *value)
+
+    # -- writing, on a primary --------------------------------------------------------------------------------------
+
+    def put(self, segment: Segment, key: bytes, value: bytes, expires_at: int | None) -> int:
+        """Sets an entry; returns the operation's sequence. What the policy evicts for it is captured before it.
+
+        With `skip.messages.without.change`, what changes nothing is a use of the entry and no operation: there is
+        nothing to replicate. The sequence is then the segment's last one: the entry rests on it, or on one before.
+        """
+        data: EvictingCache = segment.data  # type: ignore[assignment]  # a primary's is one
+        before = peek(data, key)
+        data[key] = (value, expires_at)
+        if before == (value, expires_at) and self.settings.changes_only:
+            return segment.last
+        if data.evicted:
+            self._evictions(segment)
+        if expires_at is not None:
+            self._expires(segment, key, expires_at)
+        return self._append(segment, Reason.PUT, key, value, expires_at, before)
+
+    def remove(self, segment: Segment, key: bytes) -> int:
+        """Removes an entry that is there; returns the operation's sequence."""
+        return self._gone(segment, key, Reason.REMOVE)
+
+    def clear(self, segment: Segment) -> int:
+        """Removes all entries as one operation; returns its sequence."""
+        segment.data.clear()
+        return self._append(segment, Reason.CLEAR, b"", None, None, None)
+
+    def _gone(self, segment: Segment, key: bytes, reason: Reason) -> int:
+        before = peek(segment.data, key)
+        del segment.data[key]
+        return self._append(segment, reason, key, None, None, before)
+
+    def _evictions(self, segment: Segment) -> None:
+        # CHECK primary-decides-eviction: captured here, on the primary, as operations of their own.
+        evicted, segment.data.evicted = segment.data.evicted, []  # type: ignore[union-attr]
+        self.evicted += len(evicted)
+        for key, before in evicted:
+            self._append(segment, Reason.EVICT, key, None, None, before)
+
+    def _append(
+        self,
+        segment: Segment,
+        reason: str,
+        key: bytes,
+        value: bytes | None,
+        expires_at: int | None,
+        before: Value | None,
+    ) -> int:
+        image = before[0] if before is not None and self.settings.before_full else None
+        operation = self.core.append(
+            segment.number, reason, key, value, expires_at, self._clock(), before is not None, image
+        )
+        segment.last = operation.sequence
+        self._on_operation(segment, operation)
+        return operation.sequence
+
+    # -- applying, on a backup --------------------------------------------------------------------------------------
+
+    def apply(self, segment: Segment, operation: Operation) -> None:
+        """Applies what the primary captured."""
+        data = segment.data
+        if operation.value is not None:
+            data[operation.key] = (operation.value, operation.expires_at)
+        elif operation.reason == Reason.CLEAR:
+            data.clear()
+        elif operation.key in data:
+            del data[operation.key]
+        self.core.apply(segment.number, operation)
+
+    # -- roles ------------------------------------------------------------------------------------------------------
+
+    def become_primary(self, segment: Segment, epoch: int, must_reset: str | None) -> None:
+        """none, backup or primary → primary in a new epoch. The policy starts from the map's order."""
+        self.core.promote(segment.number, epoch, must_reset)
+        segment.last = self.core.last_sequence(segment.number)
+        cache = segment.data
+        if isinstance(cache, dict):
+            held, cache = cache, make_cache(self.settings.policy, self.settings.capacity)
+            segment.data = cache
+            for key, value in held.items():
+                cache[key] = value
+            self._evictions(segment)
+        self.opened(segment)
+
+    def opened(self, segment: Segment) -> None:
+        """A primary takes writes, for the first time or again: what came due while it took none is due now."""
+        for key, _, expires_at in self.entries(segment):
+            if expires_at is not None:
+                self._expires(segment, key, expires_at)
+
+    def become_backup(self, segment: Segment) -> None:
+        """primary → backup: a plain map, which evicts and expires nothing (CHECK primary-decides-eviction)."""
+        self.core.demote(segment.number)
+        segment.data = {entry.key: (entry.value, entry.expires_at) for entry in self.entries(segment)}
+
+    def drop(self, segment: Segment) -> None:
+        """primary or backup → none: everything of the segment is forgotten."""
+        self.core.forget(segment.number)
+        segment.data = {}
+
+    # -- expiry -----------------------------------------------------------------------------------------------------
+
+    def expire_due(self, now: int) -> float | None:
+        """Expires what is due at `now` (Unix ms); seconds until the next is due, 0 when there is more now."""
+        heap = self._heap
+        for _ in range(_EXPIRE_AT_ONCE):
+            if not heap:
+                return None
+            at, number, key = heap[0]
+            if at > now:
+                return (at - now) / 1000
+            heapq.heappop(heap)
+            segment = self.segments[number]
+            if segment.role is not Role.PRIMARY or segment.closed:
+                continue  # should it be this node that takes its writes again, `opened` brings it back
+            value = peek(segment.data, key)
+            if value is not None and value[1] == at:
+                self._gone(segment, key, Reason.EXPIRE)
+                self.expired += 1
+        return 0.0
+
+    def _expires(self, segment: Segment, key: bytes, at: int) -> None:
+        heapq.heappush(self._heap, (at, segment.number, key))
+        if len(self._heap) > self._heap_limit:
+            # Times that were overwritten stay in the heap until they come up; not without bound.
+            self._heap = [
+                (entry.expires_at, s.number, entry.key)
+                for s in self.segments
+                if s.role is Role.PRIMARY or s is segment
+                for entry in self.entries(s)
+                if entry.expires_at is not None
+            ]
+            heapq.heapify(self._heap)
+            self._heap_limit = 2 * len(self._heap) + _HEAP_SLACK

@@ -1,0 +1,91 @@
+"""What a grid node tells those who watch it, beside its connector: entries, backups and how far they are, the view."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from deelog_connector.metrics.families import COUNTER, GAUGE, Figure, Sample, placed
+from deelog_interceptors.grid.data.segment import Role
+from deelog_interceptors.grid.topology.view import node_id_of
+
+if TYPE_CHECKING:
+    from deelog_interceptors.grid.node import Node
+
+_NO_STREAM = "none"
+
+
+class Watched:
+    """A node as a `Source` of `runtime/monitor.py`. `leased`: whether it may acknowledge now."""
+
+    def __init__(self, node: Node, prefix: str, cache: str, leased: Callable[[], bool]) -> None:
+        self._node, self._where, self._leased = node, (prefix, cache), leased
+        self.loop = asyncio.get_running_loop()
+
+    def problems(self) -> list[str]:
+        """What keeps the node from being ready."""
+        node = self._node
+        if node.leaving:
+            return ["the node is being stopped"]
+        if node.member not in node.view.members:
+            return [f"no view names {node.member} yet"]
+        if not self._leased():
+            return ["the node may not acknowledge writes: the controller does not answer its heartbeats"]
+        return []
+
+    def figures(self) -> list[Figure]:
+        """All of them."""
+        return [*placed((*self._counted(), *self._entries(), *self._backups()), *self._where)]
+
+    def _counted(self) -> Iterator[Figure]:
+        node = self._node
+        view, replicator, store = node.view, node.replicator, node.store
+        short = sum(len(row.in_sync) < node.settings.copies for row in view.rows)
+        for name, kind, help_, value in (
+            ("commands_total", COUNTER, "Commands of clients.", node.dispatcher.executed),
+            ("acknowledged_total", COUNTER, "Writes of clients that were acknowledged.", replicator.acknowledged),
+            ("timed_out_total", COUNTER, "Writes that were not acknowledged in time.", replicator.timed_out),
+            ("evicted_total", COUNTER, "Entries that the policy gave up.", store.evicted),
+            ("expired_total", COUNTER, "Entries whose time was over.", store.expired),
+            ("unreplicated_operations", GAUGE, "Operations that in-sync backups lack.", replicator.unreplicated),
+            ("grid_members", GAUGE, "Members of the last view.", len(view.members)),
+            ("grid_topology_id", GAUGE, "Number of the last view.", view.topology_id),
+            ("grid_controller", GAUGE, "Whether this node is controller.", view.controller == node.member),
+            ("grid_under_replicated_segments", GAUGE, "Segments of the cluster that lack a copy in sync.", short),
+        ):
+            yield Figure(f"deelog_{name}", help_, kind, (), [((), value)])
+
+    def _entries(self) -> Iterator[Figure]:
+        held = Counter({Role.PRIMARY: 0, Role.BACKUP: 0})
+        for segment in self._node.store.segments:
+            held[segment.role] += len(segment.data)
+        samples: list[Sample] = [((str(role),), held[role]) for role in (Role.PRIMARY, Role.BACKUP)]
+        yield Figure("deelog_entries", "Entries of this node.", GAUGE, ("role",), samples)
+
+    def _backups(self) -> Iterator[Figure]:
+        """By the backup's node id, over all segments that this node is primary of."""
+        core, now_us = self._node.connector.core, time.time() * 1e6
+        streams: Counter[tuple[str, str]] = Counter()
+        lacking: Counter[str] = Counter()
+        oldest: dict[str, float] = {}
+        for segment in self._node.store.segments:
+            for member in segment.members if segment.role is Role.PRIMARY else ():
+                if member == self._node.member:
+                    continue
+                name, session = node_id_of(member), segment.sessions.get(member)
+                streams[name, _NO_STREAM if session is None else session.stage.name.lower()] += 1
+                lacks = segment.last - session.answered if session is not None else 0
+                lacking[name] += lacks
+                captured = core.captured_after(segment.number, segment.last - lacks) if lacks else None
+                oldest[name] = min(oldest.get(name, now_us), now_us if captured is None else captured)
+        behind: list[Sample] = [((name,), count) for name, count in lacking.items()]
+        late: list[Sample] = [((name,), max(0.0, (now_us - at) / 1e6)) for name, at in oldest.items()]
+        by: list[Sample] = [(labels, count) for labels, count in streams.items()]
+        help_ = "Operations that a backup has not answered."
+        yield Figure("deelog_backup_lag_operations", help_, GAUGE, ("backup",), behind)
+        help_ = "Age of the oldest of them; 0: none."
+        yield Figure("deelog_backup_lag_seconds", help_, GAUGE, ("backup",), late)
+        yield Figure("deelog_backup_streams", "Streams to backups by stage.", GAUGE, ("backup", "stage"), by)

@@ -1,0 +1,206 @@
+"""The backup's side of replication: it reports what it holds, applies what its primary sends, and answers how far.
+
+Only the stream of the connection that was reported to counts: whatever an older primary, an older epoch or an older
+connection still sends is refused, never half applied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from deelog_connector.core import ConnectorCore
+from deelog_connector.core.history import last_of
+from deelog_interceptors.grid.data.segment import Role, Segment
+from deelog_interceptors.grid.data.store import Store
+from deelog_interceptors.grid.replication import frames
+from deelog_interceptors.grid.replication.frames import (
+    Answers,
+    Ask,
+    Diverged,
+    FrameError,
+    Patch,
+    Refused,
+    Replicate,
+    Report,
+    StateChunk,
+    Wanted,
+)
+from deelog_interceptors.grid.replication.peers import Incoming
+from deelog_schemas.operation import Operation, Reason
+
+log = logging.getLogger(__name__)
+
+_MAX_ASKED = 100
+"""Questions of one connection that wait for a view; the primary asks again for what is dropped."""
+
+
+class Backup:
+    """Call `view_applied` after each view. `topology_id` is that of the last view applied."""
+
+    def __init__(self, store: Store, core: ConnectorCore) -> None:
+        self._store, self._core = store, core
+        self.topology_id = 0
+        self.refused = self.applied = self.states = 0
+        self._connections: set[Incoming] = set()
+
+    def up(self, connection: Incoming) -> None:
+        """A member dialled."""
+        self._connections.add(connection)
+
+    def down(self, connection: Incoming) -> None:
+        """Its connection ended; what was half transferred is forgotten."""
+        self._connections.discard(connection)
+        for segment in self._store.segments:
+            if segment.source is connection:
+                segment.source = segment.staged = None
+
+    def view_applied(self, topology_id: int) -> None:
+        """Answers the questions that had come before this view."""
+        self.topology_id = topology_id
+        for connection in self._connections:
+            asked, connection.asked = connection.asked, []
+            for frame in asked:
+                self.ask(connection, frame)
+
+    def frame(self, connection: Incoming, frame: frames.AnyFrame) -> None:
+        """A frame of a primary."""
+        match frame:
+            case Replicate():
+                self._replicate(connection, frame)
+            case Ask():
+                self.ask(connection, frame)
+            case Diverged():
+                self._diverged(connection, frame)
+            case Patch():
+                self._patch(connection, frame)
+            case StateChunk():
+                self._state(connection, frame)
+            case _:
+                raise FrameError(f"{type(frame).__name__} is not for a backup")
+
+    def ask(self, connection: Incoming, frame: Ask) -> None:
+        """Reports for each segment that this node's own view also calls the asker's.
+
+        Only in a view at least as new as the asker's: a report from an older one could speak of entries that a view
+        in between makes this node drop.
+        """
+        if frame.topology_id > self.topology_id:
+            connection.asked = [*connection.asked[-_MAX_ASKED:], frame]
+            return
+        refused = []
+        for number, epoch in frame.items:
+            segment = self._segment(number)
+            if not self._is_primary(connection, segment, epoch):
+                refused.append((number, epoch))
+            else:
+                segment.source, segment.staged = connection, None
+                connection.send(Report(self.topology_id, number, epoch, self._core.history(number)))
+        self._refuse(connection, refused)
+
+    def _segment(self, number: int) -> Segment:
+        if not 0 <= number < len(self._store.segments):
+            raise FrameError(f"segment {number} of {len(self._store.segments)}")
+        return self._store.segments[number]
+
+    @staticmethod
+    def _is_primary(connection: Incoming, segment: Segment, epoch: int) -> bool:
+        return segment.role is Role.BACKUP and segment.epoch == epoch and segment.primary == connection.member
+
+    def _takes(self, connection: Incoming, number: int, epoch: int) -> Segment | None:
+        # CHECK answers-carry-epochs: nothing of an older view, or of a stream that another one has replaced.
+        segment = self._segment(number)
+        if self._is_primary(connection, segment, epoch) and segment.source is connection:
+            return segment
+        return None
+
+    def _refuse(self, connection: Incoming, items: list[tuple[int, int]]) -> None:
+        if items:
+            self.refused += len(items)
+            connection.send(Refused(self.topology_id, items))
+
+    def _answer(self, connection: Incoming, segment: Segment) -> None:
+        item = (segment.number, segment.epoch, self._core.last_sequence(segment.number))
+        connection.send(Answers(self.topology_id, [item]))
+
+    def _replicate(self, connection: Incoming, frame: Replicate) -> None:
+        answers, refused = [], []
+        for raw in frame.batches:
+            number, epoch, operations = frames.decode_batch(raw)
+            segment = self._takes(connection, number, epoch)
+            if segment is None or segment.staged is not None:
+                refused.append((number, epoch))
+                continue
+            answers.append((number, epoch, self._apply(segment, operations)))
+        if answers:
+            connection.send(Answers(self.topology_id, answers))
+        self._refuse(connection, refused)
+
+    def _apply(self, segment: Segment, operations: Iterable[Operation]) -> int:
+        """Applies in sequence order; returns the highest sequence."""
+        last = self._core.last_sequence(segment.number)
+        for operation in operations:
+            if operation.sequence <= last:
+                continue  # it came with the catch-up already
+            if operation.sequence != last + 1:
+                raise FrameError(f"segment {segment.number}: operation {operation.sequence} after {last}")
+            self._store.apply(segment, operation)
+            last = operation.sequence
+            self.applied += 1
+        return last
+
+    def _diverged(self, connection: Incoming, frame: Diverged) -> None:
+        segment = self._takes(connection, frame.segment, frame.epoch)
+        if segment is None:
+            return self._refuse(connection, [(frame.segment, frame.epoch)])
+        keys = self._keys_beyond(frame.segment, frame.point)
+        return connection.send(Wanted(frame.segment, frame.epoch, frame.point, keys))
+
+    def _keys_beyond(self, number: int, point: int) -> list[bytes] | None:
+        """The keys that were touched beyond a point, None where only a state can mend that."""
+        beyond = self._core.operations_after(number, point)
+        if beyond is None or any(operation.reason == Reason.CLEAR for operation in beyond):
+            return None
+        return sorted({operation.key for operation in beyond})
+
+    def _patch(self, connection: Incoming, frame: Patch) -> None:
+        """Drops what the primary does not have, takes those keys from it, and goes on from there: in one step."""
+        segment = self._takes(connection, frame.segment, frame.epoch)
+        if segment is None:
+            return self._refuse(connection, [(frame.segment, frame.epoch)])
+        number = frame.segment
+        if self._core.last_sequence(number) > frame.point:
+            dropped = self._keys_beyond(number, frame.point)
+            if dropped is None or not {key for key, _, _ in frame.values}.issuperset(dropped):
+                # It answers an older report. Nothing is dropped yet: the primary asks again.
+                return self._refuse(connection, [(number, frame.epoch)])
+            self._core.truncate(number, frame.point)
+        assert isinstance(segment.data, dict)
+        self._core.adopt(number, frame.history)
+        if self._apply(segment, frame.operations) == last_of(frame.history):
+            # The epochs in which nothing was written yet, too: a written position of theirs lies in this history.
+            self._core.adopt(number, frame.history)
+        for key, value, expires_at in frame.values:
+            if value is None:
+                segment.data.pop(key, None)
+            else:
+                segment.data[key] = (value, expires_at)
+        return self._answer(connection, segment)
+
+    def _state(self, connection: Incoming, frame: StateChunk) -> None:
+        segment = self._takes(connection, frame.segment, frame.epoch)
+        if segment is None:
+            return self._refuse(connection, [(frame.segment, frame.epoch)])
+        if frame.first:
+            segment.staged = {}
+        if segment.staged is None:
+            raise FrameError(f"segment {frame.segment}: a part of a state without its beginning")
+        for key, value, expires_at in frame.entries:
+            segment.staged[key] = (value, expires_at)
+        if not frame.last:
+            return None
+        # CHECK transfer-is-not-ops: the state is swapped in whole, and the core is told that its op log begins behind.
+        segment.data, segment.staged = segment.staged, None
+        self._core.install(frame.segment, frame.history, frame.cut)
+        self.states += 1
+        return self._answer(connection, segment)

@@ -1,0 +1,190 @@
+"""Connections between nodes: a link that this node dials to each other one, and the listener that the others dial.
+
+Weighed: one connection per pair (who dials? and an answer would wait behind a stream of the other direction), a
+connection per segment (thousands), and this one: each node dials each other node once, speaks there as a primary
+and member, and gets its answers there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from deelog_interceptors.grid.replication import frames
+from deelog_interceptors.grid.replication.frames import AnyFrame, Ask, FrameError, Hello, Welcome
+
+log = logging.getLogger(__name__)
+
+_CONNECT_SECONDS: Final = 2.0
+_HELLO_SECONDS: Final = 5.0
+_BACK_OFF_SECONDS: Final = 0.025
+_MAX_BACK_OFF_SECONDS: Final = 0.4
+_BROKEN: Final = (OSError, EOFError, asyncio.IncompleteReadError, FrameError, TimeoutError)
+
+
+class LinkEvents(Protocol):
+    """What a link tells. All are called on the loop and must not block."""
+
+    def link_up(self, link: Link) -> None: ...
+    def link_frame(self, link: Link, frame: AnyFrame) -> None: ...
+    def link_down(self, link: Link) -> None: ...
+    def link_refused(self, member: str) -> None:
+        """Nobody listens there any more, or somebody else does: that member's process is gone."""
+
+    def failed(self, error: BaseException) -> None:
+        """What no rule expects: the node should end."""
+
+
+class Link:
+    """A connection that is dialled again until `close()`; `ready` while it stands."""
+
+    def __init__(self, member: str, address: str, hello: Hello, events: LinkEvents) -> None:
+        self.member = member
+        self.address = address
+        self.ready = False
+        self._hello, self._events = hello, events
+        self._writer: asyncio.StreamWriter | None = None
+        self._attempts = 0
+        self._task = asyncio.create_task(self._run(), name=f"link to {member}")
+        self._task.add_done_callback(self._finished)
+
+    def close(self) -> None:
+        """Ends it for good; `link_down` is called if it stood."""
+        self._task.cancel()
+        self._ended()
+
+    def send(self, frame: AnyFrame) -> None:
+        """Queues a frame; lost if the connection breaks, which `link_down` tells."""
+        if self._writer is not None and self.ready:
+            self._writer.write(frames.encode(frame))
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait to be taken by the other side."""
+        return 0 if self._writer is None else self._writer.transport.get_write_buffer_size()
+
+    async def drain(self) -> None:
+        """Returns when the other side took most of it. Raises `OSError` where the connection broke."""
+        if self._writer is None:
+            raise ConnectionResetError("the link is down")
+        await self._writer.drain()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._events.failed(error)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._session()
+            except ConnectionRefusedError:
+                self._events.link_refused(self.member)
+            except _BROKEN as error:
+                log.info("link to %s at %s: %r", self.member, self.address, error)
+            finally:
+                self._ended()
+            self._attempts = min(self._attempts + 1, 10)
+            await asyncio.sleep(min(_BACK_OFF_SECONDS * 2**self._attempts, _MAX_BACK_OFF_SECONDS))
+
+    async def _session(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        self._writer = writer
+        writer.write(frames.encode(self._hello))
+        async with asyncio.timeout(_HELLO_SECONDS):
+            welcome = await frames.read(reader)
+        if not isinstance(welcome, Welcome):
+            raise FrameError(f"{type(welcome).__name__} instead of a welcome")
+        if welcome.member != self.member:
+            self._events.link_refused(self.member)
+            raise FrameError(f"{welcome.member} listens at {self.address}")
+        self._attempts = 0
+        self.ready = True
+        self._events.link_up(self)
+        while True:
+            self._events.link_frame(self, await frames.read(reader))
+
+    def _ended(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+        if self.ready:
+            self.ready = False
+            self._events.link_down(self)
+
+
+class Incoming:
+    """A connection that another member dialled."""
+
+    def __init__(self, member: str, writer: asyncio.StreamWriter) -> None:
+        self.member = member
+        self.asked: list[Ask] = []
+        """Questions that came before the view that they speak of."""
+        self._writer = writer
+
+    def send(self, frame: AnyFrame) -> None:
+        """Queues a frame."""
+        self._writer.write(frames.encode(frame))
+
+    def abort(self) -> None:
+        """Closes the connection; the other side dials again."""
+        self._writer.transport.abort()
+
+
+class IncomingEvents(Protocol):
+    """What the listener tells."""
+
+    def incoming_up(self, connection: Incoming) -> None: ...
+    def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None: ...
+    def incoming_down(self, connection: Incoming) -> None: ...
+
+
+class PeerListener:
+    """Takes the connections of other members of the same cache with the same segment count."""
+
+    def __init__(self, member: str, expected: Callable[[Hello], str | None], events: IncomingEvents) -> None:
+        self._welcome = Welcome(member)
+        self._expected, self._events = expected, events
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Returns the port. Raises `OSError`."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=1 << 20)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Closes the listener and every connection."""
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        connection: Incoming | None = None
+        try:
+            async with asyncio.timeout(_HELLO_SECONDS):
+                hello = await frames.read(reader)
+            problem = self._expected(hello) if isinstance(hello, Hello) else "no hello"
+            if problem is not None or not isinstance(hello, Hello):
+                raise FrameError(problem or "no hello")
+            writer.write(frames.encode(self._welcome))
+            connection = Incoming(hello.member, writer)
+            self._events.incoming_up(connection)
+            while True:
+                self._events.incoming_frame(connection, await frames.read(reader))
+                await writer.drain()
+        except _BROKEN as error:
+            log.info("connection of %s: %r", connection.member if connection else "a stranger", error)
+        finally:
+            self._open.discard(writer)
+            writer.transport.abort()
+            if connection is not None:
+                self._events.incoming_down(connection)

@@ -1,0 +1,187 @@
+"""From a view to roles: each transition by its own name, and the way out, a release.
+
+none ─────bootstrap as primary / backup──▶ primary, backup
+backup ───promotion──▶ primary            (the takeover; moves nothing)
+primary ──demotion───▶ backup             (drops later what the new primary does not have)
+primary, backup ──dropped──▶ none
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from deelog_connector.core import ConnectorCore
+from deelog_interceptors.grid.data.segment import Role, Segment
+from deelog_interceptors.grid.data.store import Store
+from deelog_interceptors.grid.replication.backup import Backup
+from deelog_interceptors.grid.replication.primary import Replicator
+from deelog_interceptors.grid.resp import replies
+from deelog_interceptors.grid.topology.controller import RELEASED, RESET_DONE, STEPPED_DOWN, Request
+from deelog_interceptors.grid.topology.view import Row, State, View
+
+log = logging.getLogger(__name__)
+
+_HELD_UP = frozenset({"stopped", "owed", "begun", "rows"})
+"""Phases in which the connector may be for long, and writes no release."""
+_LOST = replies.error("TRYAGAIN the segment's primary changed before the write was acknowledged")
+
+
+class Roles:
+    """Applies views to the segments of one member. `wake` wakes the connector."""
+
+    def __init__(
+        self,
+        member: str,
+        store: Store,
+        core: ConnectorCore,
+        replicator: Replicator,
+        backup: Backup,
+        wake: Callable[[], None],
+    ) -> None:
+        self.transitions: Counter[str] = Counter()
+        self.given_away = 0
+        """Segments that this node held as primary when they were given away as lost."""
+        self.apply_ms = 0.0
+        """How long the last view took to apply."""
+        self._member, self._store, self._core = member, store, core
+        self._replicator, self._backup, self._wake = replicator, backup, wake
+        self._view: View | None = None
+
+    def apply(self, view: View) -> None:
+        """All changes of a view, in one step of the loop."""
+        started = time.perf_counter()
+        rows = self._view.rows if self._view is not None else (None,) * len(view.rows)
+        for segment, row, before in zip(self._store.segments, view.rows, rows, strict=True):
+            if row != before:
+                self._apply(segment, row)
+        self._view = view
+        primaries = [segment for segment in self._store.segments if segment.role is Role.PRIMARY]
+        self._replicator.follow(primaries, view.topology_id)
+        self._backup.view_applied(view.topology_id)
+        self.give_away()
+        self._wake()
+        self.apply_ms = (time.perf_counter() - started) * 1000
+
+    def _apply(self, segment: Segment, row: Row) -> None:
+        changed = row.epoch != segment.epoch or row.primary != segment.primary
+        segment.primary, segment.in_sync, segment.members = row.primary, row.in_sync, row.holders
+        segment.members = tuple(member for member in row.holders if member != self._member)
+        if row.state is State.ONLINE and row.primary == self._member:
+            if segment.role is not Role.PRIMARY or changed:
+                self._promote(segment, row)
+        elif self._member in row.holders:
+            self._tell_of_loss(segment, row)
+            if segment.role is Role.PRIMARY:
+                self._demote(segment)
+            elif changed or segment.role is Role.NONE:
+                self._follow(segment)
+        elif segment.role is not Role.NONE:
+            self._tell_of_loss(segment, row)
+            self._drop(segment)
+        segment.epoch = row.epoch
+
+    def _promote(self, segment: Segment, row: Row) -> None:
+        # CHECK incarnation: the view names this very member, `<node.id>@<incarnation>`, not a node id.
+        self.transitions[f"{segment.role}→primary"] += 1
+        segment.epoch, segment.source, segment.staged = row.epoch, None, None
+        segment.releasing = segment.release_begun = segment.released = segment.stepped_down = False
+        self._replicator.end(segment)
+        segment.role = Role.PRIMARY
+        segment.last = self._core.last_sequence(segment.number)
+        self._replicator.begin(segment)
+        self._store.become_primary(segment, row.epoch, row.must_reset)
+
+    def _leave_primary(self, segment: Segment) -> None:
+        segment.releasing = segment.release_begun = segment.released = segment.stepped_down = False
+        self._replicator.end(segment)
+        self._replicator.fail_pendings(segment, _LOST)
+
+    def _demote(self, segment: Segment) -> None:
+        self.transitions["primary→backup"] += 1
+        self._leave_primary(segment)
+        segment.role = Role.BACKUP
+        segment.source = segment.staged = None
+        self._store.become_backup(segment)
+
+    def _follow(self, segment: Segment) -> None:
+        """backup of another primary or epoch, or a new backup: the primary will ask what it holds."""
+        self.transitions[f"{segment.role}→backup"] += 1
+        segment.role = Role.BACKUP
+        segment.source = segment.staged = None
+
+    def _tell_of_loss(self, segment: Segment, row: Row) -> None:
+        """Who was cut off, and lives: what it acknowledged and Kafka does not hold is lost, and only it knows of it."""
+        if row.must_reset and row.epoch != segment.epoch and segment.role is Role.PRIMARY:
+            self.given_away += 1
+            log.warning(
+                "segment %d was given to %s in epoch %d (%s) while this node held it: of what it acknowledged, up to "
+                "@%d.%d, is lost what %s does not hold",
+                *(segment.number, row.primary, row.epoch, row.must_reset, segment.epoch, segment.acked, row.primary),
+            )
+
+    def _drop(self, segment: Segment) -> None:
+        self.transitions[f"{segment.role}→none"] += 1
+        if segment.role is Role.PRIMARY:
+            self._leave_primary(segment)
+        segment.role = Role.NONE
+        segment.source = segment.staged = None
+        self._store.drop(segment)
+
+    # -- giving a segment away --------------------------------------------------------------------------------------
+
+    def give_away(self) -> bool:
+        """Begins to release what the view moves elsewhere; called again and again, for the connector may be paused.
+
+        It writes no release then, nor one of a segment that was stopped or is being reset, and a segment that waits for
+        one takes no writes: such a release is taken back until it can be written. Returns whether one was, so that
+        blocked writes try again.
+        """
+        taken_back = False
+        rows = self._view.rows if self._view is not None else ()
+        for segment, row in zip(self._store.segments, rows, strict=False):
+            if segment.role is not Role.PRIMARY or row.target is None or segment.released:
+                continue
+            held_up = self._core.paused or self._core.phase(segment.number) in _HELD_UP
+            if not held_up:
+                segment.releasing = True
+                self.level_reached(segment)
+            elif segment.releasing and self._core.keep(segment.number):
+                segment.releasing = segment.release_begun = False
+                self._store.opened(segment)
+                taken_back = True
+        return taken_back
+
+    def level_reached(self, segment: Segment) -> None:
+        """A segment that is to be released is, once all of it is acknowledged."""
+        if (
+            segment.releasing
+            and not segment.release_begun
+            and segment.acked >= segment.last
+            and not segment.stepped_down
+        ):
+            segment.release_begun = True
+            self._core.release(segment.number)
+            self._wake()
+
+    def stepped_down(self, number: int, reason: str) -> None:
+        """The connector found a higher claim: no more writes until a view says otherwise."""
+        segment = self._store.segments[number]
+        if segment.role is Role.PRIMARY:
+            log.warning("segment %d: stepped down: %s", number, reason)
+            segment.stepped_down = True
+            self._replicator.fail_pendings(segment, _LOST)
+
+    def requests(self) -> Iterator[Request]:
+        """What this member asks of the controller for the segments that it is primary of."""
+        for segment in self._store.segments:
+            if segment.role is not Role.PRIMARY or self._view is None:
+                continue
+            if segment.released:
+                yield Request(RELEASED, segment.number, segment.epoch)
+            elif segment.stepped_down:
+                yield Request(STEPPED_DOWN, segment.number, segment.epoch)
+            elif self._view.rows[segment.number].must_reset and self._core.phase(segment.number) == "writing":
+                yield Request(RESET_DONE, segment.number, segment.epoch)

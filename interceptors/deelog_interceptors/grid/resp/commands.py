@@ -1,0 +1,182 @@
+"""The table of commands: what each is called, how many arguments it takes, where its keys are, and who runs it.
+
+Weighed: a method per command found by name (arity and keys then live elsewhere), a match statement (one long function),
+and a table: routing, `COMMAND`'s answer and the docs come from it, and a new command is one line and one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from deelog_interceptors.grid.data.segment import Pending, Role, Segment
+from deelog_interceptors.grid.resp import replies
+from deelog_interceptors.grid.resp.replies import Blocked, Connection
+from deelog_schemas.keys import slot_of
+from deelog_schemas.operation import OVERHEAD
+
+if TYPE_CHECKING:
+    from deelog_interceptors.grid.node import Node
+
+Reply = bytes | Pending
+
+WRITE: Final = "write"
+READONLY: Final = "readonly"
+
+
+class CommandError(Exception):
+    """The text goes to the client as it is; its first word is the error's code."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One command as it runs. `segment` is the keys' segment, for commands that have keys."""
+
+    node: Node
+    connection: Connection
+    arguments: list[bytes]
+    segment: Segment
+
+    @property
+    def null(self) -> bytes:
+        return self.connection.null
+
+    def room(self, *sizes: int) -> None:
+        """Prepares a write: `Blocked` unless payloads of these sizes may be captured and replicated now."""
+        size, most = sum(sizes) + OVERHEAD * len(sizes), self.node.connector.core.budget.max_bytes
+        if size > most:
+            raise CommandError(
+                f"ERR captured, this takes {size} bytes, and max.queue.size.in.bytes is {most}: split it"
+            )
+        self.node.prepare(self.segment, size)
+
+    def acked(self, reply: bytes, sequence: int) -> Reply:
+        """The reply, once the segment's operations up to `sequence` are acknowledged."""
+        return self.node.replicator.reply(self.connection, reply, ((self.segment, sequence),))
+
+
+Handler = Callable[[Call], Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """As in Redis' COMMAND: `arity` counts the name, negative means at least; keys are at first, first+step … last."""
+
+    name: str
+    arity: int
+    flags: tuple[str, ...]
+    first: int
+    last: int
+    step: int
+    handler: Handler
+    tips: tuple[str, ...] = ()
+    """How a client spreads it over shards and puts the answers together."""
+
+
+EACH_SHARD_SUM: Final = ("request_policy:all_shards", "response_policy:agg_sum")
+EACH_SHARD_OK: Final = ("request_policy:all_shards", "response_policy:all_succeeded")
+BY_KEY: Final = ("request_policy:multi_shard",)
+BY_KEY_SUM: Final = ("request_policy:multi_shard", "response_policy:agg_sum")
+
+TABLE: Final[dict[bytes, Command]] = {}
+
+
+def command(
+    name: str,
+    arity: int,
+    *flags: str,
+    first: int = 0,
+    last: int | None = None,
+    step: int = 1,
+    tips: tuple[str, ...] = (),
+) -> Callable[[Handler], Handler]:
+    """Puts a handler into the table. `last` defaults to `first`; negative counts from the end."""
+
+    def register(handler: Handler) -> Handler:
+        last_key = first if last is None else last
+        TABLE[name.encode()] = Command(name, arity, flags, first, last_key, step if first else 0, handler, tips)
+        return handler
+
+    return register
+
+
+def keys_of(found: Command, arguments: list[bytes]) -> list[bytes]:
+    """The keys among a command's arguments."""
+    if not found.first:
+        return []
+    last = found.last if found.last >= 0 else len(arguments) + found.last
+    return arguments[found.first : last + 1 : found.step]
+
+
+class Dispatcher:
+    """Runs commands for the connections of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._segments = node.store.segments
+        self._nowhere = Segment(-1)
+        self.executed = 0
+
+    def __call__(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        """A `resp.Execute`."""
+        self.executed += 1
+        found = TABLE.get(arguments[0]) or TABLE.get(arguments[0].upper())
+        if found is None:
+            name = arguments[0][:128].decode(errors="replace")
+            given = "".join(f"'{a[:128].decode(errors='replace')}' " for a in arguments[1:9])
+            return replies.error(f"ERR unknown command '{name}', with args beginning with: {given}")
+        count = len(arguments)
+        if count != found.arity if found.arity > 0 else count < -found.arity:
+            return replies.error(f"ERR wrong number of arguments for '{found.name.lower()}' command")
+        segment = self._nowhere
+        if found.first:
+            keys = keys_of(found, arguments)
+            slot = slot_of(keys[0])
+            for key in keys[1:]:
+                if slot_of(key) != slot:
+                    return replies.error("CROSSSLOT Keys in request don't hash to the same slot")
+            segment = self._segments[slot * len(self._segments) >> 14]
+            problem = self._not_here(segment, slot, connection, found)
+            if problem is not None:
+                return problem
+        try:
+            return found.handler(Call(self._node, connection, arguments, segment))
+        except CommandError as error:
+            return replies.error(str(error))
+
+    def _not_here(self, segment: Segment, slot: int, connection: Connection, found: Command) -> bytes | None:
+        if segment.role is Role.PRIMARY:
+            if segment.closed and WRITE in found.flags:
+                raise Blocked(self._node.role_changed)
+            return None
+        if segment.role is Role.BACKUP:
+            if connection.readonly and READONLY in found.flags:
+                return None
+            # Often the old primary has redirected the client here before this node has read the view: wait a little for
+            # it, else the two would send the client to one another until it gives up.
+            if not connection.waited:
+                connection.waited = True
+                raise Blocked(self._node.role_changed_soon)
+        connection.waited = False
+        address = self._node.address_of(segment.primary)
+        if address is None:
+            return replies.error("CLUSTERDOWN Hash slot not served")
+        return replies.error(f"MOVED {slot} {address}")
+
+
+def command_info(found: Command) -> bytes:
+    """One element of COMMAND's answer: what clients need to find the keys."""
+    flags = replies.array(replies.simple(flag) for flag in found.flags)
+    numbers = (found.arity, found.first, found.last, found.step)
+    arity, *positions = (replies.integer(number) for number in numbers)
+    empty, tips = replies.array(()), replies.array(replies.bulk(tip) for tip in found.tips)
+    return replies.array([replies.bulk(found.name.lower()), arity, flags, *positions, empty, tips, empty, empty])
+
+
+def commands(names: Iterable[bytes] | None = None) -> bytes:
+    """COMMAND's answer."""
+    if names is None:
+        return replies.array(command_info(found) for found in TABLE.values())
+    found = [TABLE.get(name.upper()) for name in names]
+    return replies.array(replies.NULL2 if one is None else command_info(one) for one in found)

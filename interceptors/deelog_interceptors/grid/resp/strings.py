@@ -1,0 +1,262 @@
+"""Commands on keys and their values."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deelog_interceptors.grid.data.store import now_ms
+from deelog_interceptors.grid.resp import replies
+from deelog_interceptors.grid.resp.commands import (
+    BY_KEY,
+    BY_KEY_SUM,
+    READONLY,
+    WRITE,
+    Call,
+    CommandError,
+    Reply,
+    command,
+)
+from deelog_schemas.keys import RESERVED_PREFIX
+
+_SYNTAX: Final = "ERR syntax error"
+_NO_INTEGER: Final = "ERR value is not an integer or out of range"
+_MAX_TIME_MS: Final = 2**62
+_UNITS: Final = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
+
+
+def integer(text: bytes) -> int:
+    """A 64-bit integer as Redis takes it."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise CommandError(_NO_INTEGER) from None
+    if not -(2**63) <= number < 2**63 or text != b"%d" % number:
+        raise CommandError(_NO_INTEGER)
+    return number
+
+
+def _time(text: bytes, unit: int, absolute: bool, name: str) -> int:
+    """Unix milliseconds."""
+    at = integer(text) * unit
+    if at <= 0 or at > _MAX_TIME_MS:
+        raise CommandError(f"ERR invalid expire time in '{name}' command")
+    return at if absolute else at + now_ms()
+
+
+def _check_key(call: Call, key: bytes) -> None:
+    if key.startswith(RESERVED_PREFIX):
+        raise CommandError(
+            f"ERR cache.key.format: keys that begin with {RESERVED_PREFIX!r} are reserved; choose another"
+        )
+    if call.node.settings.text_keys:
+        _check_text(key, "cache.key.format", "key")
+
+
+def _check_text(data: bytes, field: str, what: str) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise CommandError(f"ERR {field}: the {what} is not UTF-8; set {field}=bytes for such {what}s") from None
+
+
+def _check(call: Call, key: bytes, value: bytes) -> None:
+    """What a write must pass before anything changes."""
+    _check_key(call, key)
+    if call.node.settings.text_values:
+        _check_text(value, "cache.value.format", "value")
+    size, limit = len(key) + len(value), call.node.settings.max_entry_bytes
+    if size > limit:
+        raise CommandError(f"ERR max.entry.bytes: key and value have {size} bytes, at most {limit} are taken")
+
+
+@command("GET", 2, READONLY, "fast", first=1)
+def get(call: Call) -> Reply:
+    found = call.node.store.find(call.segment, call.arguments[1])
+    return call.null if found is None else replies.bulk(found[0])
+
+
+@command("MGET", -2, READONLY, "fast", first=1, last=-1, tips=BY_KEY)
+def mget(call: Call) -> Reply:
+    found = (call.node.store.find(call.segment, key) for key in call.arguments[1:])
+    return replies.array(call.null if value is None else replies.bulk(value[0]) for value in found)
+
+
+@command("SET", -3, WRITE, "denyoom", first=1)
+def set_(call: Call) -> Reply:
+    key, value = call.arguments[1], call.arguments[2]
+    _check(call, key, value)
+    if len(call.arguments) == 3:
+        return _put(call, key, value, None, replies.OK)
+    flags, expires_at = _set_options(call.arguments[3:])
+    old = call.node.store.find(call.segment, key)
+    answer = call.null if old is None else replies.bulk(old[0])
+    if (b"NX" in flags and old is not None) or (b"XX" in flags and old is None):
+        return answer if b"GET" in flags else call.null
+    if b"KEEPTTL" in flags and old is not None:
+        expires_at = old[1]
+    return _put(call, key, value, expires_at, answer if b"GET" in flags else replies.OK)
+
+
+def _set_options(options: list[bytes]) -> tuple[set[bytes], int | None]:
+    flags: set[bytes] = set()
+    expires_at: int | None = None
+    rest = iter(options)
+    for option in rest:
+        name = option.upper()
+        if name in _UNITS and expires_at is None and b"KEEPTTL" not in flags:
+            text = next(rest, None)
+            if text is None:
+                raise CommandError(_SYNTAX)
+            expires_at = _time(text, *_UNITS[name], "set")
+        elif name in (b"NX", b"XX", b"GET", b"KEEPTTL"):
+            flags.add(name)
+        else:
+            raise CommandError(_SYNTAX)
+    if {b"NX", b"XX"} <= flags or (b"KEEPTTL" in flags and expires_at is not None):
+        raise CommandError(_SYNTAX)
+    return flags, expires_at
+
+
+def _put(call: Call, key: bytes, value: bytes, expires_at: int | None, reply: bytes) -> Reply:
+    """Writes and answers; one that is past its time already is a removal."""
+    call.room(len(key) + len(value))
+    store = call.node.store
+    if expires_at is None or expires_at > now_ms():
+        return call.acked(reply, store.put(call.segment, key, value, expires_at))
+    if store.find(call.segment, key) is None:
+        return reply
+    return call.acked(reply, store.remove(call.segment, key))
+
+
+@command("SETEX", 4, WRITE, "denyoom", first=1)
+def setex(call: Call) -> Reply:
+    return _setex(call, 1000, "setex")
+
+
+@command("PSETEX", 4, WRITE, "denyoom", first=1)
+def psetex(call: Call) -> Reply:
+    return _setex(call, 1, "psetex")
+
+
+def _setex(call: Call, unit: int, name: str) -> Reply:
+    _, key, text, value = call.arguments
+    _check(call, key, value)
+    return _put(call, key, value, _time(text, unit, False, name), replies.OK)
+
+
+@command("DEL", -2, WRITE, first=1, last=-1, tips=BY_KEY_SUM)
+def delete(call: Call) -> Reply:
+    keys = call.arguments[1:]
+    call.room(*map(len, keys))
+    store, removed, last = call.node.store, 0, 0
+    for key in keys:
+        if store.find(call.segment, key) is not None:
+            last = store.remove(call.segment, key)
+            removed += 1
+    # With nothing removed there is nothing to wait for but an expiry that the look itself may have caused.
+    return call.acked(replies.integer(removed), last)
+
+
+command("UNLINK", -2, WRITE, "fast", first=1, last=-1, tips=BY_KEY_SUM)(delete)
+
+
+@command("EXISTS", -2, READONLY, "fast", first=1, last=-1, tips=BY_KEY_SUM)
+def exists(call: Call) -> Reply:
+    store = call.node.store
+    return replies.integer(sum(store.find(call.segment, key) is not None for key in call.arguments[1:]))
+
+
+@command("TYPE", 2, READONLY, "fast", first=1)
+def type_(call: Call) -> Reply:
+    return replies.simple("none" if call.node.store.find(call.segment, call.arguments[1]) is None else "string")
+
+
+def _expire(call: Call, unit: int, absolute: bool) -> Reply:
+    """(P)EXPIRE(AT) with NX, XX, GT, LT; a time in the past removes."""
+    name, key, text, *options = call.arguments
+    wanted = integer(text) * unit
+    at = wanted if absolute else wanted + now_ms()
+    if not -_MAX_TIME_MS < at < _MAX_TIME_MS:
+        raise CommandError(f"ERR invalid expire time in '{name.decode(errors='replace').lower()}' command")
+    flags = {option.upper() for option in options}
+    if not flags <= {b"NX", b"XX", b"GT", b"LT"}:
+        raise CommandError(f"ERR Unsupported option {options[0].decode(errors='replace')}")
+    if (b"NX" in flags and len(flags) > 1) or {b"GT", b"LT"} <= flags:
+        raise CommandError("ERR NX and XX, GT or LT options at the same time are not compatible")
+    store = call.node.store
+    found = store.find(call.segment, key)
+    if found is None:
+        return replies.integer(0)
+    value, before = found
+    refused = (
+        (b"NX" in flags and before is not None)
+        or (b"XX" in flags and before is None)
+        or (b"GT" in flags and (before is None or at <= before))
+        or (b"LT" in flags and before is not None and at >= before)
+    )
+    if refused:
+        return replies.integer(0)
+    call.room(len(key) + len(value))
+    if at > now_ms():
+        return call.acked(replies.integer(1), store.put(call.segment, key, value, at))
+    return call.acked(replies.integer(1), store.remove(call.segment, key))
+
+
+@command("EXPIRE", -3, WRITE, "fast", first=1)
+def expire(call: Call) -> Reply:
+    return _expire(call, 1000, False)
+
+
+@command("PEXPIRE", -3, WRITE, "fast", first=1)
+def pexpire(call: Call) -> Reply:
+    return _expire(call, 1, False)
+
+
+@command("EXPIREAT", -3, WRITE, "fast", first=1)
+def expireat(call: Call) -> Reply:
+    return _expire(call, 1000, True)
+
+
+@command("PEXPIREAT", -3, WRITE, "fast", first=1)
+def pexpireat(call: Call) -> Reply:
+    return _expire(call, 1, True)
+
+
+@command("PERSIST", 2, WRITE, "fast", first=1)
+def persist(call: Call) -> Reply:
+    key = call.arguments[1]
+    found = call.node.store.find(call.segment, key)
+    if found is None or found[1] is None:
+        return replies.integer(0)
+    call.room(len(key) + len(found[0]))
+    return call.acked(replies.integer(1), call.node.store.put(call.segment, key, found[0], None))
+
+
+def _ttl(call: Call, unit: int, absolute: bool) -> Reply:
+    found = call.node.store.find(call.segment, call.arguments[1])
+    if found is None:
+        return replies.integer(-2)
+    if found[1] is None:
+        return replies.integer(-1)
+    left = found[1] if absolute else max(0, found[1] - now_ms())
+    return replies.integer((left + unit // 2) // unit)
+
+
+@command("TTL", 2, READONLY, "fast", first=1)
+def ttl(call: Call) -> Reply:
+    return _ttl(call, 1000, False)
+
+
+@command("PTTL", 2, READONLY, "fast", first=1)
+def pttl(call: Call) -> Reply:
+    return _ttl(call, 1, False)
+
+
+@command("EXPIRETIME", 2, READONLY, "fast", first=1)
+def expiretime(call: Call) -> Reply:
+    return _ttl(call, 1000, True)
+
+
+@command("PEXPIRETIME", 2, READONLY, "fast", first=1)
+def pexpiretime(call: Call) -> Reply:
+    return _ttl(call, 1, True)

@@ -1,0 +1,108 @@
+"""What the topology topic says: who is registered, who is controller, and the last view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import orjson
+
+from deelog_connector.kafka.group import TopologyRecord
+from deelog_interceptors.grid.topology.view import Member, Row, View, decode_view, incarnation_of, node_id_of
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordError
+
+
+class DuplicateNodeError(DeelogError):
+    """A newer process with this one's node.id was admitted: this one ends."""
+
+    exit_code = 6
+
+
+class Registry:
+    """Fed with the records in order. `on_view` is called with each new view, `on_change` after other records."""
+
+    def __init__(
+        self, topic: str, segments: int, on_view: Callable[[View], None], on_change: Callable[[], None]
+    ) -> None:
+        self.members: dict[str, Member] = {}
+        """By node id, the newest incarnation."""
+        self.controller: str | None = None
+        self.view = View(0, "", {}, tuple(Row() for _ in range(segments)))
+        self.own: str | None = None
+        """The member that this process is, once it registers."""
+        self.token = ""
+        self.overwritten = False
+        """An older process wrote its registration over this one's: register again."""
+        self._topic, self._segments = topic, segments
+        self._on_view, self._on_change = on_view, on_change
+        self._first_count: int | None = None
+        self._waiting: dict[str, asyncio.Event] = {}
+
+    def registration(self, member: Member) -> tuple[str, bytes]:
+        """The record with which a member registers."""
+        body = {"member": member.member, "client": member.client, "peer": member.peer, "token": self.token}
+        return f"member/{node_id_of(member.member)}", orjson.dumps(body | {"segment_count": self._segments})
+
+    def expect(self, mark: str) -> asyncio.Event:
+        """An event for the reading of the record that carries `mark` (a token or nonce); ask before you write it."""
+        return self._waiting.setdefault(mark, asyncio.Event())
+
+    def read(self, records: list[TopologyRecord]) -> None:
+        """Takes the next records. Raises `RecordError`, `ConfigError` (another segment.count), `DuplicateNodeError`."""
+        for record in records:
+            if record.value is None:
+                continue
+            try:
+                self._take(record.key, record.value)
+            except RecordError as error:
+                raise error.at(self._topic, 0, record.offset) from None
+            except (ValueError, KeyError, TypeError) as error:
+                raise RecordError(f"not of this version: {error!r}").at(self._topic, 0, record.offset) from error
+        self._on_change()
+
+    def _take(self, key: str, value: bytes) -> None:
+        if key == "view":
+            view = decode_view(value)
+            self._check_segments(len(view.rows))
+            if view.topology_id > self.view.topology_id:
+                self.view, self.controller = view, view.controller
+                self._on_view(view)
+        elif key == "controller":
+            found = orjson.loads(value)
+            self.controller = found["member"]
+            self._mark(found["nonce"])
+        elif key.startswith("member/"):
+            self._member(orjson.loads(value))
+        else:
+            raise RecordError(f"key {key[:80]!r} is not one of a topology topic")
+
+    def _member(self, found: dict[str, str | int]) -> None:
+        member = Member(str(found["member"]), str(found["client"]), str(found["peer"]))
+        node_id, token = node_id_of(member.member), str(found["token"])
+        known = self.members.get(node_id)
+        if known is None or incarnation_of(member.member) >= incarnation_of(known.member):
+            self.members[node_id] = member
+        if self.own is not None and node_id == node_id_of(self.own) and token != self.token:
+            newer = (incarnation_of(member.member), token) > (incarnation_of(self.own), self.token)
+            self.overwritten = not newer
+            if newer:
+                raise DuplicateNodeError(
+                    f"node.id {node_id}: {member.member} at {member.client} has the same node.id and is newer; "
+                    "this process ends. Give each node an id of its own"
+                )
+        if self._first_count is None:
+            self._first_count = int(found["segment_count"])
+        if token == self.token and not self.view.topology_id:
+            # Before there is a view, whoever registered first says how many segments there are.
+            self._check_segments(self._first_count)
+        self._mark(token)
+
+    def _check_segments(self, count: int) -> None:
+        if count != self._segments:
+            problem = f"the cluster has {count}; use that, it never changes"
+            raise ConfigError([FieldError("segment.count", problem, str(self._segments))])
+
+    def _mark(self, mark: str) -> None:
+        event = self._waiting.pop(mark, None)
+        if event is not None:
+            event.set()

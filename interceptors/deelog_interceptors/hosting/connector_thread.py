@@ -1,0 +1,103 @@
+"""The thread and the event loop in which the connectors of one configuration run, and what serves them together.
+
+Weighed: a thread for each cache (a program with thirty caches has thirty loops, and what serves all of them together,
+the REST API for one, has to cross from loop to loop), a task in the user's event loop (many programs have none, and a
+slow one would hold up the transactions), a process of its own (every value would be copied into it), and one thread
+with one loop for all caches of a configuration. The last: connectors are used from their loop alone, whoever uses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from deelog_connector.metrics.shared_server import page
+from deelog_connector.rest import served
+from deelog_connector.runtime import Connector, Lifecycle
+from deelog_schemas.config import Config
+
+if TYPE_CHECKING:
+    from deelog_connector.rest.server import RestServer
+
+_running: Final[set[Host]] = set()
+
+
+class Host:
+    """Runs what it is given until `close()`. `config` is that of one cache, or of a connector of several.
+
+    Its thread is no daemon: the interpreter waits for the transaction under way. `capture.py` stops it before an exit.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._connectors: dict[str, Connector] = {}
+        self._ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        self._end: asyncio.Event | None = None
+        self._lifecycle: Lifecycle | None = None
+        self._rest: RestServer | None = None
+        self._opening: asyncio.Lock | None = None
+        name = config["cache.name"] or config["name"]
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name=f"deelog-{name}")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
+        """Runs `work` on the loop; the thread begins with the first. Not after `close()`."""
+        if self._thread.ident is None:
+            self._thread.start()
+            _running.add(self)
+        return asyncio.run_coroutine_threadsafe(work, self._ready.result())
+
+    def close(self) -> None:
+        """Ends the thread; whatever was spawned should have ended. Not on the loop's thread."""
+        if self._thread.ident is None:
+            return
+        loop, end = self._ready.result(), self._end
+        assert end is not None
+        if self._thread.is_alive():
+            loop.call_soon_threadsafe(end.set)
+            self._thread.join()
+        _running.discard(self)
+
+    # -- on the loop ----------------------------------------------------------------------------------------------
+
+    async def join(self, cache: str, connector: Connector) -> None:
+        """Takes a connector in before it starts; it is as paused, or stopped, as the others are.
+
+        Raises `ConfigError` or `RestError` where the REST API cannot be served as configured.
+        """
+        assert self._lifecycle is not None
+        assert self._opening is not None
+        await self._lifecycle.join(cache, connector)
+        async with self._opening:
+            if self._rest is None:
+                self._rest = await served(self._config, self._lifecycle, page(self._connectors))
+
+    async def end(self, connector: Connector) -> None:
+        """This one writes what it captured; nobody asks anything else of it any more."""
+        assert self._lifecycle is not None
+        await self._lifecycle.end(connector)
+
+    async def leave(self, cache: str) -> None:
+        """The connector of this cache is closed. One that failed stays, so that it can be seen."""
+        self._connectors.pop(cache, None)
+
+    async def _main(self) -> None:
+        self._end, self._opening = asyncio.Event(), asyncio.Lock()
+        self._lifecycle = Lifecycle(self._config, self._connectors)
+        self._ready.set_result(asyncio.get_running_loop())
+        await self._end.wait()
+        if self._rest is not None:
+            await self._rest.stop()
+
+
+def close_all() -> None:
+    """Ends the threads of all hosts, at the program's end: they are no daemons."""
+    for host in list(_running):
+        host.close()
+
+
+def forget_all() -> None:
+    """In a forked child, where their threads are not."""
+    _running.clear()

@@ -1,0 +1,241 @@
+"""What stands in Kafka, read by a plain consumer that shares no code with the connector or the Spark job.
+
+Only the record format and the reading rule (`deelog_schemas`) are shared. Topics are read from their first offset to
+the end that they have at the beginning of the reading, `read_committed`, into memory: this is for demos and tests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import tenacity
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from deelog_proof.load.history import Captured, content_of
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Kind
+from deelog_schemas.operation import Entry, Reason
+from deelog_schemas.records import Record, decode
+
+_REQUEST_SECONDS = 15.0
+_SILENCE_SECONDS = 30.0
+_TURN_SECONDS = 0.1
+_AT_ONCE = 2000
+_QUIET = 2  # syslog's critical; a broker that is killed on purpose is no news
+
+Position = tuple[int, int]
+
+
+class ReadError(DeelogError):
+    """A topic could not be read to its end."""
+
+
+class Read(NamedTuple):
+    """A record with Kafka's timestamp, Unix milliseconds."""
+
+    record: Record
+    timestamp_ms: int
+
+
+class Ownership(NamedTuple):
+    """An active record: from here on `member` writes the segment."""
+
+    segment: int
+    epoch: int
+    member: str
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class ChangeTopic:
+    """The change topic, folded and counted."""
+
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    captured: dict[bytes, list[Captured]] = field(default_factory=dict)
+    """Change records by key, in offset order."""
+    reset_ends: dict[int, list[int]] = field(default_factory=dict)
+    """By segment: when completed resets ended, Unix microseconds."""
+    resets: Counter[str] = field(default_factory=Counter)
+    open_resets: int = 0
+    reset_rows: int = 0
+    written: int = 0
+    duplicates: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    owners: list[Ownership] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DiffTopic:
+    """The diff topic, folded by key and counted by cause (`changes`, `resets`) and op."""
+
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {cause: dict.fromkeys("cud", 0) for cause in ("changes", "resets")}
+    )
+    duplicates: int = 0
+
+
+_CAUSES: Final = {"change": "changes", "reset": "resets"}
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(KafkaException),
+    stop=tenacity.stop_after_delay(_REQUEST_SECONDS),
+    wait=tenacity.wait_fixed(_TURN_SECONDS),
+    reraise=True,
+)
+def end_offsets(bootstrap: str, topic: str, committed: bool = True) -> dict[int, int]:
+    """By partition: where a reader stands who has read all (`committed`: up to the first open transaction)."""
+    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    try:
+        admin = _admin(bootstrap)
+        partitions = admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic].partitions
+        asked = {TopicPartition(topic, partition): latest for partition in partitions}
+        found = admin.list_offsets(asked, isolation_level=level, request_timeout=_REQUEST_SECONDS)
+        return {part.partition: future.result(_REQUEST_SECONDS).offset for part, future in found.items()}
+    except KafkaException:
+        # After a broker's restart a client may go on asking with the leader epoch that it remembers.
+        _admin.cache_clear()
+        raise
+
+
+@lru_cache(maxsize=4)
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": _QUIET})
+
+
+def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
+    """All committed records, in offset order within each partition. Raises `RecordError` at one that is not ours."""
+    ends = end_offsets(bootstrap, topic)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "deelog-demo-verification",  # required by the client; nothing is committed under it
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": _QUIET,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+        missing = set(ends)
+        heard = time.monotonic()
+        while missing:
+            # It waits for all that it is asked for, or for its timeout: hence the short one.
+            messages = consumer.consume(_AT_ONCE, _TURN_SECONDS)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _SILENCE_SECONDS:
+                raise ReadError(f"{topic} gave no record for {_SILENCE_SECONDS:g} s; partitions {sorted(missing)} lack")
+            message: Any  # the client types partition and offset as optional
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield _read(topic, message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    # Only one at or behind the end that was asked for: an earlier one would be that of a lagging fetch.
+                    if message.offset() >= ends[message.partition()]:
+                        missing.discard(message.partition())
+                else:
+                    raise ReadError(f"{topic}[{message.partition()}]: {error.str()}")
+    finally:
+        consumer.close()
+
+
+def fold_changes(topic: str, reads: Iterable[Read]) -> ChangeTopic:
+    """Folds and counts the records of a change topic: JSON, text keys and values, any order of partitions."""
+    fold = _ChangeFold(JsonCodec(topic, "", "", ""))
+    for read in reads:
+        fold.take(read)
+    return fold.finish()
+
+
+def fold_diff(topic: str, reads: Iterable[Read]) -> DiffTopic:
+    """Folds and counts the records of a diff topic."""
+    codec = JsonCodec(topic, "", "", "", cause=True)
+    diff = DiffTopic()
+    seen: set[tuple[Any, ...]] = set()
+    for record, _ in reads:
+        key = codec.decode_key(record.key)
+        if record.value is None:
+            diff.entries.pop(key, None)
+            continue
+        envelope = codec.decode_value(record.value)
+        cause = envelope.source["cause"]
+        diff.counts[_CAUSES[cause]][envelope.op] += 1
+        identity = (key, record.header.position, cause)
+        diff.duplicates += identity in seen
+        seen.add(identity)
+        if envelope.after is None:
+            diff.entries.pop(key, None)
+        else:
+            diff.entries[key] = envelope.after
+    return diff
+
+
+class _ChangeFold:
+    def __init__(self, codec: JsonCodec) -> None:
+        self._codec = codec
+        self._readers: dict[int, SegmentReader] = {}
+        self._highest: dict[int, Position] = {}
+        self._told = ChangeTopic()
+
+    def take(self, read: Read) -> None:
+        record, told = read.record, self._told
+        header = record.header
+        segment = header.segment
+        reader = self._readers.setdefault(segment, SegmentReader(segment))
+        if header.kind is Kind.ACTIVE:
+            told.owners.append(Ownership(segment, record.control["epoch"], record.control["member"], read.timestamp_ms))
+        elif header.kind is Kind.READ:
+            told.reset_rows += 1
+        elif header.kind is Kind.CHANGE:
+            self._change(record)
+        completed = len(reader.resets)
+        reader.apply(record, self._decode)
+        for reason in reader.resets[completed:]:
+            told.resets[reason] += 1
+            told.reset_ends.setdefault(segment, []).append(read.timestamp_ms * 1000 + 999)
+
+    def _change(self, record: Record) -> None:
+        told, segment, position = self._told, record.header.segment, record.header.position
+        told.written += 1
+        # Counted apart from the reader's own notion of a repeat, which this is to check.
+        told.duplicates += position <= self._highest.get(segment, (0, 0))
+        self._highest[segment] = max(position, self._highest.get(segment, (0, 0)))
+        assert record.value is not None
+        envelope = self._codec.decode_value(record.value)
+        reason = envelope.source["reason"] or str(Reason.PUT)
+        told.reasons[reason] += 1
+        content = content_of(envelope.after.value if envelope.after else None)
+        key = self._codec.decode_key(record.key)
+        told.captured.setdefault(key, []).append(Captured(content, envelope.source["ts_us"], reason))
+
+    def _decode(self, record: Record) -> tuple[bytes, Entry | None]:
+        key = self._codec.decode_key(record.key)
+        return key, None if record.value is None else self._codec.decode_value(record.value).after
+
+    def finish(self) -> ChangeTopic:
+        for reader in self._readers.values():
+            self._told.entries.update(reader.entries)
+            self._told.open_resets += reader.open is not None
+        return self._told
+
+
+def _read(topic: str, message: Any) -> Read:
+    _, timestamp = message.timestamp()
+    record = decode(
+        topic, message.partition(), message.offset(), message.key(), message.value(), message.headers()
+    )  # fmt: skip
+    return Read(record, timestamp)

@@ -1,0 +1,108 @@
+"""The comparison at the end: what the caches hold, what the change topic says, what the Spark job made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deelog_proof.audit.topics import ChangeTopic, DiffTopic, Ownership
+from deelog_proof.demo.faults import Happened
+from deelog_proof.load.history import Audit, History, audit
+from deelog_proof.load.traces import differing_ids
+from deelog_schemas.keys import segment_of
+from deelog_schemas.operation import Entry
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Everything that was compared. `final` is None where there was no list of what the trace must end at."""
+
+    audit: Audit
+    differing: dict[bytes, str]
+    """Keys in which the three differ, and how."""
+    final: list[bytes] | None
+    keys: int
+    takeovers: int
+    takeover_ms: list[int] = field(default_factory=list)
+
+
+def verify(
+    history: History,
+    caches: Mapping[bytes, Entry],
+    changes: ChangeTopic,
+    diff: DiffTopic,
+    *,
+    segments: int,
+    happened: Sequence[Happened],
+    final: dict[bytes, bytes] | None,
+) -> Verdict:
+    """Compares caches, change topic and diff key by key, and the history of writes with the change topic."""
+    resets = {
+        key: ends
+        for key in history.writes
+        if (ends := changes.reset_ends.get(segment_of(key, segments))) is not None
+    }  # fmt: skip
+    differing = differences(caches, changes.entries, diff.entries)
+    wrong = None
+    if final is not None:
+        states = (caches, diff.entries)
+        wrong = sorted({key for state in states for key in differing_ids(_values(state), final)})
+    taken, durations = takeovers(changes.owners, happened)
+    return Verdict(audit(history, changes.captured, resets), differing, wrong, len(caches), taken, durations)
+
+
+def differences(
+    caches: Mapping[bytes, Entry], topic: Mapping[bytes, Entry], diff: Mapping[bytes, Entry]
+) -> dict[bytes, str]:
+    """The keys in which the change topic or the diff is not what the caches hold, expiry included, and in what way."""
+    found = {}
+    for key in caches.keys() | topic.keys() | diff.keys():
+        held = caches.get(key)
+        problems = [
+            f"{name}: {_difference(held, state.get(key))}"
+            for name, state in (("change topic", topic), ("diff", diff))
+            if state.get(key) != held
+        ]
+        if problems:
+            found[key] = "; ".join(problems)
+    return found
+
+
+def _difference(held: Entry | None, told: Entry | None) -> str:
+    if held is None:
+        return "has a key that the caches do not hold"
+    if told is None:
+        return "lacks the key"
+    return "another value" if held.value != told.value else f"expires at {told.expires_at}, not {held.expires_at}"
+
+
+def _values(entries: Mapping[bytes, Entry]) -> dict[bytes, bytes]:
+    return {key: entry.value for key, entry in entries.items()}
+
+
+def takeovers(owners: Sequence[Ownership], happened: Sequence[Happened]) -> tuple[int, list[int]]:
+    """How many ownerships followed another, and how long the taking over of dead nodes' segments took.
+
+    The duration is from the fault to the active record of the new primary, in milliseconds: detection, election and
+    takeover together. A second active record of the same ownership (after a fence) counts once.
+    """
+    current: dict[int, Ownership] = {}
+    count = 0
+    durations = []
+    # Segments are independent, and each one's records came in offset order: this keeps the order within a segment.
+    for owner in owners:
+        former = current.get(owner.segment)
+        if former is not None and owner.epoch <= former.epoch:
+            continue
+        current[owner.segment] = owner
+        if former is None:
+            continue
+        count += 1
+        began = [
+            fault.at_ms
+            for fault in happened
+            if fault.at_ms <= owner.timestamp_ms and former.member.rpartition("@")[0] in fault.nodes
+        ]
+        if began and former.timestamp_ms <= began[-1]:
+            durations.append(owner.timestamp_ms - began[-1])
+    return count, durations

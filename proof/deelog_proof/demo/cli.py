@@ -1,0 +1,140 @@
+"""`deelog play` and `deelog demo`. What they need is imported when they run, so that the help costs nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import click
+
+from deelog_proof.harness.child import ends_in_order
+
+_TRACE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_REPORT = click.option(
+    "--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the outcome as JSON."
+)  # fmt: skip
+_MAX_VALUE = click.option(
+    "--max-value", default=1024, show_default=True, type=click.IntRange(16), help="Cut values at this many BYTES."
+)
+
+
+@click.command(
+    epilog="Example:  deelog play githist_valkey.tsv.zst --cluster 127.0.0.1:7001 --rate 2000 --report r.json"
+)
+@click.argument("trace", type=_TRACE)
+@click.option("--cluster", required=True, metavar="HOST:PORT[,…]", help="One or more nodes of the cluster.")
+@click.option("--rate", default=0.0, type=click.FloatRange(0), help="Most writes per second.  [default: no limit]")
+@click.option("--deadline", default=60.0, show_default=True, type=click.FloatRange(1), help="Seconds to try one write.")
+@_MAX_VALUE
+@_REPORT
+def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int, report: Path | None) -> None:
+    """Play TRACE, a recorded history (githist format; plain, .xz or .zst), on a cluster.
+
+    Writes go in order per key, each until it is acknowledged. Exits 0 only if all were.
+    """
+    from deelog_proof.demo import report as reports
+    from deelog_proof.demo.display import Show
+    from deelog_proof.load.player import Player
+    from deelog_proof.load.traces import read_trace
+
+    player = Player(_addresses(cluster), rate=rate, deadline=deadline, keep_history=False)
+    begin = time.monotonic()
+    done = threading.Event()
+    with Show() as show, ends_in_order():
+        show.begin("writes", None)
+
+        def tick() -> None:
+            while not done.wait(0.2):
+                show.advance(player.acked, player.last_error)
+
+        ticker = threading.Thread(target=tick, name="ticker", daemon=True)
+        ticker.start()
+        try:
+            player.run(read_trace(trace, max_value))
+        finally:
+            player.stop()
+            done.set()
+            ticker.join()
+            show.end()
+        seconds = time.monotonic() - begin
+        show.say(
+            f"{player.acked:,} of {player.operations:,} writes acknowledged, {player.acked / seconds:,.0f} per second"
+        )
+    told = {
+        "operations": player.operations,
+        "acked": player.acked,
+        "refused": player.refused,
+        "resent": player.attempts - player.operations,
+        "longest_write_ms": round(player.longest_ms),
+        "last_error": player.last_error,
+        "seconds": round(seconds, 2),
+    }
+    if report is not None:
+        reports.write(told, report)
+    if player.acked != player.operations:
+        click.echo(f"Error: {player.operations - player.acked} writes were refused: {player.last_error}", err=True)
+        sys.exit(1)
+
+
+@click.command(epilog="Example:  deelog demo --faults survivable --seed 7 --report report.json")
+@click.option("--trace", type=_TRACE, help="Play a recorded history instead of the generated load.")
+@click.option(
+    "--ops", "operations", default=50_000, show_default=True, type=click.IntRange(1), help="Writes to generate."
+)
+@_MAX_VALUE
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 9), help="Cache nodes.")
+@click.option("--seed", default=1, show_default=True, type=int, help="Same seed, same load and same victims.")
+@click.option(
+    "--faults",
+    default="all",
+    show_default=True,
+    type=click.Choice(["none", "survivable", "all"]),
+    help="survivable: everything that one owner survives. all: loss of all owners and overflow too.",
+)
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep all files in DIR for a look.")
+@_REPORT
+def demo(
+    trace: Path | None,
+    operations: int,
+    max_value: int,
+    nodes: int,
+    seed: int,
+    faults: str,
+    keep: Path | None,
+    report: Path | None,
+) -> None:
+    """Show the product: nodes, Kafka and a Spark job on this machine, a load, faults, and the proof.
+
+    Exits 0 only if the Spark job's diff equals the caches key by key, and no acknowledged operation is lost or twice.
+    Leaves no process and no file behind.
+    """
+    least = 1 if faults == "none" else 2
+    if nodes < least:
+        raise click.UsageError(f"--faults {faults} needs --nodes {least} at least, or use --faults none")
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise click.UsageError(f"--keep {keep} is not empty: name a new folder")
+    from deelog_proof.demo import report as reports
+    from deelog_proof.demo.display import Show
+    from deelog_proof.demo.run import run
+    from deelog_proof.harness.environment import Settings
+
+    settings = Settings(trace, operations, max_value, nodes, seed, faults, keep)
+    with Show() as show, ends_in_order():
+        told = run(settings, show)
+    reports.show(told, show.console)
+    if report is not None:
+        reports.write(told, report)
+    if reports.problems(told):
+        sys.exit(1)
+
+
+def _addresses(text: str) -> list[tuple[str, int]]:
+    found = []
+    for part in text.split(","):
+        host, _, port = part.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise click.BadParameter(f"{part!r} is not HOST:PORT", param_hint="--cluster")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return found

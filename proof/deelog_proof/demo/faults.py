@@ -1,0 +1,249 @@
+"""What happens to the parts while the load runs: kills, pauses and restarts, one after the other.
+
+Each fault waits until it had its effect (a takeover, an overflow) and until everything is whole again, each wait with a
+deadline: a demo whose faults did nothing would show nothing. They run in the main thread, since it starts processes.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Protocol
+
+from deelog_proof.audit.topics import end_offsets
+from deelog_proof.harness.child import until
+from deelog_proof.harness.cluster import Cluster, Monitor, Node, is_stopped
+
+LEVELS: Final = ("none", "survivable", "all")
+PAUSE_SECONDS = 3.0
+_SEARCHES = 25
+_REFUSAL_SECONDS = 15.0
+_OVERFLOW_SECONDS = 60.0
+_OUTCOME_EVERY = 0.05
+
+
+class Broker(Protocol):
+    """What faults do to Kafka."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Happened:
+    """One fault as it was: when it began (Unix milliseconds), whom it took away, and what was seen."""
+
+    fault: str
+    at_ms: int
+    nodes: list[str] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A kind of fault, and about how many seconds it takes: what the load's pace is planned by."""
+
+    name: str
+    seconds: float
+    run: Callable[[Scene], Happened]
+
+
+@dataclass(slots=True)
+class Scene:
+    """What faults act on. `say` tells people, `draw` decides whom it hits."""
+
+    cluster: Cluster
+    kafka: Broker
+    topic: str
+    monitor: Monitor
+    draw: random.Random
+    say: Callable[[str], None]
+
+    def victim(self) -> Node:
+        """A node that is primary of something."""
+        primaries = self.cluster.primaries()
+        return self.draw.choice([node for node in self.cluster.nodes if primaries[node.node_id]])
+
+
+def planned(level: str) -> Sequence[Fault]:
+    """The faults of a level, in order."""
+    return {"none": (), "survivable": SURVIVABLE, "all": ALL}[level]
+
+
+def kill_one(scene: Scene) -> Happened:
+    """`kill -9` of a primary; the backups take over; it comes back empty and is given the state."""
+    node = scene.victim()
+    scene.say(f"kill -9 of node {node.node_id}, primary of {scene.cluster.primaries()[node.node_id]} segments")
+    scene.monitor.poll(node)
+    happened = Happened("kill", _now_ms(), [node.node_id])
+    node.kill()
+    _takeover(scene, happened, [node])
+    _restart(scene, [node])
+    return happened
+
+
+def zombie(scene: Scene) -> Happened:
+    """SIGSTOP of a primary with a transaction open, takeover, SIGCONT: its commit has to be refused."""
+    node = scene.victim()
+    before = _refused(scene, node)
+    happened = Happened("zombie", _now_ms(), [node.node_id])
+    happened.notes["transaction_open"] = opened = _stop_in_transaction(scene, node)
+    happened.at_ms = _now_ms()
+    scene.say(f"SIGSTOP of node {node.node_id} {'with a transaction open' if opened else 'between transactions'}")
+    _takeover(scene, happened, [node])
+    scene.say(f"SIGCONT of node {node.node_id}: a zombie")
+    node.send(signal.SIGCONT)
+
+    def seen() -> bool:
+        scene.monitor.poll(node)
+        return node.pid is None or _refused(scene, node) > before
+
+    seconds = until(seen, _REFUSAL_SECONDS, f"the commit of zombie {node.node_id} to be refused", _OUTCOME_EVERY)
+    happened.notes["refused_commits"] = _refused(scene, node) - before
+    happened.notes["exit_code"] = node.exit_code
+    scene.say(f"the zombie's commit was refused after {seconds:.1f} s")
+    _restart(scene, [node] if node.pid is None else [])
+    return happened
+
+
+def kill_owners(scene: Scene) -> Happened:
+    """`kill -9` of two nodes at once: the segments that they shared are lost, come back empty, and are reset."""
+    nodes = scene.draw.sample(scene.cluster.nodes, 2)
+    names = [node.node_id for node in nodes]
+    scene.say(f"kill -9 of nodes {' and '.join(names)} at once, both owners of some segments")
+    for node in nodes:
+        scene.monitor.poll(node)
+    happened = Happened("kill-owners", _now_ms(), names)
+    for node in nodes:
+        node.kill()
+    if len(scene.cluster.nodes) > len(nodes):
+        _takeover(scene, happened, nodes)
+    _restart(scene, nodes)
+    return happened
+
+
+def pause_kafka(scene: Scene) -> Happened:
+    """Kafka stops answering for less than the op logs hold: the caches go on, nothing is lost."""
+    happened = Happened("pause-kafka", _now_ms())
+    scene.say(f"Kafka paused for {PAUSE_SECONDS:g} s; the caches go on")
+    scene.kafka.pause()
+    try:
+        time.sleep(PAUSE_SECONDS)  # the fault itself: for as long as this Kafka is away
+    finally:
+        scene.kafka.resume()
+    scene.say("Kafka goes on")
+    scene.cluster.wait_whole()
+    return happened
+
+
+def overflow(scene: Scene) -> Happened:
+    """Kafka paused until op logs overflow: the segments concerned are reset with their live entries."""
+    happened = Happened("overflow", _now_ms())
+    before = overflows(scene.monitor)
+    scene.say("Kafka paused until op logs overflow")
+    scene.kafka.pause()
+    try:
+        seconds = until(
+            lambda: overflows(scene.monitor) > before, _OVERFLOW_SECONDS, "an op log to overflow while Kafka is paused"
+        )
+    finally:
+        scene.kafka.resume()
+    happened.notes["overflow_after_s"] = round(seconds, 1)
+    scene.say(f"op logs overflowed after {seconds:.1f} s; Kafka goes on")
+    scene.cluster.wait_whole()
+    return happened
+
+
+def restart_kafka(scene: Scene) -> Happened:
+    """`kill -9` of Kafka and a start on the same data."""
+    happened = Happened("restart-kafka", _now_ms())
+    scene.say("kill -9 of Kafka; the caches go on")
+    scene.kafka.kill()
+    scene.kafka.start()
+    scene.say("Kafka serves again")
+    scene.cluster.wait_whole()
+    return happened
+
+
+# Kafka's restart comes early: what follows needs a controller and fences that work after it.
+SURVIVABLE: Final = (
+    Fault("kill", 9, kill_one),
+    Fault("restart-kafka", 12, restart_kafka),
+    Fault("zombie", 11, zombie),
+    Fault("pause-kafka", 5, pause_kafka),
+)
+ALL: Final = (
+    Fault("kill", 9, kill_one),
+    Fault("restart-kafka", 12, restart_kafka),
+    Fault("zombie", 11, zombie),
+    Fault("kill-owners", 10, kill_owners),
+    Fault("overflow", 10, overflow),
+)
+
+
+def overflows(monitor: Monitor) -> int:
+    """How many segments were given up to a reset since an op log was full, on all nodes so far."""
+    return monitor.total("overflow", "reset")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _refused(scene: Scene, node: Node) -> int:
+    return sum(int(stats["zombie_commits_refused"]) for stats in scene.monitor.members(node))
+
+
+def _takeover(scene: Scene, happened: Happened, gone: list[Node]) -> None:
+    seconds = scene.cluster.wait_without(gone)
+    happened.notes["clients_moved_after_s"] = round(seconds, 2)
+    scene.say(f"the others took over after {seconds:.1f} s")
+
+
+def _restart(scene: Scene, nodes: list[Node]) -> None:
+    for node in nodes:
+        node.start()
+    for node in nodes:
+        node.wait_ready()
+    seconds = scene.cluster.wait_whole()
+    names = " and ".join(node.node_id for node in nodes) or "all nodes"
+    scene.say(f"{names} back, everything has its backups again after {seconds:.1f} s")
+
+
+def _stop_in_transaction(scene: Scene, node: Node) -> bool:
+    """Leaves `node` stopped, with a transaction open if one was caught within some attempts; whether it was.
+
+    A transaction that is open shows as records behind the last stable offset; those of the running nodes are over in
+    a moment, so what stays there is the stopped one's.
+    """
+    for attempt in range(_SEARCHES):
+        node.send(signal.SIGSTOP)
+        until(lambda: is_stopped(node), 2.0, f"{node.name} to stop")
+        hidden = _hidden(scene)
+        if hidden:
+            time.sleep(0.15)  # not a hope: whatever is still open after this is checked below
+            hidden &= _hidden(scene)
+        if hidden or attempt + 1 == _SEARCHES:
+            return bool(hidden)
+        node.send(signal.SIGCONT)
+        time.sleep(scene.draw.uniform(0.01, 0.1))
+    raise AssertionError("the last attempt returned")
+
+
+def _hidden(scene: Scene) -> set[tuple[int, int]]:
+    """`(partition, last stable offset)` of partitions with records behind it."""
+    stable = end_offsets(scene.kafka.bootstrap, scene.topic)
+    high = end_offsets(scene.kafka.bootstrap, scene.topic, committed=False)
+    return {(partition, offset) for partition, offset in stable.items() if offset < high[partition]}

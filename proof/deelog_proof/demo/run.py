@@ -1,0 +1,232 @@
+"""`deelog demo`: real nodes, a real Kafka, a real Spark job, a load, faults, and the proof at the end.
+
+Everything is a process of its own and is driven from outside. Weighed: everything in one process (nothing could be
+killed), containers (Docker would have to be there), child processes. The last.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+from deelog_proof.audit.topics import fold_changes, fold_diff, read_topic
+from deelog_proof.audit.verify import Verdict, verify
+from deelog_proof.demo.display import Show
+from deelog_proof.demo.faults import Scene, planned
+from deelog_proof.demo.report import shown
+from deelog_proof.harness.drain import drain
+from deelog_proof.harness.environment import (
+    GAP_SECONDS,
+    LEAD_SECONDS,
+    SEGMENTS,
+    DemoError,
+    Settings,
+    Stage,
+    explained,
+    planned_seconds,
+    progress_of,
+    set_up,
+    writes_of,
+)
+from deelog_proof.load.history import merged
+from deelog_proof.load.player import Player
+from deelog_proof.load.traces import final_of, read_final
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.operation import Entry
+
+_T = TypeVar("_T")
+_SLOWEST = 1.0
+
+
+def run(settings: Settings, show: Show) -> dict[str, Any]:
+    """Plays the demo and returns its report. No process and no file is left, but for `keep`.
+
+    Call it from the main thread. Raises `DeelogError` where something could not be set up or got stuck.
+    """
+    with ExitStack() as stack:
+        stage = set_up(settings, show, stack)
+        try:
+            player = _timed(stage, "run", lambda: _run(stage))
+            caches = _timed(stage, "drain", lambda: drain(stage))
+            show.say("reading the change topic and the diff with a plain consumer, and comparing key by key")
+            report = _timed(stage, "verify", lambda: _verify(stage, player, caches))
+        except (TimeoutError, DeelogError) as error:
+            raise DemoError(explained(stage, error)) from error
+        report["seconds"] = {name: round(value, 1) for name, value in stage.seconds.items()}
+        show.say("ending all processes")
+        return report
+
+
+def _run(stage: Stage) -> Player:
+    """The load in threads, the faults meanwhile in this one."""
+    settings, show = stage.settings, stage.show
+    player = Player(stage.cluster.addresses())
+    player.limit = 0 if planned(settings.faults) else None  # raised fault by fault
+    failure: list[BaseException] = []
+
+    def play() -> None:
+        try:
+            player.run(writes_of(settings))
+        except BaseException as error:  # noqa: BLE001  # raised again below, in the main thread
+            failure.append(error)
+
+    thread = threading.Thread(target=play, name="load", daemon=True)
+    ticker = _Ticker(stage, player)
+    show.begin("writes", stage.operations)
+    try:
+        thread.start()
+        ticker.start()
+        _play_faults(stage, player, lambda: not failure)
+        while thread.is_alive():
+            thread.join(0.2)
+            stage.supervise()
+    finally:
+        player.stop()
+        thread.join()
+        ticker.stop()
+        show.end()
+    if failure:
+        raise failure[0]
+    show.say(f"{player.acked:,} writes acknowledged, the longest wait of a client was {player.longest_ms / 1000:.1f} s")
+    return player
+
+
+def _play_faults(stage: Stage, player: Player, goes_on: Callable[[], bool]) -> None:
+    """One fault after the other, spread over the load."""
+    faults = planned(stage.settings.faults)
+    draw = random.Random(f"faults/{stage.settings.seed}")
+    scene = Scene(stage.cluster, stage.kafka, stage.topics.changes, stage.monitor, draw, stage.show.say)
+    total = planned_seconds(stage.settings)
+    for number, fault in enumerate(faults):
+        # Each fault has its share of the load, so that there is load left for the last one however slow the others.
+        rest = planned_seconds(stage.settings, number + 1)
+        player.limit = round(stage.operations * (1 - rest / total))
+        share = planned_seconds(stage.settings, number) - rest
+        player.rate = max(_SLOWEST, (player.limit - player.operations) / share)
+        time.sleep(draw.uniform(*GAP_SECONDS))  # when the fault strikes, drawn from the seed
+        if not goes_on():
+            return
+        begin = time.monotonic()
+        happened = fault.run(scene)
+        happened.seconds = round(time.monotonic() - begin, 2)
+        stage.happened.append(happened)
+        stage.supervise()
+    player.limit = None
+    player.rate = max(_SLOWEST, (stage.operations - player.operations) / LEAD_SECONDS) if faults else 0.0
+
+
+class _Ticker:
+    """Shows how far the load is, from a thread of its own."""
+
+    def __init__(self, stage: Stage, player: Player) -> None:
+        self._stage, self._player = stage, player
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.2):
+            self._stage.show.advance(self._player.acked, _diff_note(progress_of(self._stage.checkpoint)))
+
+
+def _diff_note(progress: dict[str, Any] | None) -> str:
+    return "the Spark job has not begun" if progress is None else f"the Spark job has read {progress['records']:,}"
+
+
+def _verify(stage: Stage, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:
+    settings = stage.settings
+    bootstrap, topics = stage.kafka.bootstrap, stage.topics
+    changes = fold_changes(topics.changes, read_topic(bootstrap, topics.changes))
+    diff = fold_diff(topics.diff, read_topic(bootstrap, topics.diff))
+    # With the loss of all owners the caches themselves forget: there only diff and caches must agree.
+    listed = final_of(settings.trace) if settings.trace is not None and settings.faults != "all" else None
+    verdict = verify(
+        merged(player.histories()),
+        caches,
+        changes,
+        diff,
+        segments=SEGMENTS,
+        happened=stage.happened,
+        final=read_final(listed) if listed else None,
+    )
+    monitor = stage.monitor
+    return {
+        "operations": stage.operations,
+        "acked": verdict.audit.acked,
+        "unacked": stage.operations - verdict.audit.acked,
+        "refused": player.refused,
+        "resent": player.attempts - player.operations,
+        "lost_acked": len(verdict.audit.lost),
+        "covered_by_reset": verdict.audit.covered_by_reset,
+        "covered_by_write": verdict.audit.covered_by_write,
+        "phantoms": len(verdict.audit.phantoms),
+        "written": changes.written,
+        "reasons": dict(changes.reasons),
+        "duplicates": changes.duplicates,
+        "diff_duplicates": diff.duplicates,
+        "pruned": monitor.total("pruned"),
+        "takeovers": verdict.takeovers,
+        "takeover_ms": _percentiles(verdict.takeover_ms),
+        "resets": dict(changes.resets),
+        "open_resets": changes.open_resets,
+        "reset_rows": changes.reset_rows,
+        "fenced": monitor.total("fenced"),
+        "zombie_commits_refused": monitor.total("zombie_commits_refused"),
+        "transactions": monitor.total("transactions"),
+        "diff": diff.counts,
+        "diff_restarts": stage.diff_restarts,
+        "keys": verdict.keys,
+        "differing_keys": len(verdict.differing),
+        "equal": not verdict.differing,
+        "final": _final(listed, verdict),
+        "faults": [happened.as_dict() for happened in stage.happened],
+        "longest_write_ms": round(player.longest_ms),
+        "nodes": settings.nodes,
+        "seed": settings.seed,
+        "trace": str(settings.trace) if settings.trace else None,
+        "examples": _examples(verdict),
+        "seconds": {},
+    }
+
+
+def _final(listed: Path | None, verdict: Verdict) -> dict[str, Any] | None:
+    if listed is None or verdict.final is None:
+        return None
+    return {
+        "file": listed.name,
+        "keys": len(read_final(listed)),
+        "differing_keys": len(verdict.final),
+        "equal": not verdict.final,
+    }
+
+
+def _examples(verdict: Verdict) -> list[str]:
+    lines = [f"{key!r}: {problem}" for key, problem in list(verdict.differing.items())[:10]]
+    lines += [f"lost: {line}" for line in shown(verdict.audit.lost)]
+    lines += [f"by no client: {line}" for line in shown(verdict.audit.phantoms)]
+    return lines + [f"not as the history ends: {line}" for line in shown(verdict.final or [])]
+
+
+def _percentiles(values: list[int]) -> dict[str, int | None]:
+    return {"p50": round(statistics.median(values)) if values else None, "max": max(values, default=None)}
+
+
+def _timed(stage: Stage, name: str, act: Callable[[], _T]) -> _T:
+    begin = time.monotonic()
+    try:
+        return act()
+    finally:
+        stage.seconds[name] = time.monotonic() - begin

@@ -1,0 +1,278 @@
+"""The demo's nodes as one sees them from outside: config files, processes, and what they answer over RESP.
+
+`CLUSTER SLOTS` says who owns what, `DEELOG.STATS` what a node counted, `DEELOG.DUMP <segment>` what its primary holds.
+Counters of a process end with it, so they are polled and the last answer of every process is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import javaproperties
+import orjson
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from deelog_connector.devkafka.broker import HOST, free_port
+from deelog_proof.harness.child import Child, deelog_command, until
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.operation import Entry
+
+START_SECONDS = 40.0
+SETTLE_SECONDS = 60.0
+_ANSWER_SECONDS = 2.0
+DUMP_SECONDS = 30.0
+_SLOTS = 16384
+_POLL_EVERY = 0.5
+_READY_LINE: Final = "deelog node "
+
+
+class Slots(NamedTuple):
+    """A range of hash slots, both ends included, and the port of its primary."""
+
+    first: int
+    last: int
+    port: int
+
+
+class Held(NamedTuple):
+    """What a node holds of a segment: its role, the last position that it knows, and the entries."""
+
+    role: str
+    epoch: int
+    sequence: int
+    entries: list[Entry]
+
+
+class ClusterError(DeelogError):
+    """The nodes do not do what a cluster has to do; says what was waited for."""
+
+
+class MovedError(ClusterError):
+    """A segment's primary is another one than the view said that was asked."""
+
+
+class Node(Child):
+    """One `deelog node` process with its config file; keeps its address over restarts."""
+
+    def __init__(self, node_id: str, directory: Path, settings: Mapping[str, str]) -> None:
+        self.node_id = node_id
+        self.port = free_port()
+        config = directory / f"{node_id}.properties"
+        own = {"node.id": node_id, "cache.listen": f"{HOST}:{self.port}"}
+        config.write_text(javaproperties.dumps({**settings, **own}, timestamp=False))
+        command = deelog_command("node", "--config", str(config))
+        super().__init__(f"node {node_id}", command, directory / f"{node_id}.log")
+
+    def client(self, seconds: float = _ANSWER_SECONDS) -> Redis:
+        """A connection to this very node; answers that take longer than `seconds` are errors."""
+        return Redis(
+            host=HOST,
+            port=self.port,
+            socket_timeout=seconds,
+            socket_connect_timeout=_ANSWER_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def stats(self) -> dict[str, Any] | None:
+        """What it counted until now, None where it does not answer."""
+        if self.pid is None:
+            return None
+        try:
+            with self.client() as client:
+                answer: Any = client.execute_command("DEELOG.STATS")
+        except RedisError:
+            return None
+        found: dict[str, Any] = orjson.loads(answer)
+        return found
+
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
+        """Returns once it has told its addresses; `ProcessError` where it ended instead."""
+
+        def told() -> bool:
+            self.must_run()
+            return self.line(_READY_LINE) is not None
+
+        until(told, seconds, f"{self.name} to serve; its log {self.tail()}")
+
+    def slots(self) -> list[Slots] | None:
+        """Its view of who owns what, or None where it does not answer now."""
+        try:
+            with self.client() as client:
+                answer: Any = client.execute_command("CLUSTER SLOTS")
+        except RedisError:
+            return None
+        return [Slots(first, last, primary[1]) for first, last, primary, *_ in answer]
+
+    def held(self, client: Redis, segment: int) -> Held:
+        """What it holds of a segment, as primary or as backup; `ClusterError` where it does not tell."""
+        try:
+            answer: Any = client.execute_command("DEELOG.DUMP", segment)  # type: ignore[no-untyped-call]
+        except RedisError as error:
+            raise ClusterError(f"{self.name} does not tell what it holds of segment {segment}: {error}") from error
+        role, epoch, sequence, *rows = answer
+        entries = [Entry(key, value, None if expires_at < 0 else expires_at) for key, value, expires_at in rows]
+        return Held(role.decode(), epoch, sequence, entries)
+
+
+class Cluster:
+    """All nodes of the demo. `settings` are the config fields that they share, `own` those of single ones, by name."""
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        directory: Path,
+        settings: Mapping[str, str],
+        own: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self.nodes = [Node(name, directory, {**settings, **(own or {}).get(name, {})}) for name in names]
+        self.segments = int(settings["segment.count"])
+
+    def start(self) -> None:
+        """Starts every node and returns once each segment has its primary and all its backups."""
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            node.wait_ready()
+        self.wait_whole()
+
+    def by_port(self, port: int) -> Node:
+        """The node that listens there."""
+        return next(node for node in self.nodes if node.port == port)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where clients connect."""
+        return [(HOST, node.port) for node in self.nodes]
+
+    def slots(self) -> list[Slots]:
+        """The view of the first node that answers; empty where none does."""
+        return next((view for node in self.nodes if node.pid and (view := node.slots())), [])
+
+    def primaries(self) -> Counter[str]:
+        """How many segments each node is primary of."""
+        found: Counter[str] = Counter()
+        for part in self.slots():
+            found[self.by_port(part.port).node_id] += (part.last - part.first + 1) * self.segments // _SLOTS
+        return found
+
+    def wait_whole(self, seconds: float = SETTLE_SECONDS) -> float:
+        """Until all nodes run, and each answers that every slot has a primary and all its backups, and that no segment
+        is being handed over, for which Kafka is needed; seconds taken."""
+
+        def whole() -> bool:
+            for node in self.nodes:
+                node.must_run()
+            answers = [node.stats() for node in self.nodes]
+            # Nodes that know different views would each be content with its own.
+            views = {stats["grid"]["topology_id"] if stats else None for stats in answers}
+            owing = ("under_replicated", "moving")
+            return len(views) == 1 and all(stats and not any(stats["grid"][o] for o in owing) for stats in answers)
+
+        return until(whole, seconds, "every segment to have a primary and all its backups in sync", 0.1)
+
+    def wait_without(self, gone: Iterable[Node], seconds: float = SETTLE_SECONDS) -> float:
+        """Until somebody else is primary of all that `gone` were primaries of; seconds taken."""
+        ports = {node.port for node in gone}
+        others = [node for node in self.nodes if node.port not in ports and node.pid]
+
+        def taken_over() -> bool:
+            views = [node.slots() for node in others]
+            return all(
+                view is not None
+                and sum(part.last - part.first + 1 for part in view) == _SLOTS
+                and not any(part.port in ports for part in view)
+                for view in views
+            )
+
+        return until(taken_over, seconds, "the other nodes to take over", 0.05)
+
+    @retry(
+        retry=retry_if_exception_type(MovedError),
+        wait=wait_fixed(0.5),
+        stop=stop_after_delay(SETTLE_SECONDS),
+        reraise=True,
+    )
+    def dump(self) -> dict[bytes, Entry]:
+        """All entries of all segments, each from its primary. Raises `ClusterError` where one does not answer.
+
+        Segments may still move to where they are preferred: then all is asked anew, by the view of then.
+        """
+        entries: dict[bytes, Entry] = {}
+        view = self.slots()
+        with ExitStack() as stack:
+            clients = {n.port: stack.enter_context(n.client(DUMP_SECONDS)) for n in self.nodes}
+            for segment in range(self.segments):
+                slot = -(-segment * _SLOTS // self.segments)
+                part = next((part for part in view if part.first <= slot <= part.last), None)
+                if part is None:
+                    raise MovedError(f"segment {segment} has no primary")
+                node = self.by_port(part.port)
+                held = node.held(clients[part.port], segment)
+                if held.role != "primary":
+                    raise MovedError(f"{node.name} is {held.role} of segment {segment}, not primary")
+                entries.update((entry.key, entry) for entry in held.entries)
+        return entries
+
+
+class Monitor:
+    """Polls `DEELOG.STATS` of all nodes and keeps the last answer of every process."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
+        self._last: dict[str, dict[str, Any]] = {}
+        """By member: a restarted process is another one."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def poll(self, node: Node) -> dict[str, Any] | None:
+        """What a node counted until now; None where it does not answer."""
+        stats = node.stats()
+        if stats is not None:
+            self._last[stats["grid"]["member"]] = stats
+        return stats
+
+    def total(self, *path: str) -> int:
+        """A counter, or all counters below a name, added up over all processes that ever answered."""
+        return sum(_sum(stats, path) for stats in list(self._last.values()))
+
+    def members(self, node: Node) -> list[dict[str, Any]]:
+        """Last answers of all processes that a node has had."""
+        return [stats for member, stats in list(self._last.items()) if member.startswith(f"{node.node_id}@")]
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            begin = time.monotonic()
+            for node in self._cluster.nodes:
+                self.poll(node)
+            self._stopped.wait(max(0.0, begin + _POLL_EVERY - time.monotonic()))
+
+
+def _sum(stats: Mapping[str, Any], path: Iterable[str]) -> int:
+    found: Any = stats
+    for name in path:
+        found = found.get(name, 0)
+    return sum(found.values()) if isinstance(found, Mapping) else int(found)
+
+
+def is_stopped(node: Node) -> bool:
+    """Whether a node is held by SIGSTOP, as the kernel tells."""
+    if node.pid is None:
+        return False
+    stat = Path(f"/proc/{node.pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "T"

@@ -1,0 +1,55 @@
+"""The end of a load: all is written, the Spark job has read it, and what is about to expire has expired."""
+
+from __future__ import annotations
+
+import time
+
+from deelog_proof.audit.topics import end_offsets
+from deelog_proof.harness.child import until
+from deelog_proof.harness.environment import Stage, progress_of
+from deelog_schemas.operation import Entry
+
+_DRAIN_SECONDS = 120.0
+_SOON_MS = 600_000
+
+
+def drain(stage: Stage) -> dict[bytes, Entry]:
+    """Waits until nothing moves any more and returns what the caches hold then.
+
+    TimeoutError names what did not come to rest.
+    """
+    show, cluster = stage.show, stage.cluster
+    show.say("load over; waiting until short-lived entries have expired, all is written and the Spark job has read it")
+    cluster.wait_whole()
+    held: dict[bytes, Entry] = {}
+
+    def settled() -> bool:
+        held.clear()
+        held.update(cluster.dump())
+        soon = time.time() * 1000 + _SOON_MS
+        return all(entry.expires_at is None or entry.expires_at > soon for entry in held.values())
+
+    until(settled, _DRAIN_SECONDS, "short-lived entries to expire", 0.5)
+    until(lambda: unwritten(stage) == 0, _DRAIN_SECONDS, "the nodes to write all that they captured", 0.2)
+    ends: dict[int, int] = {}
+
+    def level() -> bool:
+        stage.supervise()
+        ends.update(end_offsets(stage.kafka.bootstrap, stage.topics.changes))
+        progress = progress_of(stage.checkpoint)
+        read = progress["input_offsets"] if progress else {}
+        return all(int(read.get(str(partition), -1)) >= end for partition, end in ends.items() if end)
+
+    until(level, _DRAIN_SECONDS, "the Spark job to read the change topic to its end", 0.2)
+    return cluster.dump()
+
+
+def unwritten(stage: Stage) -> int:
+    """Operations and owed resets that are not in Kafka yet, over all nodes; -1 where a node does not answer."""
+    total = 0
+    for node in stage.cluster.nodes:
+        stats = stage.monitor.poll(node)
+        if stats is None:
+            return -1
+        total += int(stats["unwritten"])
+    return total

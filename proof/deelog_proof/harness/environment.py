@@ -1,0 +1,225 @@
+"""What the demo runs: directory, Kafka, nodes, Spark job, each started here and ended by one exit stack."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import javaproperties
+import orjson
+
+from deelog_connector.devkafka import jars
+from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_connector.devkafka.java import find_java
+from deelog_proof.demo.display import Show
+from deelog_proof.demo.faults import Happened, planned
+from deelog_proof.harness.child import Child, ProcessError, deelog_command, until
+from deelog_proof.harness.cluster import Cluster, Monitor
+from deelog_proof.load.sessions import session_store
+from deelog_proof.load.traces import MAX_VALUE, Write, read_trace
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.kafka.names import Topics
+
+SEGMENTS: Final = 256
+PREFIX: Final = "demo"
+CACHE: Final = "sessions"
+GAP_SECONDS: Final = (1.0, 3.0)
+"""Between two faults, drawn."""
+LEAD_SECONDS: Final = 3.0
+"""Of load before the first fault and after the last."""
+_OVERFLOW_AFTER_SECONDS = 6.0
+_LEAST_QUEUE = 10
+_DIFF_RESTARTS = 3
+_DIFF_START_SECONDS = 180.0
+_DIFF_LINE: Final = "deelog diff: "
+
+
+class DemoError(DeelogError):
+    """The demo could not be played to its end; the message ends with the logs of what died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to play. `trace` None is the generated load of `operations` writes; `keep` is where files stay."""
+
+    trace: Path | None = None
+    operations: int = 50_000
+    max_value: int = MAX_VALUE
+    nodes: int = 3
+    seed: int = 1
+    faults: str = "all"
+    keep: Path | None = None
+
+
+@dataclass(slots=True)
+class Stage:
+    """Everything that runs, and what happened to it. `seconds` are by phase."""
+
+    settings: Settings
+    show: Show
+    directory: Path
+    operations: int
+    topics: Topics
+    kafka: EmbeddedKafka
+    cluster: Cluster
+    monitor: Monitor
+    diff: Child
+    seconds: dict[str, float] = field(default_factory=dict)
+    happened: list[Happened] = field(default_factory=list)
+    diff_restarts: int = 0
+    most_diff_restarts: int = _DIFF_RESTARTS
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "checkpoint"
+
+    def supervise(self) -> None:
+        """Starts the Spark job again where it ended, from its checkpoint; a few times, then that is an error."""
+        if self.diff.pid is not None:
+            return
+        self.diff_restarts += 1
+        if self.diff_restarts > self.most_diff_restarts:
+            self.diff.must_run()
+        # One that was killed says nothing of it.
+        why = f"; its log {self.diff.tail()}" if (self.diff.exit_code or 0) > 0 else ""
+        self.show.say(f"the Spark job ended with exit code {self.diff.exit_code}; starting it again{why}")
+        self.diff.start()
+
+
+def writes_of(settings: Settings) -> Iterator[Write]:
+    """The load: the same for the same settings."""
+    if settings.trace is not None:
+        return read_trace(settings.trace, settings.max_value)
+    return session_store(settings.operations, settings.seed, settings.max_value)
+
+
+def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
+    """Starts Kafka, the nodes and the Spark job; `stack` will end them and remove their files.
+
+    Raises `SetupError` (no Java, no network) and `DemoError`.
+    """
+    begin = time.monotonic()
+    find_java()
+    jars.fetch("kafka")
+    spark_jars = jars.fetch("spark-kafka")
+    operations = settings.operations if settings.trace is None else sum(1 for _ in writes_of(settings))
+    directory = _directory(settings, stack)
+    show.say(f"{operations:,} writes, {settings.nodes} nodes, faults: {settings.faults}, seed {settings.seed}")
+    show.say(f"files are in {directory}{'' if settings.keep else ' for as long as this runs'}")
+    kafka = EmbeddedKafka(directory / "kafka")
+    stack.callback(kafka.kill)
+    kafka.start()
+    show.say(f"Kafka serves at {kafka.bootstrap}")
+    shared = {
+        "bootstrap.servers": kafka.bootstrap,
+        "topic.prefix": PREFIX,
+        "cache.name": CACHE,
+        "segment.count": str(SEGMENTS),
+    }
+    names = [f"n{number + 1}" for number in range(settings.nodes)]
+    cluster = Cluster(names, directory, {**shared, **_node_settings(settings, operations)})
+    diff = diff_job(directory, shared, spark_jars, stack)
+    for child in (*cluster.nodes, diff):
+        stack.callback(child.kill)
+    monitor = Monitor(cluster)
+    stage = Stage(settings, show, directory, operations, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff)
+    try:
+        cluster.start()
+        show.say(f"{settings.nodes} nodes serve {SEGMENTS} segments, each with a primary and its backups in sync")
+        start_diff(diff)
+        show.say("the Spark job runs")
+    except (TimeoutError, DeelogError) as error:
+        raise DemoError(explained(stage, error)) from error
+    monitor.start()
+    stack.callback(monitor.stop)
+    stage.seconds["setup"] = time.monotonic() - begin
+    return stage
+
+
+def start_diff(diff: Child) -> float:
+    """Starts the Spark job and returns once it reads, with the seconds taken."""
+
+    def reads() -> bool:
+        diff.must_run()
+        return diff.line(_DIFF_LINE) is not None
+
+    diff.start()
+    return until(reads, _DIFF_START_SECONDS, "the Spark job to start")
+
+
+def _directory(settings: Settings, stack: ExitStack) -> Path:
+    if settings.keep is None:
+        directory = Path(tempfile.mkdtemp(prefix="deelog-demo-"))
+        stack.callback(shutil.rmtree, directory)
+        return directory
+    directory = settings.keep.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _node_settings(settings: Settings, operations: int) -> dict[str, str]:
+    generated = settings.trace is None
+    rate = operations / planned_seconds(settings)
+    own = {
+        "cache.backups": str(min(1, settings.nodes - 1)),
+        # The generated load is to show evictions too; of a trace every entry must stay.
+        "cache.max.entries": str(max(4 * SEGMENTS, operations // 12) if generated else 100_000_000),
+        "topic.creation.default.partitions": "4",
+        "cache.failure.timeout.ms": "2000",
+        "cache.controller.session.timeout.ms": "2000",
+    }
+    if settings.faults == "all":
+        # Small op logs, full after some seconds without Kafka. Backups' make room first, so the primaries' count.
+        own["max.queue.size"] = str(max(_LEAST_QUEUE, int(rate / settings.nodes * _OVERFLOW_AFTER_SECONDS)))
+        own["oplog.overflow"] = "reset"
+    return own
+
+
+def diff_job(directory: Path, shared: dict[str, str], spark_jars: list[Path], stack: ExitStack) -> Child:
+    """The Spark job, not started yet; its checkpoint is `directory / "checkpoint"`, `stack` removes its other files."""
+    config = directory / "diff.properties"
+    own = {"diff.checkpoint.location": str(directory / "checkpoint"), "diff.trigger.interval.ms": "500"}
+    config.write_text(javaproperties.dumps({**shared, **own}, timestamp=False))
+    # Not below `directory`: the path of a socket has room for 107 bytes, and Spark puts its sockets here.
+    temporary = Path(tempfile.mkdtemp(prefix=f"deelog-spark-{os.getpid()}-", dir="/tmp"))
+    stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+    env = {
+        "DEELOG_SPARK_JARS": ",".join(map(str, spark_jars)),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        # Java knows nothing of TMPDIR, and writes its counters into /tmp wherever that is.
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
+    }
+    return Child("Spark job", deelog_command("diff", "--config", str(config)), directory / "diff.log", env)
+
+
+def planned_seconds(settings: Settings, done: int = 0) -> float:
+    """How long the load is to last from now on, after `done` faults."""
+    faults = planned(settings.faults)[done:]
+    return LEAD_SECONDS + sum(fault.seconds + sum(GAP_SECONDS) / 2 for fault in faults)
+
+
+def progress_of(checkpoint: Path) -> dict[str, Any] | None:
+    """What the Spark job last told of itself, None before its first batch."""
+    try:
+        told: dict[str, Any] = orjson.loads((checkpoint / "progress.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    return told
+
+
+def explained(stage: Stage, error: BaseException) -> str:
+    """What went wrong, with the logs of everything that ended."""
+    lines = [str(error)]
+    for child in (*stage.cluster.nodes, stage.diff):
+        if child.exit_code is not None and not isinstance(error, ProcessError):
+            lines.append(f"{child.name} ended with exit code {child.exit_code}; its log {child.tail()}")
+    if stage.settings.keep is None:
+        lines.append("`--keep DIR` keeps all logs for a look")
+    return os.linesep.join(lines)

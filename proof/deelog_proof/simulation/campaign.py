@@ -1,0 +1,278 @@
+"""Many seeds, each a run of its own, in as many processes as there are cores; and the shortest script that fails.
+
+Weighed: threads (the runs are pure computation), one command per range of seeds with its results in files (nothing to
+share, but nobody adds them up or stops them together), and this one: a pool that gets a few seeds at a time, so that
+memory is bounded however many seeds there are, and everything stops when whoever started it does.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event as Flag
+from types import FrameType
+from typing import Final
+
+from deelog_proof.simulation.script import FAULTS, Script, generate
+from deelog_proof.simulation.shrink import shrink
+from deelog_proof.simulation.vacuity import missing
+from deelog_proof.simulation.world import World
+from deelog_schemas.errors import DeelogError
+
+DEFAULT_STEPS: Final = 3000
+MAX_FAILURES: Final = 100
+"""A campaign ends after so many failing seeds."""
+STUCK_SECONDS: Final = 60.0
+"""Processor seconds that one run may take; each million events of its script's length adds as many."""
+_AT_ONCE: Final = 8
+"""Seeds that a process gets at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a campaign runs; `kinds` in the order of `FAULTS`, since a seed means another script with others."""
+
+    first: int
+    last: int
+    steps: int = DEFAULT_STEPS
+    kinds: tuple[str, ...] = tuple(FAULTS)
+
+    @property
+    def seeds(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
+
+    def script(self, seed: int) -> Script:
+        """The script of one of its seeds."""
+        return generate(seed, self.steps, self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one run. `part` and `text` are of its violation, empty where there was none."""
+
+    seed: int
+    digest: str
+    steps: int
+    simulated: float
+    cpu: float
+    counts: dict[str, int]
+    part: str = ""
+    text: str = ""
+    trace: tuple[str, ...] = ()
+
+    @property
+    def way(self) -> str:
+        """How it failed, the same for two runs that fail for the same reason."""
+        return f"{self.part} {self.text.partition(': ')[2].partition('(')[0]}" if self.part == "broken" else self.part
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sum of all outcomes so far."""
+
+    plan: Plan
+    seeds: int = 0
+    steps: int = 0
+    # Sums of floats depend on the order, in their last digits.
+    simulated: float = field(default=0.0, compare=False)
+    cpu: float = field(default=0.0, compare=False)
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+    _digest: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """One more, in any order."""
+        self.seeds += 1
+        self.steps += outcome.steps
+        self.simulated += outcome.simulated
+        self.cpu += outcome.cpu
+        self.counts.update(outcome.counts)
+        self._digest += int.from_bytes(hashlib.sha256(f"{outcome.seed} {outcome.digest}".encode()).digest())
+        if outcome.part:
+            self.failures.append(outcome)
+            self.failures.sort(key=lambda o: o.seed)
+
+    @property
+    def digest(self) -> str:
+        """Of all traces: the same for the same seeds, in whatever order they ran."""
+        return f"{self._digest % 2**256:064x}"
+
+    def faults(self) -> dict[str, int]:
+        """Faults that were put in, by verb."""
+        return {name[6:]: n for name, n in sorted(self.counts.items()) if name.startswith("fault ") and n}
+
+    def missing(self) -> list[str]:
+        """See `coverage.missing`."""
+        return missing(self.counts, self.plan.kinds, self.seeds, self.plan.steps)
+
+
+class CampaignError(DeelogError):
+    """A campaign cannot go on."""
+
+    exit_code = 4
+
+
+class StuckError(Exception):
+    """A run took longer than any should: something goes round in circles between two steps."""
+
+
+@contextmanager
+def _alone(seconds: float) -> Iterator[None]:
+    """No log lines, no collection of garbage between two steps, and an end to what goes round in circles."""
+
+    def stuck(_number: int, _frame: FrameType | None) -> None:
+        raise StuckError(f"the run has taken {seconds:g} s of processor time")
+
+    silent, collects = logging.root.manager.disable, gc.isenabled()
+    former = signal.signal(signal.SIGVTALRM, stuck)
+    logging.disable(logging.CRITICAL)
+    gc.disable()
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, former)
+        logging.disable(silent)
+        if collects:
+            gc.enable()
+
+
+def run(script: Script, trace: bool = False) -> Outcome:
+    """Runs one script, in the main thread; whatever is raised out of the run counts as a violation too."""
+    begin = time.process_time()
+    world: World | None = None
+    events = len(script.events)
+    try:
+        with _alone(STUCK_SECONDS * (1 + events / 1e4)):
+            world = World(script)
+            found = world.run()
+            violation = found.violation
+            part, text = (violation.part, str(violation).partition(": ")[2]) if violation is not None else ("", "")
+            lines = tuple(found.trace) if trace else ()
+            return Outcome(
+                script.settings["seed"], found.digest, found.steps, found.seconds, time.process_time() - begin,
+                dict(found.counts), part, text, lines,
+            )  # fmt: skip
+    except Exception as error:  # noqa: BLE001 - told as what it is: a run that broke
+        where = "".join(traceback.format_exception(error)[-3:])
+        lines = tuple(world.judge.trace) if world is not None and trace else ()
+        digest = world.judge.digest if world is not None else ""
+        steps = world.engine.steps if world is not None else 0
+        cpu = time.process_time() - begin
+        text = f"outside any node: {error!r}\n{where}"
+        return Outcome(script.settings["seed"], digest, steps, 0.0, cpu, {}, "broken", text, lines)
+
+
+# -- many -------------------------------------------------------------------------------------------------------------
+
+
+def outcomes(plan: Plan, jobs: int) -> Generator[Outcome, None, None]:
+    """The outcome of each seed, in whatever order they end. With one job everything runs in this process.
+
+    Close it, or end it by an exception, and the processes end after the run that each is at.
+    """
+    if jobs == 1:
+        for seed in range(plan.first, plan.last + 1):
+            yield run(plan.script(seed))
+        return
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    parts = (range(at, min(at + _AT_ONCE, plan.last + 1)) for at in range(plan.first, plan.last + 1, _AT_ONCE))
+    with ProcessPoolExecutor(jobs, context, _begin_worker, (plan, stop)) as pool:
+        try:
+            under_way: set[Future[list[Outcome]]] = set()
+            while True:
+                for _, part in zip(range(2 * jobs - len(under_way)), parts, strict=False):
+                    under_way.add(pool.submit(_work, part))
+                if not under_way:
+                    return
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield from future.result()
+        except BrokenProcessPool as error:
+            raise CampaignError(
+                f"a process of the campaign was killed, mostly for want of memory: give fewer than --jobs {jobs}"
+            ) from error
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_worker: tuple[Plan, Flag] | None = None
+
+
+def _begin_worker(plan: Plan, stop: Flag) -> None:
+    global _worker
+    _worker = plan, stop
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a terminal tells everybody; whoever started us decides
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, name="end with parent", daemon=True).start()
+
+
+def _work(seeds: Sequence[int]) -> list[Outcome]:
+    assert _worker is not None
+    plan, stop = _worker
+    return [run(plan.script(seed)) for seed in seeds if not stop.is_set()]
+
+
+# -- the shortest -----------------------------------------------------------------------------------------------------
+
+
+class _EnoughError(Exception):
+    """The time is over."""
+
+
+class Shortening:
+    """Makes a script that fails shorter, for `seconds` at most; `best` is at any time the shortest that fails so far.
+
+    What is kept fails in the same way, see `Outcome.way`.
+    """
+
+    def __init__(self, script: Script, outcome: Outcome, seconds: float) -> None:
+        self.best, self.outcome = script, outcome
+        self.runs = 0
+        self.complete = False
+        self._tell: Callable[[int, int], None] = lambda left, runs: None
+        self._way, self._until = outcome.way, time.monotonic() + seconds
+
+    def run(self, tell: Callable[[int, int], None]) -> None:
+        """Returns when nothing more can be left out, or when the time is over; tells the lines left and the runs."""
+        self._tell = tell
+        try:
+            shrink(self.best, self._fails)
+            self.complete = True
+        except _EnoughError:
+            pass
+
+    def _fails(self, script: Script) -> bool:
+        if time.monotonic() > self._until:
+            raise _EnoughError
+        self.runs += 1
+        self._tell(len(self.best.events), self.runs)
+        found = run(script)
+        if found.way != self._way:
+            return False
+        self.best, self.outcome = script, found
+        return True

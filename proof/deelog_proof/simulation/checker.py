@@ -1,0 +1,544 @@
+"""What must be true, looked at after every event: an independent reader of the topic, a memory of all that happened.
+
+The parts, by the names that a violation carries: `fenced` (nobody but the last ACTIVE's member writes), `gap` (the
+sequence of a segment has no hole outside a reset), `twice` (no position is committed twice), `digest` (a reset is
+what it says), `row` (a row of an incremental snapshot says what the topic says at its place, and a whole one all of
+it), `written` (a node believes written only what stands there), `lost` (an acknowledged write is in the
+topic, or covered by a reset whose owners had all died), `phantom` (no value of a write that failed is the last one),
+`repaired` (each loss that was put in was followed by a reset), `vouch` (a node has every operation of which it says
+so), `state` (owners with the same history hold the same entries; what is derived is what the last ACTIVE's member
+holds, whenever all of that is written), `stock` (where resets take back, a consumer that knows nothing of them holds
+the same), `limit` (no op log beyond its bound), `equal` and `alive` (once faults end: derived equals cached, on every
+owner, in time), `broken` (an assertion or exception), and `expected` (a count that the script names is not what it
+must be).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from deelog_connector.core import history as past
+from deelog_connector.core.effects import Commit, Effect
+from deelog_connector.core.history import History
+from deelog_connector.kafka.client import InRecord
+from deelog_interceptors.grid.data.segment import Role, Segment
+from deelog_interceptors.grid.topology.view import View
+from deelog_proof.simulation.filtering import BY_VALUE, captured, told
+from deelog_proof.simulation.kafka import CHANGES, Log
+from deelog_proof.simulation.stock_consumer import StockConsumer
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import SegmentReader
+from deelog_schemas.header import Kind, node_number
+from deelog_schemas.operation import Entry, Operation
+from deelog_schemas.records import Record, decode
+
+if TYPE_CHECKING:
+    from deelog_proof.simulation.node import Node
+    from deelog_proof.simulation.world import World
+
+MAX_TRACE = 100_000
+
+_TELLING: Final = frozenset({Kind.CHANGE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.SKIPPED})
+"""Records that tell of entries, or that nothing is to be told of some."""
+
+
+class Violation(Exception):
+    """A promise was broken. `part` names which."""
+
+    def __init__(self, part: str, text: str) -> None:
+        super().__init__(f"{part}: {text}")
+        self.part = part
+
+
+@dataclass(slots=True)
+class Write:
+    """A client's command. `status`: sent, acked, failed (it did not happen) or unknown."""
+
+    key: bytes
+    value: bytes | None
+    status: str = "sent"
+    segment: int = -1
+    position: tuple[int, int] = (0, 0)
+    acked_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """One segment as the topic tells it."""
+
+    reader: SegmentReader
+    active: tuple[int, int] = (0, 0)
+    """Epoch and node number of the ACTIVE of the highest epoch; a fenced node's late one ends nothing."""
+    stock: StockConsumer = field(default_factory=StockConsumer)
+    positions: set[tuple[int, int]] = field(default_factory=set)
+    """Of committed changes and ends, and of what was skipped."""
+    skipped: tuple[int, int] = (0, 0)
+    """The highest position that was skipped."""
+    told_at: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """By key, the position of the record that told its value last."""
+    damaged: bool = False
+    """Records of it were lost on purpose: nothing holds until the next reset ends, behind the offset `mended_from`."""
+    mended_from: int = -1
+    resets: list[tuple[float, str]] = field(default_factory=list)
+    owners_lost: list[float] = field(default_factory=list)
+    lost_at: float = -1.0
+    lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
+    """When, and which positions: of a change, or (0, 0) for what belongs to a reset."""
+    rows_lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
+    """When rows of an incremental snapshot were lost, whose writer owned it then, and the ACTIVE of then: nobody else
+    knows what it wrote."""
+    taken: set[bytes | None] = field(default_factory=set)
+    """Keys that the last reset has taken back so far, and not told of again."""
+    row: tuple[int, int] = (0, 0)
+    """Position of the last row of an incremental snapshot."""
+    asked: int = 0
+    """Incremental snapshots that were asked for; `begun`: how many had been when the last one began."""
+    begun: int = 0
+    resent: dict[bytes, Entry] | None = None
+    """What a stock reader holds that came when the last one began. `whole`: it was done since."""
+    whole: bool = False
+
+
+class Judge:
+    """Told by the world. Raises nothing: the first violation is kept in `violation`, and the run ends."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.violation: Violation | None = None
+        self.counts: Counter[str] = Counter()
+        self.trace: list[str] = []
+        self._hash = hashlib.sha256()
+        self._codec = JsonCodec(CHANGES, "grid", "p", "c")
+        self._offsets: dict[int, int] = dict.fromkeys(range(world.partitions), 0)
+        self.seen = {s: Seen(SegmentReader(s)) for s in range(world.segments)}
+        self.writes: list[Write] = []
+        self._loose = self._again = False
+        self._views: View | None = None
+
+    # -- the trace --------------------------------------------------------------------------------------------------
+
+    def say(self, line: str) -> None:
+        """One line of the trace: what the hash is over, and what a scenario's golden output shows."""
+        text = f"{self.world.engine.now:8.4f} {line}"
+        self._hash.update(text.encode())
+        if len(self.trace) < MAX_TRACE:
+            self.trace.append(text)
+
+    @property
+    def digest(self) -> str:
+        """The hash of the trace, the answers and the times of all events so far."""
+        found = self._hash.copy()
+        found.update(f"{self.world.engine.steps} {self.world.engine.order}".encode())
+        return found.hexdigest()
+
+    def fail(self, part: str, text: str) -> None:
+        """Keeps the first violation."""
+        if self.violation is None:
+            self.violation = Violation(part, text)
+            self.say(f"VIOLATION {part}: {text}")
+
+    def broken(self, text: str, error: BaseException) -> None:
+        """An exception that no rule expects."""
+        where = "".join(traceback.format_exception(error)[-3:])
+        self.fail("broken", f"{text}\n{where}")
+
+    def answered(self, write: Write) -> None:
+        """A client has its answer: part of the hash, but not of the trace, which is long enough."""
+        self._hash.update(f"{self.world.engine.now!r} {write.key!r} {write.position}".encode())
+
+    # -- what nodes do ----------------------------------------------------------------------------------------------
+
+    def effect(self, node: Node, effect: Effect) -> None:
+        """A core asks for something."""
+        self.counts[type(effect).__name__] += 1
+        if not isinstance(effect, Commit):
+            segments = getattr(effect, "segments", getattr(effect, "segment", ""))
+            self.say(f"{node.member} {type(effect).__name__} {segments}".rstrip())
+        self.world.effect_comes(node, effect)
+
+    def captured(self, node: Node, segment: Segment, operation: Operation) -> None:
+        """A primary captured an operation."""
+        self.counts[f"captured {operation.reason}"] += 1
+        position = f"{operation.epoch}.{operation.sequence}"
+        self.say(f"{node.member} s{segment.number} {operation.reason} {operation.key.decode()} @{position}")
+        self.world.moment_comes(node, "captured", str(operation.reason))
+
+    def coalesced(self) -> None:
+        """From now on sequences may skip."""
+        self._loose = True
+
+    def view_made(self, view: View) -> None:
+        """The controller committed a view."""
+        self.counts["views"] += 1
+        before = self._views
+        for number, row in enumerate(view.rows):
+            old = before.rows[number] if before else None
+            if old is None or row != old:
+                in_sync = ",".join(row.in_sync)
+                reset = f" {row.must_reset}" if row.must_reset else ""
+                self.say(f"view {view.topology_id} s{number} {row.state} e{row.epoch} {row.primary} [{in_sync}]{reset}")
+            if row.must_reset and (old is None or row.epoch != old.epoch):
+                self.counts["owners_lost"] += 1
+                self.seen[number].owners_lost.append(self.world.engine.now)
+        self._views = view
+
+    def view_applied(self, node: Node, view: View) -> None:
+        """A node follows a view."""
+        self.counts["views_applied"] += 1
+        self.world.view_comes(node, view)
+
+    # -- what the topic says ----------------------------------------------------------------------------------------
+
+    def stable(self, log: Log) -> None:
+        """More of a partition can be read."""
+        if log.topic != CHANGES:
+            return
+        found, self._offsets[log.partition] = log.read(self._offsets[log.partition], 1_000_000)
+        for raw in found:
+            try:
+                self._record(raw)
+            except RecordError as error:
+                seen = self.seen[decode(*raw).header.segment]
+                if not seen.damaged and seen.lost_at < 0:
+                    self.fail("digest", str(error))
+                # Rows of the reset were cut away: a reader misses them, as it should, and waits for the next reset.
+                self.counts["digests that did not match"] += 1
+                seen.reader = SegmentReader(seen.reader.segment)
+
+    def _record(self, raw: InRecord) -> None:
+        record = decode(*raw)
+        header = record.header
+        seen = self.seen[header.segment]
+        epoch, sequence = header.position
+        name = header.kind.name
+        self.say(f"p{raw.partition}@{raw.offset} s{header.segment} {name} @{epoch}.{sequence}")
+        self.counts[f"record {name}"] += 1
+        if header.kind is Kind.ACTIVE:
+            self.counts["other owners"] += bool(seen.active[0]) and header.node != seen.active[1]
+            seen.active = max(seen.active, _active(record))
+        if header.kind not in (Kind.CLAIM, Kind.ACTIVE):
+            self._place(record, seen)
+        seen.stock.apply(raw.key, raw.value)
+        self.counts["taken back"] += header.kind is Kind.TOMBSTONE and raw.value is not None
+        resets, repeats = len(seen.reader.resets), seen.reader.repeats
+        seen.reader.apply(record, self._entry)
+        self._resent(record, seen)
+        if seen.reader.repeats > repeats and not seen.damaged and not self._again:
+            self.fail("twice", f"segment {header.segment}: @{epoch}.{sequence} at {raw.partition}@{raw.offset}")
+        seen.positions |= _positions(record)
+        if header.kind is Kind.SKIPPED:
+            seen.skipped = max(seen.skipped, header.position)
+        elif record.value is not None:
+            seen.told_at[self._codec.decode_key(record.key)] = header.position
+        if self._taken_back(record, seen) and len(seen.reader.resets) > resets:
+            seen.damaged = seen.damaged and raw.offset < seen.mended_from
+            seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
+            self.counts[f"reset {seen.reader.resets[-1]}"] += 1
+
+    def _taken_back(self, record: Record, seen: Seen) -> bool:
+        """Follows what a reset takes back; whether all that its end tells of stands there."""
+        kind = record.header.kind
+        if kind is Kind.RESET_BEGIN:
+            seen.taken = set()
+        elif kind is Kind.TOMBSTONE and record.value is not None:
+            seen.taken.add(record.key)
+        elif kind is Kind.READ:
+            seen.taken.discard(record.key)
+        elif kind is Kind.RESET_END and record.control.get("taken_back", 0) > len(seen.taken):
+            if not seen.damaged and seen.lost_at < 0:
+                self.fail("stock", f"segment {record.header.segment}: {len(seen.taken)} of what a reset takes back")
+            return False
+        return True
+
+    def _place(self, record: Record, seen: Seen) -> None:
+        header = record.header
+        where = f"segment {header.segment}: {header.kind.name} @{header.epoch}.{header.sequence} at {record.offset}"
+        if seen.damaged or self._again:
+            return
+        if seen.active[0] and header.node != seen.active[1]:
+            self.fail("fenced", f"{where} is not by the member of the last ACTIVE")
+        self._row(record, seen, where)
+        if header.kind in (Kind.CHANGE, Kind.SKIPPED) and not self._loose:
+            opened = seen.reader.open
+            mark = max(opened.mark if opened else seen.reader.mark, seen.skipped)
+            first = record.control["first"] if header.kind is Kind.SKIPPED else header.sequence
+            follows = first == mark[1] + 1 if header.epoch == mark[0] else first <= mark[1] + 1
+            if not follows and header.position > mark:
+                self.fail("gap", f"{where} follows @{mark[0]}.{mark[1]}")
+
+    def _row(self, record: Record, seen: Seen, where: str) -> None:
+        header = record.header
+        if seen.reader.open is not None:
+            return
+        if header.kind is Kind.CHANGE and header.position <= seen.row:
+            self.fail("row", f"{where} stands behind a row of @{seen.row[0]}.{seen.row[1]}")
+        if header.kind is Kind.READ:
+            seen.row, (key, entry) = header.position, self._entry(record)
+            self.counts["snapshot rows"] += 1
+            if seen.reader.entries.get(key) != entry:
+                self.fail("row", f"{where}: {key!r} is {entry}, and was {seen.reader.entries.get(key)}")
+            if header.position < seen.reader.mark:
+                self.fail("row", f"{where} stands behind @{seen.reader.mark[0]}.{seen.reader.mark[1]}")
+
+    def _resent(self, record: Record, seen: Seen) -> None:
+        """A stock reader: what was read or changed is so, what was deleted is gone; a reset tells it all."""
+        if seen.resent is None or record.header.kind not in (Kind.CHANGE, Kind.READ, Kind.RESET_END):
+            return
+        if record.header.kind is Kind.RESET_END:
+            seen.resent = dict(seen.reader.entries)
+            return
+        key, entry = self._entry(record)
+        if entry is None:
+            seen.resent.pop(key, None)
+        else:
+            seen.resent[key] = entry
+
+    def snapshot_asked(self, segment: int) -> None:
+        """An incremental snapshot of a segment was asked for."""
+        self.seen[segment].asked += 1
+
+    def snapshot_begun(self, node: Node, segment: int) -> None:
+        """Its owner begins, or another one begins again; or somebody who has lost the segment, and will notice."""
+        seen = self.seen[segment]
+        if seen.active[1] != node_number(node.member):
+            return
+        self.counts["snapshots begun again"] += seen.begun == seen.asked
+        seen.begun, seen.resent, seen.whole = seen.asked, {}, False
+
+    def snapshot_over(self, segment: int, whole: bool) -> None:
+        """Its owner is through with it, or gave it up."""
+        self.counts["snapshots"] += whole
+        self.seen[segment].whole = whole
+
+    def _entry(self, record: Record) -> tuple[bytes, Entry | None]:
+        key = self._codec.decode_key(record.key)
+        return key, None if record.value is None else self._codec.decode_value(record.value).after
+
+    def lose(self, partition: int, records: list[InRecord] | None) -> None:
+        """Committed records of a partition are gone (None: all): readers begin anew, and a reset must come where those
+        were among them that tell of entries."""
+        now = self.world.engine.now
+        gone = [decode(*r) for r in records or ()]
+        lost = {r.header.segment for r in gone if self._note_loss(r)}
+        if records is None:
+            lost = set(range(self.world.segments))
+        log = self.world.kafka.logs[CHANGES, partition]
+        for number, seen in self.seen.items():
+            if self.world.partition_of(number) == partition:
+                # Who became active stays so: the claims and fences behind it do not stand in this topic alone.
+                active = [_active(r) for r in gone if r.header.segment == number and r.header.kind is Kind.ACTIVE]
+                self.seen[number] = Seen(
+                    SegmentReader(number),
+                    max(seen.active, *active, (0, 0)),
+                    owners_lost=seen.owners_lost,
+                    resets=seen.resets,
+                    lost=seen.lost,
+                    rows_lost=seen.rows_lost,
+                )
+                self.seen[number].lost_at = now if number in lost else seen.lost_at
+                self.seen[number].mended_from = log.end if number in lost else seen.mended_from
+                if records is None:
+                    seen.lost.append((now, (0, 0)))
+                self.seen[number].damaged = True
+                if number not in lost:  # what compaction took away meanwhile was written all the same
+                    self.seen[number].positions = seen.positions
+        self._offsets[partition] = log.first
+        self._again = True  # damage of long ago, and resets that mended it, were judged when they came
+        self.stable(log)
+        self._again = False
+        for number, seen in self.seen.items():
+            seen.damaged = seen.damaged or self.world.partition_of(number) == partition
+
+    def lose_part(self, records: list[InRecord]) -> None:
+        """A transaction is committed that had lost these before: a loss like any other, but of what nobody has read."""
+        for raw in records:
+            record = decode(*raw)
+            if self._note_loss(record):
+                seen = self.seen[record.header.segment]
+                self.counts["committed in part"] += 1
+                seen.damaged, seen.lost_at = True, self.world.engine.now
+                # A reset that was read only now, for what hid it, may have ended long before.
+                seen.mended_from = self.world.kafka.logs[CHANGES, raw.partition].end
+
+    def _note_loss(self, record: Record) -> bool:
+        """Notes a record that is gone, where it tells of entries; whether it does."""
+        header = record.header
+        takes_back = header.kind is Kind.TOMBSTONE and record.value is not None
+        if header.kind not in _TELLING and not takes_back:
+            return False
+        seen, now = self.seen[header.segment], self.world.engine.now
+        if (
+            header.kind is Kind.READ
+            and self._codec.decode_value(record.value or b"").source["snapshot"] == "incremental"
+        ):
+            if header.node == seen.active[1]:
+                seen.rows_lost.append((now, seen.active))
+        else:
+            seen.lost.append((now, header.position if header.kind is Kind.CHANGE else (0, 0)))
+        return True
+
+    # -- now and then -----------------------------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """What is true at any time of every node."""
+        for node in self.world.living():
+            budget = node.core.budget
+            if budget.operations > budget.max_operations + budget.overdrawn:
+                self.fail("limit", f"{node.member} holds {budget.operations} operations")
+            for number, seen in self.seen.items():
+                written = node.core.written(number)
+                if written is None or seen.damaged or seen.lost_at >= 0 or self._loose:
+                    continue
+                history = node.core.history(number)
+                stand = seen.positions | self._hidden(number)
+                if written and not any(s >= written and past.holds(history, (e, s)) for e, s in stand):
+                    self.fail("written", f"{node.member} segment {number}: {written} does not stand in the topic")
+
+        for number, seen in self.seen.items():
+            self._alike(number, seen)
+
+    def _alike(self, number: int, seen: Seen) -> None:
+        """What must be the same on all owners, and in Kafka."""
+        histories: dict[History, tuple[str, dict[bytes, tuple[bytes, int | None]]]] = {}
+        for node in self.world.living():
+            segment, core = node.store.segments[number], node.core
+            history, last = core.history(number), core.last_sequence(number)
+            if segment.role is Role.NONE or not last:
+                continue
+            start = core.complete_from(number)
+            kept = core.operations_after(number, start - 1) or []
+            if not self._loose and [o.sequence for o in kept] != list(range(start, last + 1)):
+                self.fail("vouch", f"{node.member} segment {number}: {len(kept)} operations of {start}..{last}")
+            held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
+            other, others = histories.setdefault(history, (node.member, held))
+            if held != others:
+                self.fail("state", f"segment {number}: {node.member} holds {held}, {other} {others}, at {history}")
+            if (
+                seen.active[1] == node_number(node.member)
+                and core.phase(number) == "writing"
+                and core.written(number) == last == seen.reader.mark[1]
+                and past.holds(history, seen.reader.mark)  # not a phantom, its correction behind an open transaction
+                and not (seen.reader.open or seen.damaged)
+                and (seen.lost_at < 0 or any(at > seen.lost_at for at, _ in seen.resets))
+            ):
+                derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
+                if told(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
+                    self.fail("state", f"segment {number}: {node.member} holds {held} at {last}, derived {derived}")
+                self._stock(number, seen, held)
+
+    def _stock(self, number: int, seen: Seen, held: dict[bytes, tuple[bytes, int | None]]) -> None:
+        content = seen.stock.content
+        if self.world.strategy.takes_back and content != told(held, self.world.skips) and self.world.skips != BY_VALUE:
+            self.fail("stock", f"segment {number}: cached {held}, a consumer that knows of no reset holds {content}")
+
+    def _hidden(self, segment: int) -> set[tuple[int, int]]:
+        """Positions that are committed behind somebody's open transaction."""
+        log = self.world.kafka.logs[CHANGES, self.world.partition_of(segment)]
+        found = set()
+        for slot in log.slots[log.stable - log.first :]:
+            if slot.record is not None and slot.transaction is not None and slot.transaction.state == "committed":
+                record = decode(*slot.record)
+                if record.header.segment == segment:
+                    found |= _positions(record)
+        return found
+
+    # -- at the end -------------------------------------------------------------------------------------------------
+
+    def settled(self) -> str | None:
+        """What is still missing before the run is at rest; None where it is."""
+        for log in self.world.kafka.logs.values():
+            if log.stable < log.end:
+                return f"a transaction hides {log.topic} {log.partition} from {log.stable} on"
+        if self.world.snapshots:
+            return f"the incremental snapshot of {sorted(self.world.snapshots)} is not done"
+        for number, seen in self.seen.items():
+            primary = self.world.primary_of(number)
+            if primary is None:
+                return f"segment {number} has no primary"
+            if primary.core.phase(number) != "writing":
+                return f"segment {number} on {primary.member} is {primary.core.phase(number)}"
+            if primary.core.written(number) != primary.core.last_sequence(number) or seen.reader.open:
+                return (
+                    f"segment {number}: {primary.core.written(number)} of {primary.core.last_sequence(number)} written"
+                )
+            segment = primary.store.segments[number]
+            if segment.acked < segment.last or len(segment.in_sync) < min(self.world.copies, self.world.node_count):
+                return f"segment {number}: acked {segment.acked} of {segment.last}, in sync {segment.in_sync}"
+            if self._views is not None and self._views.rows[number].must_reset:
+                return f"segment {number}: the view still asks for a reset"
+            if any(node.core.written(number) != segment.last for node in self.world.holders(number)):
+                return f"segment {number}: a backup has not pruned"
+        return None
+
+    def final(self) -> None:
+        """Once the run is at rest."""
+        for number, seen in self.seen.items():
+            derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
+            for node in self.world.holders(number):
+                held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
+                if told(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
+                    self.fail("equal", f"segment {number}: {node.member} holds {held}, derived {derived}")
+                self._stock(number, seen, held)
+            self._repaired(number, seen)
+            self._vouched(number, seen)
+        failed = {w.value for w in self.writes if w.status == "failed" and w.value is not None}
+        for number, seen in self.seen.items():
+            if bad := {captured(e.value) for e in seen.reader.entries.values()} & failed:
+                self.fail("phantom", f"segment {number}: {bad} is of a write that failed")
+            resent = seen.resent if seen.whole and not seen.damaged else None  # None: parts of it were lost on purpose
+            if resent is not None and resent != seen.reader.entries:
+                self.fail("row", f"segment {number}: a snapshot told {resent}, not {seen.reader.entries}")
+        for write in self.writes:
+            if write.status == "acked" and write.position != (0, 0):
+                self._kept(write)
+
+    def _repaired(self, number: int, seen: Seen) -> None:
+        primary = self.world.primary_of(number)
+        assert primary is not None
+        history, last = primary.core.history(number), max((at for at, _ in seen.resets), default=-1.0)
+        for at, position in seen.lost:
+            # A phantom is nobody's loss: what it told of is corrected, or was never read.
+            if at >= last and (position == (0, 0) or past.holds(history, position)):
+                self.fail("repaired", f"segment {number}: no reset after the loss at {at:.4f}")
+        for at, active in seen.rows_lost:
+            if at >= last and active == seen.active:
+                self.fail("repaired", f"segment {number}: no reset after the loss of a snapshot's row at {at:.4f}")
+
+    def _vouched(self, number: int, seen: Seen) -> None:
+        """Where values are filtered: each that is derived was told by an operation that survived."""
+        primary = self.world.primary_of(number)
+        assert primary is not None
+        history = primary.core.history(number)
+        if self.world.skips == BY_VALUE and len(history) < past.MAX_EPOCHS:
+            for key in seen.reader.entries:
+                if not past.holds(history, seen.told_at[key]):
+                    self.fail(
+                        "phantom", f"segment {number}: {key!r} is as {seen.told_at[key]} told, which nobody holds"
+                    )
+
+    def _kept(self, write: Write) -> None:
+        seen, primary = self.seen[write.segment], self.world.primary_of(write.segment)
+        assert primary is not None
+        if past.holds(primary.core.history(write.segment), write.position):
+            covered = any(s >= write.position[1] for _, s in seen.positions)
+            if write.position not in seen.positions and not self._loose and not covered and seen.lost_at < 0:
+                self.fail("lost", f"segment {write.segment}: {write} is in the cache and not in the topic")
+        elif self.world.acks_all and not any(at >= write.acked_at for at in seen.owners_lost):
+            self.fail("lost", f"segment {write.segment}: {write} is gone, and no owner's loss tells of it")
+
+
+def _positions(record: Record) -> set[tuple[int, int]]:
+    """Which positions a record says to stand in the topic."""
+    epoch, sequence = record.header.position
+    if record.header.kind is Kind.SKIPPED:
+        return {(epoch, each) for each in range(record.control["first"], sequence + 1)}
+    return {(epoch, sequence)} if record.header.kind in (Kind.CHANGE, Kind.RESET_END) else set()
+
+
+def _active(record: Record) -> tuple[int, int]:
+    return record.control["epoch"], record.header.node

@@ -1,0 +1,134 @@
+"""Clients of the cache: they write where some node's view sends them, and remember what they were told.
+
+What a node does with a command is what `grid.commands` and `Node.prepare` do, without the bytes of RESP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from deelog_interceptors.grid.data.segment import Pending, Role, Segment
+from deelog_proof.simulation.checker import Write
+from deelog_schemas.keys import segment_of
+from deelog_schemas.operation import OVERHEAD
+
+if TYPE_CHECKING:
+    from deelog_proof.simulation.node import Node
+    from deelog_proof.simulation.world import World
+
+_TRIES: Final = 4
+_OK: Final = b"+OK\r\n"
+
+
+class Clients:
+    """All of them as one. A command that was refused is sent again a few times; one without an answer is not."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.random = world.engine.stream("clients")
+
+    def write(self, key: bytes, value: bytes | None, ttl: int | None) -> None:
+        """SET or DEL."""
+        write = Write(key, value, segment=segment_of(key, self.world.segments))
+        self.world.judge.writes.append(write)
+        self._send(write, ttl, _TRIES)
+
+    def clear(self, segment: int) -> None:
+        """FLUSHALL's share of a segment."""
+        write = Write(b"", None, segment=segment)
+        self.world.judge.writes.append(write)
+        self._send(write, None, _TRIES)
+
+    def read(self, key: bytes) -> None:
+        """GET: a use, in the eyes of the policy."""
+        node = self._where(segment_of(key, self.world.segments))
+        if node is not None:
+            segment = node.store.segments[segment_of(key, self.world.segments)]
+            if segment.role is Role.PRIMARY:
+                self.world.engine.after(self._delay(), node.now, node.store.find, segment, key)
+
+    def _delay(self) -> float:
+        return self.random.expovariate(1000.0) + 0.0002
+
+    def _where(self, segment: int) -> Node | None:
+        """The primary, as some node that lives sees it; mostly a node that is up to date."""
+        living = [n for n in self.world.living() if n.registry.view.topology_id]
+        if not living:
+            return None
+        asked = self.random.choice(living)
+        if self.random.random() < 0.7:
+            asked = max(living, key=lambda n: n.registry.view.topology_id)
+        primary = asked.registry.view.rows[segment].primary
+        return self.world.find(primary) if primary is not None else None
+
+    def _send(self, write: Write, ttl: int | None, tries: int) -> None:
+        node = self._where(write.segment)
+        if node is None:
+            self._refused(write, ttl, tries)
+        else:
+            write.status = "unknown"  # until an answer comes, whatever becomes of the node
+            self.world.engine.after(self._delay(), node.now, self._execute, node, write, ttl, tries)
+
+    def _refused(self, write: Write, ttl: int | None, tries: int) -> None:
+        write.status = "failed"
+        if tries > 1:
+            self.world.engine.after(self.random.uniform(0.01, 0.2), self._send, write, ttl, tries - 1)
+
+    def _execute(self, node: Node, write: Write, ttl: int | None, tries: int) -> None:
+        segment = node.store.segments[write.segment]
+        size = OVERHEAD + len(write.key) + len(write.value or b"")
+        if segment.role is not Role.PRIMARY or segment.closed or not node.leased() or not node.replicator.has_room():
+            self.world.engine.after(self._delay(), self._refused, write, ttl, tries)
+            return
+        if not node.core.has_room(size):
+            node.core.make_room(segment.number, size)
+            node.wake()
+        sequence = self._apply(node, segment, write, ttl)
+        if sequence is None:
+            self.world.engine.after(self._delay(), self._answered, write)
+            return
+        write.position = (segment.epoch, sequence)
+        waiter = _Waiter(self, write)
+        reply = node.replicator.reply(waiter, _OK, ((segment, sequence),))
+        if isinstance(reply, Pending):
+            waiter.pending = reply
+        else:
+            self.world.engine.after(self._delay(), self._answered, write)
+
+    @staticmethod
+    def _apply(node: Node, segment: Segment, write: Write, ttl: int | None) -> int | None:
+        if not write.key:
+            return node.store.clear(segment)
+        if write.value is None:
+            found = node.store.find(segment, write.key)
+            return None if found is None else node.store.remove(segment, write.key)
+        expires_at = None if ttl is None else node.clock_us() // 1000 + ttl
+        return node.store.put(segment, write.key, write.value, expires_at)
+
+    def _answered(self, write: Write) -> None:
+        write.status, write.acked_at = "acked", self.world.engine.now
+        self.world.counts["acked"] += 1
+        self.world.judge.answered(write)
+
+    def told(self, write: Write, reply: bytes) -> None:
+        """The answer to a write that had to wait."""
+        if reply == _OK:
+            self.world.engine.after(self._delay(), self._answered, write)
+
+
+class _Waiter:
+    """`segment.ReplyTo` of one command."""
+
+    def __init__(self, clients: Clients, write: Write) -> None:
+        self._clients, self._write = clients, write
+        self.pending: Pending | None = None
+
+    def __hash__(self) -> int:
+        # Replicators keep these in sets; by address, their order would be another one in each process.
+        return hash((self._write.segment, *self._write.position))
+
+    def flush(self) -> None:
+        """The reply may be known now."""
+        if self.pending is not None and self.pending.left == 0:
+            reply, self.pending = self.pending.reply, None
+            self._clients.told(self._write, reply)

@@ -1,0 +1,112 @@
+"""What happens at a moment and not at a time: at the next effect of a kind, of one node or of any.
+
+A crash at each boundary between two effects is what a simulation is for, and a time hits such a boundary by luck only,
+until something is changed elsewhere. Weighed: breakpoints by line of code (they move), a crash after the n-th step (it
+moves with each change of timing), and these: the seams that the shell of a node has anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from deelog_connector.core.effects import (
+    Commit,
+    ControlItem,
+    Effect,
+    OperationsItem,
+    RowsItem,
+    StateItem,
+    TakenBackItem,
+)
+
+if TYPE_CHECKING:
+    from deelog_proof.simulation.node import Node
+    from deelog_proof.simulation.script import Event
+
+MOMENTS: Final[dict[str, str]] = {
+    "open": "a producer's session is about to be opened",
+    "commit": "a transaction is about to be sent",
+    "appended": "its records are there, its commit is not",
+    "committed": "it is committed, the answer is not there",
+    "fence": "others are about to be fenced",
+    "scan": "the change topic is about to be read",
+    "corrected": "phantoms are about to be corrected",
+    "released": "a release was read back",
+    "steppeddown": "a higher claim was found",
+    "superseded": "a newer process was found",
+    "captured": "an operation is captured and not sent to backups",
+    "view": "a view is about to be followed",
+    "sends": "a frame is about to be sent to another node",
+}
+"""Moments, and what each means. `commit`, `appended`, `committed` may name what the transaction holds (`commit:claim`),
+`captured` the operation's reason, `view` the role that it gives (`view:primary`), `sends` the frame (`sends:patch`)."""
+
+_CONTROL: Final = {"reset_begin": "begin", "reset_end": "end"}
+
+
+@dataclass(slots=True)
+class _Armed:
+    node: str
+    moment: str
+    event: Event
+
+
+class Moments:
+    """`happen` carries an event out; `it` in its arguments stands for the node at which the moment came."""
+
+    def __init__(self, happen: Callable[[Event], None]) -> None:
+        self._happen = happen
+        self._armed: list[_Armed] = []
+        self._under_way: dict[str, frozenset[str]] = {}
+        """By member: what its transaction under way holds."""
+
+    def arm(self, node: str, moment: str, event: Event) -> None:
+        """At the next such moment of this node id (`*`: of any), the event happens, once."""
+        self._armed.append(_Armed(node, moment, event))
+
+    def clear(self) -> None:
+        """Whatever has not come will not come."""
+        self._armed.clear()
+
+    def come(self, node: Node, name: str, kinds: frozenset[str] = frozenset()) -> bool:
+        """A moment is there; whether it was the end of the node."""
+        if self._armed:
+            names = {name, *(f"{name}:{kind}" for kind in kinds)}
+            here = [a for a in self._armed if a.node in (node.node_id, "*") and a.moment in names]
+            for armed in here:
+                self._armed.remove(armed)
+                event = armed.event._replace(at=node.engine.now)
+                if event.verb != "at":  # in a moment within this one, `it` is the node of that one
+                    event = event._replace(arguments=tuple(node.node_id if a == "it" else a for a in event.arguments))
+                self._happen(event)
+        return not node.alive
+
+    def effect(self, node: Node, effect: Effect) -> bool:
+        """An effect is about to be carried out; whether it was the end of the node."""
+        kinds: frozenset[str] = frozenset()
+        if isinstance(effect, Commit):
+            kinds = self._under_way[node.member] = _kinds(effect)
+        return self.come(node, {"openproducer": "open"}.get(name := type(effect).__name__.lower(), name), kinds)
+
+    def transaction(self, node: Node, name: str) -> bool:
+        """The transaction under way is at this moment; whether it was the end of the node."""
+        return self.come(node, name, self._under_way.get(node.member, frozenset()))
+
+
+def _kinds(effect: Commit) -> frozenset[str]:
+    found = set()
+    for item in effect.items:
+        if isinstance(item, ControlItem):
+            name = item.kind.name.lower()
+            found.add(_CONTROL.get(name, name))
+        elif isinstance(item, OperationsItem):
+            found |= {"changes", *(str(o.reason) for o in item.operations)}
+        elif isinstance(item, RowsItem):
+            found |= {"rows"} if not item.first else {"rows", "first"}
+        elif isinstance(item, TakenBackItem):
+            found.add("taken_back")
+        elif isinstance(item, StateItem):
+            found.add(item.kind.name.lower())
+    return frozenset(found)

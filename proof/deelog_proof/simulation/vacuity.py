@@ -1,0 +1,75 @@
+"""The vacuity guard: a campaign that never saw what it is there to see proves nothing, and fails.
+
+Weighed: a counter for each branch of the product (a coverage tool's work, and slow), a floor per run (most runs lack
+most things, and should), and this one: a list of what has to have happened at least once in a whole campaign, by the
+kinds of faults that were switched on, and from how many seeds on it may be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from deelog_proof.simulation.script import FAULTS
+
+LEAST_SEEDS: Final = 100
+LEAST_STEPS: Final = 1000
+"""Campaigns of fewer seeds, or of seeds of fewer steps, are too small to be guarded."""
+
+_VERBS: Final = {"both": "crash", "cut_both": "cut", "swizzle": "cut", "zombie": "isolate"}
+"""What an entry of `FAULTS` is written as, where that is another verb."""
+
+ANY: Final = tuple(FAULTS)
+REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
+    ("acked", 100, ANY),
+    ("written", 100, ANY),
+    ("pruned", 100, ANY),
+    ("captured expire", 100, ANY),
+    ("captured evict", 100, ANY),
+    ("record TOMBSTONE", 100, ANY),
+    ("reset initial", 100, ANY),
+    ("reset clear", 100, ANY),
+    ("taken back", 100, ANY),
+    ("reset interval", 100, ANY),
+    ("takeovers", 100, ANY),
+    ("other owners", 100, ("crash", "pause", "network", "leave")),
+    ("controllers", 100, ANY),
+    ("caught up by operations", 100, ("crash", "pause", "network", "leave")),
+    ("caught up by state", 100, ("crash", "pause", "network", "leave")),
+    ("kafka zombie_appends", 100, ("crash", "pause", "network")),
+    ("commit_fenced", 100, ("crash", "pause", "network")),
+    ("kafka fenced_commits", 300, ("crash", "pause", "kafka")),
+    ("kafka aborts", 100, ("crash", "pause", "kafka")),
+    ("kafka timeouts", 300, ("kafka",)),
+    ("hanging transactions", 100, ("pause",)),
+    ("reset owners_lost", 100, ("crash",)),
+    ("stale answers", 100, ("pause", "network")),
+    ("frames refused", 100, ("pause", "network")),
+    ("corrections", 1000, ("network",)),
+    ("commit_lost", 100, ("kafka",)),
+    ("commit_refused", 300, ("kafka",)),
+    ("reset topic_recreated", 100, ("log",)),
+    ("truncations", 100, ("log", "truncation")),
+    ("reset truncated", 100, ("truncation",)),
+    ("overflow reset", 300, ("oplog",)),
+    ("reset overflow", 300, ("oplog",)),
+    ("overflow backup", 300, ("oplog",)),
+    ("coalesced", 20_000, ("oplog",)),
+    ("reset signal", 100, ("oplog",)),
+    ("record RELEASE", 100, ("leave",)),
+    ("snapshots", 100, ANY),
+    ("snapshot rows", 100, ANY),
+    ("snapshots begun again", 100, ("crash", "pause", "network")),
+    ("reset open_reset", 3000, ("crash", "pause", "network")),
+    ("reset hole", 10_000, ("pause",)),
+)
+"""A counter, from how many seeds on it may not be zero, and with which kinds of faults (any of them suffices)."""
+
+
+def missing(counts: Mapping[str, int], kinds: Collection[str], seeds: int, steps: int) -> list[str]:
+    """The counters that are zero and may not be, after `seeds` seeds of `steps` steps with these kinds of faults."""
+    if seeds < LEAST_SEEDS or steps < LEAST_STEPS:
+        return []
+    asked = [name for name, least, by in REQUIRED if seeds >= least and not set(by).isdisjoint(kinds)]
+    verbs = [f"fault {_VERBS.get(verb, verb)}" for kind in kinds for verb in FAULTS[kind]]
+    return [name for name in dict.fromkeys([*asked, *verbs]) if not counts.get(name)]

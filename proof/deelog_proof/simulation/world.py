@@ -1,0 +1,516 @@
+"""One run: a script on a cluster, first with faults, then without, until everything is at rest.
+
+First safety, then liveness, as TigerBeetle's simulator does it: while faults happen nothing wrong may be written;
+when they have ended, everything must become equal, within `PEACE` seconds of simulated time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from deelog_connector.core.effects import Effect
+from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.kafka.client import OutRecord
+from deelog_interceptors.grid.data.segment import Role
+from deelog_interceptors.grid.settings import Settings
+from deelog_interceptors.grid.topology.lease import lapse_of, lease_of
+from deelog_interceptors.grid.topology.view import View, node_id_of
+from deelog_proof.simulation.checker import Judge, Violation
+from deelog_proof.simulation.clients import Clients
+from deelog_proof.simulation.controller_seat import Group
+from deelog_proof.simulation.engine import Engine
+from deelog_proof.simulation.failpoints import Moments
+from deelog_proof.simulation.kafka import CHANGES, Kafka
+from deelog_proof.simulation.network import Network
+from deelog_proof.simulation.node import Gone, Node
+from deelog_proof.simulation.script import Event, Script
+from deelog_schemas import keys
+from deelog_schemas.config import parse
+
+PEACE: Final = 60.0
+"""How long it may take after the last fault until everything is equal, in simulated seconds."""
+SAMPLE: Final = 0.05
+MAX_STEPS: Final = 2_000_000
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How a run ended."""
+
+    violation: Violation | None
+    digest: str
+    steps: int
+    seconds: float
+    """Simulated."""
+    counts: Counter[str]
+    trace: list[str] = field(default_factory=list)
+
+
+class World:
+    """Make it, `run()` it once."""
+
+    def __init__(self, script: Script, judge: type[Judge] = Judge) -> None:
+        found = script.settings
+        self.script = script
+        self.engine = Engine(found["seed"])
+        self.node_count, self.copies = found["nodes"], found["copies"]
+        self.segments, self.partitions = found["segments"], found["partitions"]
+        self.batch, self.chunk = found["batch"], found["chunk"]
+        self.max_operations = found["max_operations"]
+        self.acks_all, self.tombstones = bool(found["acks_all"]), bool(found["tombstones"])
+        self.strategy, self.reset_interval = list(Strategy)[found["strategy"]], found["interval"] / 1000
+        self.skips = found["skips"]
+        self.failure_timeout, self.session_timeout = 0.15, 0.3
+        timeouts = (self.session_timeout, self.failure_timeout)
+        self.lease, self.lapse = lease_of(*timeouts), lapse_of(*timeouts)
+        self.grid_settings = _settings(found)
+        self.counts: Counter[str] = Counter()
+        self.skews: dict[str, float] = {}
+        self.no_kafka: set[str] = set()
+        self.blind: set[str] = set()
+        """Node ids that get no views at the moment."""
+        self.hanging: set[str] = set()
+        self.losing: set[str] = set()
+        self.kafka = Kafka(self.engine, self.partitions, 0.6)
+        self.network = Network(self.engine, self.find)
+        self.network.sends = lambda node, frame: self.moment_comes(node, "sends", type(frame).__name__.lower(), False)
+        self.moments = Moments(self._happen)
+        self.snapshots: set[int] = set()
+        """Segments of which an incremental snapshot was asked for and is not done."""
+        self.names: dict[str, str] = {}
+        """Node ids by the names that `let` gave them."""
+        self.group = Group(self.session_timeout)
+        self.judge = judge(self)
+        self.kafka.on_stable = self.judge.stable
+        self.kafka.on_loss = self.judge.lose_part
+        self.clients = Clients(self)
+        self._incarnations = 0
+        self.nodes: dict[str, Node] = {}
+        """The newest process of each node id."""
+        self.everybody: list[Node] = []
+        self._peace = False
+        for number in range(self.node_count):
+            self.start(f"n{number}")
+
+    # -- the run ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        """To the end, or to the first violation."""
+        for event in self.script.events:
+            self.engine.at(event.at, self._happen, event)
+        last = max((event.at for event in self.script.events), default=0.0)
+        self.engine.at(max(last, 0.5) + 0.1, self._make_peace)
+        self.engine.after(SAMPLE, self._sample)
+        until = max(last, 0.5) + 0.1 + PEACE
+        while self.judge.violation is None and self.engine.step():
+            if self._peace and self.judge.settled() is None:
+                self.judge.final()
+                break
+            if self.engine.now > until:
+                self.judge.fail("alive", f"not at rest {PEACE:g} s after the last fault: {self.judge.settled()}")
+            elif self.engine.steps > MAX_STEPS:
+                self.judge.fail("alive", f"not at rest after {MAX_STEPS} steps: {self.judge.settled()}")
+        counts = self._counted()
+        for name, low, high in self.script.expects:
+            if counts[name] < low or (high is not None and counts[name] > high):
+                self.judge.fail("expected", f"{name} is {counts[name]}, not {low}..{high or ''}")
+        verdict = Verdict(
+            self.judge.violation,
+            self.judge.digest,
+            self.engine.steps,
+            self.engine.now,
+            counts,
+            self.judge.trace,
+        )
+        self._close()
+        return verdict
+
+    def _close(self) -> None:
+        """Ends what was begun by nodes and is not over; it would be warned of when its memory is freed."""
+        for session in (s for n in self.everybody for g in n.store.segments for s in g.sessions.values()):
+            if session.task is not None:
+                session.task.cancel()
+
+    def _sample(self) -> None:
+        self.judge.sample()
+        self.engine.after(SAMPLE, self._sample)
+
+    def _counted(self) -> Counter[str]:
+        counts = self.counts + self.judge.counts
+        counts.update({f"kafka {name}": n for name, n in self.kafka.counts.items()})
+        counts["controllers"] += self.group.changes
+        for node in self.everybody:
+            c = node.core.counts
+            counts["takeovers"] += c.takeovers
+            counts["pruned"] += c.pruned
+            counts["refused"] += c.refused
+            counts["corrections"] += c.corrections
+            counts["written"] += c.written
+            counts["truncations"] += c.truncations
+            counts["caught up by operations"] += node.replicator.recovered_by_operations
+            counts["caught up by state"] += node.replicator.recovered_by_state
+            counts["stale answers"] += node.replicator.stale_answers
+            counts["frames refused"] += node.backup.refused
+            counts.update({f"overflow {name}": n for name, n in c.overflows.items()})
+        return counts
+
+    # -- nodes ------------------------------------------------------------------------------------------------------
+
+    def start(self, node_id: str) -> Node:
+        """A new process under a node id."""
+        self._incarnations += 1
+        node = self.nodes[node_id] = Node(self, node_id, 1000 + self._incarnations)
+        self.everybody.append(node)
+        return node
+
+    def find(self, member: str) -> Node | None:
+        """The live process of a member."""
+        return next((n for n in self.everybody if n.alive and n.member == member), None)
+
+    def ended(self, node: Node) -> None:
+        """A process is gone: its memory, and its connections."""
+        if node.alive:
+            node.alive = False
+            self.judge.say(f"{node.member} ends")
+            self.network.end_of(node.member)
+
+    def living(self) -> list[Node]:
+        """Processes that live, stopped ones included."""
+        return [n for n in self.everybody if n.alive]
+
+    def primary_of(self, segment: int) -> Node | None:
+        """Who holds it as primary in the highest epoch."""
+        found = [n for n in self.living() if n.store.segments[segment].role is Role.PRIMARY]
+        return max(found, key=lambda n: n.store.segments[segment].epoch, default=None)
+
+    def holders(self, segment: int) -> list[Node]:
+        """The primary and its in-sync backups."""
+        primary = self.primary_of(segment)
+        if primary is None:
+            return []
+        backups = [self.find(member) for member in primary.store.segments[segment].in_sync]
+        return [primary, *(n for n in backups if n is not None and n is not primary)]
+
+    def partition_of(self, segment: int) -> int:
+        """The Kafka partition of a segment."""
+        return keys.partition_of(segment, self.partitions, self.segments)
+
+    def parts(self, node: Node, count: int) -> list[int]:
+        """In how many steps a transaction's records reach the brokers."""
+        if count > 1 and node.random.random() < 0.3:
+            first = node.random.randrange(1, count)
+            return [first, count - first]
+        return [count]
+
+    def hangs(self, node: Node) -> bool:
+        """Whether the node stops here, with its transaction open."""
+        self.moments.transaction(node, "appended")
+        if node.node_id not in self.hanging:
+            return False
+        self.hanging.discard(node.node_id)
+        self.counts["hanging transactions"] += 1
+        node.paused = True
+        return True
+
+    def loses_answer(self, node: Node) -> bool:
+        """Whether the answer to a commit that took effect gets lost."""
+        if self.moments.transaction(node, "committed"):
+            raise Gone
+        if node.node_id not in self.losing:
+            return False
+        self.losing.discard(node.node_id)
+        return True
+
+    # -- moments: a node that ends at one does nothing more, not even the rest of its turn ----------------------------
+
+    def effect_comes(self, node: Node, effect: Effect) -> None:
+        """A core's effect is about to be carried out."""
+        if self.moments.effect(node, effect):
+            raise Gone
+
+    def moment_comes(self, node: Node, name: str, kind: str, at_once: bool = True) -> None:
+        """See `moments.MOMENTS`. `at_once`: the turn ends where the node does; else the rest of it has no effect."""
+        if self.moments.come(node, name, frozenset({kind})) and at_once:
+            raise Gone
+
+    def view_comes(self, node: Node, view: View) -> None:
+        """A node is about to follow a view."""
+        kinds = set()
+        for segment, row in zip(node.store.segments, view.rows, strict=True):
+            if row.primary == node.member and (segment.role is not Role.PRIMARY or segment.epoch != row.epoch):
+                kinds.add("primary")
+            elif segment.role is Role.PRIMARY and row.primary != node.member:
+                kinds.add("demoted")
+            elif segment.role is Role.NONE and node.member in row.holders:
+                kinds.add("backup")
+        if self.moments.come(node, "view", frozenset(kinds)):
+            raise Gone
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def _happen(self, event: Event) -> None:
+        done = getattr(self, f"_{event.verb}")(*(self.names.get(a, a) for a in event.arguments))
+        if done is not False:
+            self.counts[f"did {event.verb}"] += 1
+            self.counts[f"fault {event.verb}"] += event.is_fault
+            self.judge.say(f"--- {' '.join((event.verb, *event.arguments))}")
+
+    def _let(self, name: str, who: str, segment: str) -> bool:
+        """A name for the node id that now has this part."""
+        primary = self.primary_of(int(segment))
+        found: list[str] = []
+        if who in self.nodes:
+            found = [who]
+        elif who == "controller":
+            found = [self.group.holder.rpartition("@")[0]] if self.group.holder else []
+        elif primary is not None:
+            holders = [n.node_id for n in self.holders(int(segment))]
+            others = [n for n in sorted(self.nodes) if n not in holders]
+            line = [node_id_of(m) for m in primary.registry.view.rows[int(segment)].owners]  # as the next is elected
+            backups = sorted(holders[1:], key=lambda n: line.index(n) if n in line else len(line))
+            found = {"primary": holders[:1], "backup": backups, "other": others}[who]
+        if found:
+            self.names[name] = found[0]
+        return bool(found)
+
+    def _at(self, node_id: str, moment: str, verb: str, *arguments: str) -> None:
+        self.moments.arm(node_id, moment, Event(self.engine.now, verb, arguments))
+
+    def _live(self, node_id: str) -> Node | None:
+        node = self.nodes.get(node_id)
+        return node if node is not None and node.alive else None
+
+    def _put(self, key: str, value: str, ttl: str = "") -> None:
+        self.clients.write(real_key(key, self.segments), value.encode(), int(ttl) if ttl else None)
+
+    def _del(self, key: str) -> None:
+        self.clients.write(real_key(key, self.segments), None, None)
+
+    def _get(self, key: str) -> None:
+        self.clients.read(real_key(key, self.segments))
+
+    def _clear(self, segment: str) -> None:
+        self.clients.clear(int(segment))
+
+    def _crash(self, node_id: str) -> bool:
+        node = self._live(node_id)
+        if node is not None:
+            self.ended(node)
+        return node is not None
+
+    def _restart(self, node_id: str) -> bool:
+        node = self._live(node_id)
+        if node is None and node_id in self.nodes:
+            self.start(node_id)
+        return node is None
+
+    def _twin(self, node_id: str) -> bool:
+        """A second process under the id of one that lives."""
+        if self._live(node_id) is None:
+            return False
+        self.start(node_id)
+        return True
+
+    def _pause(self, node_id: str) -> bool:
+        node = self._live(node_id)
+        if node is None or node.paused:
+            return False
+        node.paused = True
+        return True
+
+    def _resume(self, node_id: str) -> bool:
+        stopped = [n for n in self.living() if n.node_id == node_id and n.paused]
+        for node in stopped:
+            node.resume()
+        self.hanging.discard(node_id)
+        return bool(stopped)
+
+    def _leave(self, node_id: str) -> bool:
+        node = self._live(node_id)
+        if node is None or node.leaving or node.paused or len(self.living()) < 2:
+            return False
+        node.leave()
+        return True
+
+    def _hang(self, node_id: str) -> None:
+        self.hanging.add(node_id)
+
+    def _lose(self, node_id: str) -> None:
+        self.losing.add(node_id)
+
+    def _cut(self, a: str, b: str) -> None:
+        self.network.cut.add((a, b))
+
+    def _heal(self, a: str, b: str) -> None:
+        self.network.heal(a, b)
+
+    def _isolate(self, node_id: str) -> None:
+        for other in self.nodes:
+            if other != node_id:
+                self.network.cut |= {(node_id, other), (other, node_id)}
+
+    def _rejoin(self, node_id: str) -> None:
+        for a, b in sorted(self.network.cut):
+            if node_id in (a, b):
+                self.network.heal(a, b)
+
+    def _blind(self, node_id: str) -> None:
+        self.blind.add(node_id)
+
+    def _see(self, node_id: str) -> None:
+        self.blind.discard(node_id)
+
+    def _break(self, a: str, b: str) -> None:
+        for connection in list(self.network.connections):
+            if set(connection.ends(False)) == {a, b}:
+                self.network.break_(connection)
+
+    def _slow(self, node_id: str, factor: str) -> None:
+        self.network.slow[node_id] = float(factor)
+
+    def _kafka(self, state: str) -> None:
+        self.kafka.up = state == "on"
+
+    def _nokafka(self, node_id: str) -> None:
+        self.no_kafka.add(node_id)
+
+    def _yeskafka(self, node_id: str) -> None:
+        self.no_kafka.discard(node_id)
+
+    def _fence(self, node_id: str) -> None:
+        self.kafka.init(node_id, "somebody")
+
+    def _foreign(self, partition: str, ms: str) -> None:
+        """A stranger's transaction holds the last stable offset back; its record is one that was aborted."""
+        name = f"stranger {self.engine.steps}"
+        session = self.kafka.init(name, name)
+        self.kafka.append(name, session, [OutRecord(CHANGES, int(partition), b"x", None, [])])
+        self.engine.after(int(ms) / 1000, self._stranger_ends, name)
+
+    def _stranger_ends(self, name: str) -> None:
+        self.kafka.init(name, name)
+
+    def _truncate(self, partition: str, count: str) -> bool:
+        number = int(partition)
+        lost = self.kafka.truncate(number, int(count))
+        self.judge.lose(number, lost)
+        return bool(lost)
+
+    def _recreate(self) -> None:
+        self.kafka.recreate()
+        for partition in range(self.partitions):
+            self.judge.lose(partition, None)
+
+    def _compact(self) -> None:
+        self.kafka.compact()
+
+    def _overflow(self, node_id: str, segment: str) -> bool:
+        """An op log is full, on a primary or a backup."""
+        node = self._live(node_id)
+        if node is None or node.paused or not node.core.history(int(segment)):
+            return False
+        node.now(node.core.overflow, int(segment))
+        return True
+
+    def _coalesce(self, node_id: str) -> bool:
+        node = self._live(node_id)
+        if node is None or node.paused:
+            return False
+        gone = node.core.coalesce_all()
+        self.counts["coalesced"] += gone
+        if gone:
+            self.judge.coalesced()
+        return True
+
+    def _signal(self, segment: str) -> bool:
+        node = self.primary_of(int(segment))
+        if node is None or node.paused or node.core.phase(int(segment)) == "idle":
+            return False
+        node.core.request_reset(int(segment), "signal")
+        node.wake()
+        return True
+
+    def _snapshot(self, segment: str) -> None:
+        """Every node has read the signal for an incremental snapshot; the segment's owner acts on it."""
+        self.snapshots.add(int(segment))
+        self.judge.snapshot_asked(int(segment))
+
+    def _refuse(self, key: str) -> None:
+        self.kafka.refused.add(_record_key(real_key(key, self.segments)))
+
+    def _allow(self, key: str) -> None:
+        self.kafka.refused.discard(_record_key(real_key(key, self.segments)))
+
+    def _skew(self, node_id: str, seconds: str) -> None:
+        self.skews[node_id] = float(seconds)
+        node = self._live(node_id)
+        if node is not None:
+            node.skew = float(seconds)
+
+    # -- peace ------------------------------------------------------------------------------------------------------
+
+    def _make_peace(self) -> None:
+        """All faults end: brokers and network are whole, who was stopped goes on, who died comes back."""
+        self.judge.say("--- peace")
+        self.moments.clear()
+        self.kafka.up = True
+        self.kafka.refused.clear()
+        self.no_kafka.clear()
+        self.blind.clear()
+        self.hanging.clear()
+        self.losing.clear()
+        self.network.slow.clear()
+        for a, b in sorted(self.network.cut):
+            self.network.heal(a, b)
+        for node in self.living():
+            if node.paused:
+                node.resume()
+        self.engine.after(0.5, self._restart_all)
+
+    def _restart_all(self) -> None:
+        for node_id, node in self.nodes.items():
+            if not node.alive:
+                self.start(node_id)
+        if any(not n.alive or n.leaving for n in self.nodes.values()):
+            self.engine.after(0.5, self._restart_all)
+            return
+        for node in self.living():
+            for segment in node.core.primaries():
+                if segment.phase == "stopped":
+                    node.core.request_reset(segment.number, "signal")
+                    node.wake()
+        self._peace = True
+        self.engine.after(0.5, self._restart_all)
+
+
+@cache
+def real_key(name: str, segments: int) -> bytes:
+    """The key that stands for `s<segment>k<number>`: one that hashes to the segment."""
+    segment = int(name[1:].partition("k")[0])
+    for number in range(1_000_000):
+        key = f"{name}.{number}".encode()
+        if keys.segment_of(key, segments) == segment:
+            return key
+    raise AssertionError(name)
+
+
+def _record_key(key: bytes) -> bytes:
+    return b'{"key":"' + key + b'"}'
+
+
+def _settings(found: dict[str, int]) -> Settings:
+    fields = {
+        "topic.prefix": "p",
+        "cache.name": "c",
+        "node.id": "n",
+        "bootstrap.servers": "h:1",
+        "segment.count": str(found["segments"]),
+        "topic.creation.default.partitions": str(found["partitions"]),
+        "cache.backups": str(found["copies"] - 1),
+        "cache.max.entries": str(found["capacity"] * found["segments"]),
+        "cache.acks": "all" if found["acks_all"] else "1",
+    }
+    return Settings.of(parse(fields))

@@ -1,0 +1,410 @@
+"""What a start or a batch will do, decided and written down before any sink is touched.
+
+Everything that rests on the diff topic is settled here: a sink that has written a part of a batch has changed what
+the topic tells, so a second look would give something else. A replay reads the plan instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from deelog_schemas.config import Config
+from deelog_schemas.errors import RecordError
+from deelog_schemas.keys import partition_of, segments_of
+from deelog_spark.batches import ranges, tasks
+from deelog_spark.batches.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, Totals
+from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicError
+from deelog_spark.folding import by_columns, by_records
+from deelog_spark.folding.diff_record import RESET, Renderer, Row
+from deelog_spark.folding.walk import Ended, Segment
+from deelog_spark.kafka import Cluster, KafkaException, Known
+from deelog_spark.sinks.kafka import Writer, Written
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("deelog.diff")
+
+TOPIC_WAIT_SECONDS: Final = 60.0
+START_OVER: Final = "the job then starts over and emits differences only"
+_LETTER_BYTES: Final = 65_536
+_MOST_BYTES: Final = 2**31 - 1
+"""The largest `max.message.bytes` that a topic takes."""
+
+
+class Planner:
+    """Plans for one cache. Looks at the topics first, and waits up to 60 s for them unless `stopping` says so."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        checkpoint: Checkpoint,
+        writer: Writer,
+        renderer: Renderer,
+        stopping: Callable[[], bool],
+        spark: Callable[[], SparkSession],
+    ) -> None:
+        self._spark = spark
+        self.config, self.topics = config, config.topics
+        self._cluster, self._checkpoint, self._writer, self._renderer = cluster, checkpoint, writer, renderer
+        found = cluster.layout(self.topics.changes, TOPIC_WAIT_SECONDS, stopping)
+        self.partitions, self.segments = found.partitions, int(config["segment.count"])
+        self.identity = Identity(
+            LAYOUT, self.topics.changes, found.topic_id, config["topic.prefix"], self.partitions, self.segments
+        )
+        settings = cluster.settings(self.topics.changes)
+        self._audit(settings)
+        self._prepare_diff(settings)
+        if tasks.tolerant(config):
+            self._prepare_letters(settings)
+        self._layout = ranges.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def _audit(self, settings: Mapping[str, str]) -> None:
+        """A region of a reset is read again when it ends: nothing in it may have been compacted by then."""
+        needed = self.config["reader.max.lag.ms"]
+        if "compact" in settings["cleanup.policy"] and int(settings["min.compaction.lag.ms"]) < needed:
+            raise TopicError(
+                f"topic {self.topics.changes} is compacted and its min.compaction.lag.ms is below reader.max.lag.ms "
+                f"({needed}): what a reset brought could be gone before the job reads it; raise the topic's setting or "
+                "lower reader.max.lag.ms"
+            )
+
+    def _prepare_diff(self, changes: Mapping[str, str]) -> None:
+        lag = str(self.config["reader.max.lag.ms"])
+        # A difference holds two values, each of which filled a record of the change topic.
+        largest = str(min(2 * int(changes["max.message.bytes"]), _MOST_BYTES))
+        settings = {
+            "cleanup.policy": "compact",
+            "min.compaction.lag.ms": lag,
+            "delete.retention.ms": lag,
+            "max.message.bytes": largest,
+        }
+        replicas = self.config["topic.creation.default.replication.factor"]
+        diff = self._cluster.ensure(self.topics.diff, self.partitions, replicas, settings)
+        if diff.partitions != self.partitions:
+            raise TopicError(
+                f"topic {self.topics.diff} has {diff.partitions} partitions, {self.topics.changes} has "
+                f"{self.partitions}: they must have the same number; delete the diff topic and the checkpoint, the job "
+                "creates it as it must be"
+            )
+        found = self._cluster.settings(self.topics.diff)
+        self._audit_diff(found)
+        self._raise_limit(self.topics.diff, found, largest)
+
+    def _audit_diff(self, found: Mapping[str, str]) -> None:
+        """The diff topic is all that is known of what was told: nothing but what is overwritten may be gone from it."""
+        needed = self.config["reader.max.lag.ms"]
+        policy, lag = found["cleanup.policy"], int(found["min.compaction.lag.ms"])
+        if policy != "compact" or lag < needed:
+            raise TopicError(
+                f"topic {self.topics.diff} has cleanup.policy={policy} and min.compaction.lag.ms={lag}: what the job "
+                "told would be gone from it while it is still needed; set cleanup.policy=compact and "
+                f"min.compaction.lag.ms to reader.max.lag.ms ({needed}) or more, and delete topic and checkpoint if "
+                "records may be gone already"
+            )
+
+    def _prepare_letters(self, changes: Mapping[str, str]) -> None:
+        topic = self.config["errors.deadletterqueue.topic.name"]
+        # A letter is a record of the change topic and a few headers.
+        largest = str(min(int(changes["max.message.bytes"]) + _LETTER_BYTES, _MOST_BYTES))
+        replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
+        self._cluster.ensure(topic, 1, replicas, {"max.message.bytes": largest})
+        self._raise_limit(topic, self._cluster.settings(topic), largest)
+
+    def _raise_limit(self, topic: str, found: Mapping[str, str], largest: str) -> None:
+        """The change topic's limit may have been raised since the topic was created."""
+        if int(found["max.message.bytes"]) >= int(largest):
+            return
+        try:
+            self._cluster.alter(topic, {"max.message.bytes": largest})
+        except KafkaException as error:
+            log.warning(
+                "topic %s takes no records of %s bytes, as the job may have to write there: set its max.message.bytes "
+                "(%s)",
+                topic,
+                largest,
+                error.args[0].str(),
+            )
+
+    def _bounds(self) -> tuple[dict[int, int], dict[int, int]]:
+        changes = self.topics.changes
+        return self._cluster.begins(changes, self.partitions), self._cluster.ends(changes, self.partitions)
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def resume(self) -> Batch | Totals:
+        """The start's state where the job goes on from its checkpoint; totals so far where it must start over."""
+        first = self._checkpoint.started(self.identity)
+        if first is None:
+            return Totals()
+        latest = self._checkpoint.latest() or first
+        if latest.number >= 0 and self._checkpoint.reads_to(latest.number) is None:
+            raise CheckpointError(
+                f"{self._checkpoint.spark} lacks batch {latest.number}, which {self._checkpoint.root} has: delete the "
+                f"whole checkpoint; {START_OVER}"
+            )
+        self._check_marks(latest)
+        age = time.time() * 1000 - latest.written_ms
+        if age > self.config["reader.max.lag.ms"] and self._bounds()[1] != latest.end:
+            log.warning("the state is older than reader.max.lag.ms: starting over from the base offsets")
+            self._checkpoint.forget()
+            return latest.totals
+        try:
+            self.check_loss(latest)
+        except LossError as lost:
+            if self.config["on.data.loss"] == "fail":
+                raise
+            log.warning("%s; on.data.loss=reset: starting over from the base offsets", lost)
+            self._checkpoint.forget()
+            return latest.totals
+        held = [n for n, s in latest.segments.items() if s.open is not None and not s.open.reset_id]
+        self._ask(held, "records are gone from the change topic")
+        return first
+
+    def _check_marks(self, latest: Batch) -> None:
+        for partition in range(self.partitions):
+            stored = self._writer.stored(partition)
+            name = f"{self.topics.changes}[{partition}]"
+            if stored is None:
+                raise CheckpointError(
+                    f"{name}: the group {self.topics.diff_group} holds no offset beside a checkpoint that is not empty "
+                    f"(groups expire, or it was deleted): delete the checkpoint {self._checkpoint.root}; {START_OVER}"
+                )
+            if stored.checkpoint != latest.checkpoint:
+                raise BusyError(
+                    f"{name}: {self.topics.diff} was last written with another checkpoint: use that one, or delete "
+                    f"{self._checkpoint.root}; {START_OVER}"
+                )
+
+    def check_loss(self, latest: Batch) -> None:
+        """LossError where what is to be read next is not there."""
+        begins, ends = self._bounds()
+        for partition, offset in sorted(latest.end.items()):
+            if not begins[partition] <= offset <= ends[partition]:
+                raise LossError(
+                    f"{self.topics.changes}[{partition}]: offset {offset} is to be read next, but the partition holds "
+                    f"[{begins[partition]}, {ends[partition]}): records are lost; set on.data.loss=reset, or delete "
+                    f"the checkpoint {self._checkpoint.root}: {START_OVER}"
+                )
+
+    def start(self) -> Batch:
+        """The plan of a start: fold every segment to the log's end, find how that differs from the diff topic."""
+        known = self._cluster.known(self.topics.positions)
+        begins, ends = self._bounds()
+        on = {n: partition_of(n, self.partitions, self.segments) for n in range(self.segments)}
+        lowest = dict(begins)
+        lost = [n for n, base in sorted(known.base.items()) if base < begins[on[n]]]
+        for partition in range(self.partitions):
+            mine = segments_of(partition, self.partitions, self.segments)
+            bases = [known.base.get(n, begins[partition]) for n in mine if n not in lost]
+            lowest[partition] = max(begins[partition], min(bases, default=ends[partition]))
+        if lost and self.config["on.data.loss"] == "fail":
+            raise LossError(
+                f"{self.topics.changes}[{on[lost[0]]}]: the base of segment {lost[0]} (offset {known.base[lost[0]]}) "
+                f"is below the first offset {begins[on[lost[0]]]}: set on.data.loss=reset, or ask for a reset of the "
+                "segment (signal reset-segment)"
+            )
+        work = functools.partial(_start, known, begins, ends, self._lettered())
+        region = ranges.Region(self.topics.changes, lowest, ends)
+        written, segments = self._folded(START, region, on, work)
+        for number in on.keys() - segments.keys():  # nothing stands of it in either topic
+            _, segments[number] = work(ranges.nothing(self.config), self._renderer, number, on[number])
+        found = {n: state for n, state in segments.items() if state is not None}
+        plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, found, Totals(), rows=ranges.count(written))
+        self._ask(lost, "records are gone from the change topic")
+        return self._checkpoint.write_plan(plan, written)
+
+    def _lettered(self) -> dict[int, int]:
+        """By partition, the offset below which earlier checkpoints of the job have put aside what had to be."""
+        if not tasks.tolerant(self.config):
+            return {}
+        marks = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
+        return {partition: mark.end for partition, mark in marks.items() if mark is not None}
+
+    def _folded(
+        self, number: int, new: ranges.Region, wanted: Iterable[int], work: ranges.Work
+    ) -> tuple[Path, dict[int, Segment | None]]:
+        """Folds segments: the rows, drafted for `write_plan`, and what the work says of each segment.
+
+        Raises RecordError and `fold.Void`.
+        """
+        diff = self.topics.diff
+        begins, ends = self._cluster.begins(diff, self.partitions), self._cluster.ends(diff, self.partitions)
+        old = ranges.Region(diff, {p: begins[p] for p in new.end}, {p: ends[p] for p in new.end})
+        place = self._checkpoint.rows_draft(number)
+        task = ranges.Task(self.config, self._layout, (old, new), frozenset(wanted), work)
+        ranges.folded(self._spark, self._cluster.reader, task, place)
+        return place, ranges.said(place)
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def walk(self, before: Batch, end: Mapping[int, int], void: frozenset[tuple[int, int]]) -> tasks.Walk:
+        """What it takes to walk a batch behind the state `before`."""
+        return tasks.Walk(self.config, self.partitions, self.segments, before.segments, void, before.end, end)
+
+    def batch(
+        self,
+        before: Batch,
+        number: int,
+        end: dict[int, int],
+        small: int,
+        bytes_: int,
+        walked: list[tasks.Walked] | None = None,
+    ) -> tuple[Batch, list[Row]]:
+        """The plan of a batch: walk it, unless it was `walked` already, and read the resets that end in it.
+
+        A batch of at most `small` offsets and `bytes_` is walked by the driver, and carried by it: the captured changes
+        of it that count come with the plan.
+        """
+        void: set[tuple[int, int]] = set()
+        few = sum(end[p] - before.end[p] for p in end) <= small
+        rows: list[Row] | None = None
+        while True:  # each turn takes one more end out of count
+            if walked is None or void:
+                task = self.walk(before, end, frozenset(void))
+                here = tasks.walk_here(task, self._cluster.reader, bytes_) if few else None
+                walked, rows = (tasks.walk(self._spark(), task), None) if here is None else here
+            self.refuse(found.error for found in walked)
+            ended = [one for w in walked for one in w.ended]
+            try:
+                written = self._resets(before, number, ended, frozenset(void)) if ended else None
+                break
+            except by_records.Void as problem:
+                if self.config["on.data.loss"] == "fail":
+                    raise problem.error from problem
+                void.add((problem.ended.segment, problem.ended.end))
+                log.warning("%s", problem.error)
+                self._ask([problem.ended.segment], "a reset did not match its count and digest")
+        found = ranges.count(written)
+        plan = replace(self.gathered(before, number, end, walked), rows=found, void=sorted(void))
+        plan = replace(plan, small=rows is not None and found <= small)
+        return self._checkpoint.write_plan(plan, written), rows or []
+
+    def refuse(self, errors: Iterable[str | None]) -> None:
+        """Raises the first error of a task: RecordError, with the remedy."""
+        for error in errors:
+            if error is not None:
+                raise RecordError(f"{error}; {_foreign(self.topics.changes)}")
+
+    def gathered(self, before: Batch, number: int, end: dict[int, int], walked: list[tasks.Walked]) -> Batch:
+        """The plan of a batch as its walk tells it, without rows of resets."""
+        segments, totals = dict(before.segments), Totals(batches=1)
+        for found in walked:
+            segments.update(found.segments)
+            reasons = [one.reason for one in found.ended]
+            own = {reason: reasons.count(reason) for reason in reasons}
+            totals = totals.plus(Totals(records=found.records, repeats=found.repeats, resets=own))
+        if totals.repeats:
+            log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
+        kept = any(found.kept for found in walked)
+        newest = max((found.newest_ms for found in walked), default=0)
+        return Batch(before.checkpoint, number, before.end, end, segments, totals, kept=kept, newest_ms=newest)
+
+    def _resets(self, before: Batch, number: int, ended: list[Ended], void: frozenset[tuple[int, int]]) -> Path:
+        """The rows of the resets that end in a batch, drafted for `write_plan`."""
+        begins = self._cluster.begins(self.topics.changes, self.partitions)
+        by_segment: dict[int, list[Ended]] = {}
+        low: dict[int, int] = {}
+        high: dict[int, int] = {}
+        for one in ended:
+            partition = partition_of(one.segment, self.partitions, self.segments)
+            if one.begin < begins[partition]:
+                problem = RecordError(
+                    f"reset {one.reset_id} of segment {one.segment} begins at offset {one.begin}, the partition at "
+                    f"{begins[partition]}: ask for a reset of the segment (signal reset-segment)"
+                )
+                raise by_records.Void(one, problem.at(self.topics.changes, partition, one.end))
+            by_segment.setdefault(one.segment, []).append(one)
+            reads = by_records.reads_from(before.segments.get(one.segment), before.end[partition])
+            low[partition] = min(low.get(partition, reads), reads)
+            high[partition] = max(high.get(partition, 0), one.end + 1)
+        # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
+        self._writer.fence(high)
+        known = {n: before.segments[n] for n in by_segment if n in before.segments}
+        work = functools.partial(_resets, known, by_segment, void, before.end)
+        region = ranges.Region(self.topics.changes, low, high)
+        return self._folded(number, region, by_segment, work)[0]
+
+    def put_aside(self, number: int, found: Iterable[Written]) -> int:
+        """Tells of a batch's dead letters and asks for resets of their segments; how many there are."""
+        letters: dict[int, int] = {}
+        topic = self.config["errors.deadletterqueue.topic.name"]
+        for written in found:
+            for reason in written.reasons:
+                log.warning("%s; put on %s", reason, topic)
+            for segment, many in written.letters.items():
+                letters[segment] = letters.get(segment, 0) + many
+        many = sum(letters.values())
+        if many:
+            log.warning("batch %d: %d records cannot be decoded and were put on %s", number, many, topic)
+            self._ask(list(letters), f"records that cannot be decoded were put on {topic}")
+        return many
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, segments: list[int], reason: str) -> None:
+        """Asks the owners for resets (signal `reset-segment`), where `on.data.loss` says so."""
+        if segments and self.config["on.data.loss"] == "reset":
+            data = {"cache": self.config["cache.name"], "segments": sorted(segments), "reason": reason}
+            value = orjson.dumps({"id": uuid.uuid4().hex, "type": "reset-segment", "data": data})
+            self._writer.signal(self.config["topic.prefix"].encode(), value)
+            log.warning("asked for a reset of segments %s: %s", data["segments"], reason)
+
+
+def _start(
+    known: Known,
+    begins: Mapping[int, int],
+    ends: Mapping[int, int],
+    lettered: Mapping[int, int],
+    tables: ranges.Tables,
+    renderer: Renderer,
+    number: int,
+    partition: int,
+) -> tuple[list[Row], Segment | None]:
+    begin, end = begins[partition], ends[partition]
+    if known.base.get(number, begin) >= begin:
+        told, new = tables.sides()
+        plain = by_columns.start(told, new, tables.codec, renderer, partition, known, number, end)
+        if plain is not None:
+            return plain
+    found = by_records.start(tables, renderer, partition, known, [number], begin, end)
+    rows = [row for row in found.rows if row.cause == RESET or row.offset >= lettered.get(partition, 0)]
+    return rows, found.segments.get(number)
+
+
+def _resets(
+    before: Mapping[int, Segment],
+    ended: Mapping[int, list[Ended]],
+    void: frozenset[tuple[int, int]],
+    begins: Mapping[int, int],
+    tables: ranges.Tables,
+    renderer: Renderer,
+    number: int,
+    partition: int,
+) -> tuple[list[Row], None]:
+    known, begin = before.get(number, Segment()), begins[partition]
+    told, new = tables.sides()
+    plain = by_columns.resets(told, new, tables.codec, renderer, partition, known, tables.control, ended[number], begin)
+    if plain is not None:
+        return plain, None
+    return by_records.resets(tables, renderer, partition, before, ended[number], void, begin), None
+
+
+def _foreign(topic: str) -> str:
+    """The remedy for a record that is not ours."""
+    return (
+        f"stop what else writes to {topic}; then ask for a reset of every segment of that partition (signal "
+        f"reset-segment) and delete the checkpoint: {START_OVER}"
+    )

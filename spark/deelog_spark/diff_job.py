@@ -1,0 +1,484 @@
+"""The diff job: a change topic in, its differences out, each once.
+
+    job = DiffJob(load("diff.properties", "diff")).start()
+    job.await_termination()
+
+A start without state folds the topic up to its end and emits how that differs from the diff topic; from there
+`foreachBatch` goes on. A batch is: walk it by headers (`marks.py`); read the resets that end in it from Kafka, check
+them, and materialise how they differ from the diff topic (`fold.py`); write each sink; write the state. What is done
+is found done when a batch is tried again, after `kill -9` at any point.
+
+Weighed: a stateful operator per key or per segment (2.7 to 80 times the cost per record, and it needs the whole
+history in its own store), and this, where Kafka is the state. With spark-submit:
+`spark-submit --packages … job.py --config FILE [--available-now]`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import operator
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import orjson
+import pyarrow as pa
+
+from deelog_schemas.config import Config
+from deelog_spark.batches import ranges, tasks
+from deelog_spark.batches.checkpoint import START, Batch, Checkpoint, Totals
+from deelog_spark.batches.plan import START_OVER, Planner
+from deelog_spark.errors import CheckpointError, DiffError, LossError
+from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row, place_of
+from deelog_spark.kafka import Cluster, KafkaException, unreachable
+from deelog_spark.session import JARS_VARIABLE, refuse_connect, session
+from deelog_spark.sinks.kafka import Writer, Written
+from deelog_spark.sinks.parquet import ParquetSink
+from deelog_spark.tables import latest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    from deelog_spark.metrics import Metrics
+    from deelog_spark.sinks.jdbc import JdbcSink
+
+log = logging.getLogger("deelog.diff")
+
+_SETTLE_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.2
+_RENEW_SECONDS: Final = 3600.0
+
+
+_Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
+"""A batch that the Kafka sink has, what it got, and its rows for the other sinks."""
+
+
+class DiffJob:
+    """One job. `start()` it once; you must call `stop()` at the end, also after an error.
+
+    `spark` is your own session, which is left running, or None for one that the job makes and ends. `on_batch` is
+    called behind each batch, the start included, with what its log line says: `topic`, the change topic; the totals,
+    its `seconds`, `lag` in offsets (None where the brokers do not say), `behind`: how old its newest record was, in
+    seconds (None where that is not known), `open_resets`: how many segments are held back; keep it short. Raises
+    `RegistryError` where a schema registry is asked for and does not serve.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spark: SparkSession | None = None,
+        on_batch: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.config = config = tasks.connected(config)  # every task gets it, and none asks the registry
+        self.topics = config.topics
+        self._given, self._spark = spark, spark
+        self._on_batch = on_batch
+        self._renderer = tasks.renderer_of(config)
+        self._writer = Writer(config, self._renderer)
+        self._checkpoint = Checkpoint(config["diff.checkpoint.location"])
+        path = config["diff.parquet.path"]
+        self._parquet = ParquetSink(path) if "parquet" in config["diff.sinks"] else None
+        self._jdbc = self._jdbc_sink() if "jdbc" in config["diff.sinks"] else None
+        self._metrics: Metrics | None = None
+        self._cluster: Cluster | None = None
+        self._planner: Planner | None = None
+        self._query: StreamingQuery | None = None
+        self._started: Batch | None = None
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._in_batch = threading.Lock()
+        self._renewed = time.monotonic()
+
+    SMALL_RECORDS = 20_000
+    """A batch of no more goes through the driver, where producers and Python are warm: 0.1 s instead of 1."""
+    SMALL_BYTES = 16 << 20
+    """And of no more than this."""
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def start(self, available_now: bool = False) -> Self:
+        """Starts the stream, after the fold of a start without state. `available_now` ends it at today's end.
+
+        Waits up to 60 s for the topics. Raises `DeelogError`s: TopicError, CheckpointError, LossError, BusyError,
+        RecordError, SinkError; DiffError where Spark fails, and through Spark Connect. Nothing is left running then but
+        what `stop()` ends.
+        """
+        refuse_connect(self._given)
+        try:
+            return self._start(available_now)
+        except Exception as error:
+            if not _is_of_spark(error):
+                raise
+            raise _of_spark(error) from error
+
+    def _start(self, available_now: bool) -> Self:
+        self._checkpoint.lock()
+        if self.config["diff.metrics.port"]:
+            from deelog_spark.metrics import Metrics  # late: it is the extra's, which executors may lack
+
+            self._metrics = Metrics(self.config)
+        self._cluster = Cluster(self.config)
+        self._planner = plans = Planner(
+            self.config,
+            self._cluster,
+            self._checkpoint,
+            self._writer,
+            self._renderer,
+            lambda: self._stopping,
+            self._session,
+        )
+        if self._jdbc is not None:
+            self._jdbc.open()
+        self._fence(plans)
+        found = plans.resume()
+        if isinstance(found, Batch):
+            self._started = found
+            self._fill_table(self._checkpoint.latest() or found)
+        else:
+            self._started = self._begin(plans, found)
+        spark = self._session()
+        source = spark.readStream.format("kafka").options(**tasks.kafka_options(self.config))
+        source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
+        source = source.option("startingOffsets", _json({self.topics.changes: _keys(self._started.end)}))
+        source = source.option("maxOffsetsPerTrigger", self.config["diff.max.offsets.per.trigger"])
+        trigger: dict[str, Any] = {"availableNow": True}
+        if not available_now:
+            trigger = {"processingTime": f"{self.config['diff.trigger.interval.ms']} milliseconds"}
+        writing = _loaded(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
+        writing = writing.option("checkpointLocation", place_of(self._checkpoint.spark))
+        self._query = writing.queryName(f"{self.topics.diff}-{uuid.uuid4().hex[:8]}").start()
+        return self
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Waits until the job ends, at most `timeout` seconds; whether it has. Raises what ended it."""
+        if self._query is None:
+            raise RuntimeError("start() the job first")
+        from pyspark.errors import StreamingQueryException
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                if self._query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]
+                    return True
+            except StreamingQueryException as error:
+                if self._stopping:
+                    return True
+                raise self._explained(error) from error
+            if self._stopping:
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def request_stop(self) -> None:
+        """Asks for the end: no further batch begins and `await_termination` returns. Safe in a signal handler."""
+        self._stopping = True
+
+    def stop(self) -> None:
+        """Ends the job behind the batch that runs now. A batch that takes longer than 60 s is cut off and done anew
+        by the next start. Frees everything; no error where it was never started."""
+        self._stopping = True
+        if self._query is not None:
+            # Spark waits for a batch whose Python part waits for Spark: let it finish before the query is ended.
+            if self._in_batch.acquire(timeout=_STOP_SECONDS):
+                self._in_batch.release()
+            deadline = time.monotonic() + _SETTLE_SECONDS
+            while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
+                time.sleep(_SETTLE_SECONDS / 100)  # Spark writes its own file behind the batch
+            self._query.stop()
+            self._query = None
+        if self._spark is not None and self._given is None:
+            self._spark.stop()
+            self._spark = None
+        self._writer.close()
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+        self._checkpoint.release()
+
+    def _explained(self, error: Exception) -> BaseException:
+        failure = self._failure
+        if isinstance(failure, KafkaException):
+            return unreachable(failure)
+        if failure is not None and not isinstance(failure, LossError) and not _is_of_spark(failure):
+            return failure
+        latest = self._checkpoint.latest() or self._started
+        if latest is not None and self._planner is not None:
+            try:
+                self._planner.check_loss(latest)
+            except LossError as lost:
+                return lost
+        return failure if isinstance(failure, LossError) else _of_spark(failure or error)
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, plans: Planner, before: Totals) -> Batch:
+        """A start without state: fold to the log's end, emit how it differs from the diff topic, go on from there."""
+        begun = time.monotonic()
+        plan = self._checkpoint.plan(START) if self._checkpoint.begun(plans.identity) else None
+        if plan is None:
+            self._checkpoint.forget()
+            self._checkpoint.begin(plans.identity)
+            plan = plans.start()
+        found: list[Written] = []
+        few = plan.rows <= self.SMALL_RECORDS
+        mine: dict[int, list[Row]] = {}
+        if few and plan.rows:
+            table = ranges.rows_of(self._checkpoint.rows_path(START))
+            for row in tasks.rows_of(table.to_batches()):
+                mine.setdefault(row.partition, []).append(row)
+        elif plan.rows:
+            rows = tasks.ordered(self._rows_frame(START), plans.partitions)
+            found += tasks.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True)
+        for partition in range(plans.partitions):  # each gets its mark, with rows or without
+            some = mine.get(partition, [])
+            end = plan.end[partition]
+            found.append(self._writer.write(partition, some, plan.checkpoint, START, end, first=True))
+        counted = _counted(found)
+        if self._parquet is not None and plan.rows:
+            self._parquet.write(self._decoded(self._rows_frame(START)), plan.checkpoint, START)
+        self._fence(plans)  # a commit that was answered may not be seen yet
+        self._fill_table(plan)
+        state = plan.done(before, counted, plans.put_aside(START, found))
+        self._checkpoint.finish_start(plans.identity, state)
+        self._report(state, time.monotonic() - begun)
+        return state
+
+    def _fence(self, plans: Planner) -> None:
+        """Behind it all that this job or an earlier one has committed to the diff topic is there to be read, and no
+        earlier one commits more."""
+        self._writer.fence(range(plans.partitions))
+
+    def _jdbc_sink(self) -> JdbcSink:
+        from deelog_spark.sinks.jdbc import JdbcSink  # late: it needs PySpark, whose absence `session` explains
+
+        return JdbcSink(self.config, self._session, lambda: self._stopping)
+
+    def _fill_table(self, state: Batch) -> None:
+        """Brings the table level with the diff topic where it is not as the state says. The diff topic may be a batch
+        ahead of the state: that batch then finds in the table what it brings."""
+        if self._jdbc is not None and not self._jdbc.holds(state.checkpoint, state.number):
+            self._jdbc.fill(latest(self._session(), self.config), state.checkpoint, state.number)
+
+    def _rows_frame(self, number: int) -> DataFrame:
+        rows = self._session().read.parquet(place_of(self._checkpoint.rows_path(number)))
+        return rows.where(rows["cause"].isin(CHANGE, RESET))
+
+    def _session(self) -> SparkSession:
+        self._spark = self._spark or session()
+        return self._spark
+
+    def _decoded(self, rows: DataFrame) -> DataFrame:
+        return tasks.decoded(tasks.told(rows, self.config), self.config)
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def _batch(self, _: DataFrame, number: int) -> None:
+        with self._in_batch:
+            if self._stopping:
+                raise DiffError("the job is stopping")
+            begun = time.monotonic()
+            try:
+                state = self._do(number)
+            except BaseException as error:
+                if self._failure is None:
+                    self._failure = error
+                raise
+            self._report(state, time.monotonic() - begun)
+
+    def _do(self, number: int) -> Batch:
+        before = self._checkpoint.state(number - 1) if number else self._started
+        end = self._checkpoint.reads_to(number)
+        plans = self._planner
+        if before is None or end is None or plans is None:
+            raise CheckpointError(
+                f"the checkpoint {self._checkpoint.root} lacks batch {number - 1}: delete it; {START_OVER}"
+            )
+        plan = self._checkpoint.plan(number)
+        if plan is not None and (plan.checkpoint, plan.begin, plan.end) != (before.checkpoint, before.end, end):
+            plan = None
+        few = sum(end[p] - before.end[p] for p in end) <= self.SMALL_RECORDS
+        if few or plan is not None:
+            plan, found, rows = self._planned(plans, before, number, end, plan)
+        else:
+            plan, found, rows = self._passed_on(plans, before, number, end)
+        plans.refuse(written.error for written in found)
+        counted = _counted(found)
+        some = any(any(ops.values()) for ops in counted.values())
+        if self._parquet is not None and some:
+            self._parquet.write(self._decoded(rows()), plan.checkpoint, number)
+        if self._jdbc is not None:
+            self._jdbc.write(self._decoded(rows()) if some else None, plan.checkpoint, number)
+        state = plan.done(before.totals, counted, plans.put_aside(number, found))
+        self._renew(state)
+        self._checkpoint.write_state(state)
+        return state
+
+    def _passed_on(self, plans: Planner, before: Batch, number: int, end: dict[int, int]) -> _Done:
+        """A large batch, in one reading where no reset ends in it.
+
+        Nothing has to be remembered of it before: without resets a batch is the same whenever it is walked. Partitions
+        that were written are found written when the whole batch is planned after all.
+        """
+        task = plans.walk(before, end, frozenset())
+        found = tasks.pass_on(self._session(), task, before.checkpoint, number)
+        walked = [one for one, _ in found]
+        # First of all: where a writer stopped, the walk ended with it, and no plan may rest on that.
+        plans.refuse(written.error for _, written in found)
+        plans.refuse(one.error for one in walked)
+        if any(one.ended for one in walked):
+            return self._planned(plans, before, number, end, None, walked)
+        plan = plans.gathered(before, number, end, walked)
+        return plan, [written for _, written in found], lambda: tasks.kept(self._session(), task)
+
+    def _planned(
+        self,
+        plans: Planner,
+        before: Batch,
+        number: int,
+        end: dict[int, int],
+        plan: Batch | None,
+        walked: list[tasks.Walked] | None = None,
+    ) -> _Done:
+        changes: list[Row] | None = None
+        if plan is None:
+            plan, changes = plans.batch(before, number, end, self.SMALL_RECORDS, self.SMALL_BYTES, walked)
+        task = plans.walk(before, end, frozenset(plan.void))
+        if plan.small and changes is None:
+            changes = self._changes(task)
+        if plan.small and changes is not None:
+            return plan, *self._carried(plan, changes)
+        spark = self._session()
+        if not plan.rows:
+            rows = tasks.kept(spark, task)
+        elif not plan.kept:
+            rows = tasks.ordered(self._rows_frame(number), plans.partitions)
+        else:
+            rows = tasks.merged(tasks.kept(spark, task), self._rows_frame(number), plans.partitions)
+        some = plan.kept or plan.rows
+        found = tasks.write_kafka(rows, self.config, plan.checkpoint, number, plan.end) if some else []
+        return plan, found, lambda: rows
+
+    def _changes(self, task: tasks.Walk) -> list[Row] | None:
+        """The captured changes that count of a small batch that was planned before."""
+        assert self._cluster is not None
+        found = tasks.walk_here(task, self._cluster.reader, self.SMALL_BYTES)
+        return None if found is None else found[1]
+
+    def _carried(self, plan: Batch, rows: list[Row]) -> tuple[list[Written], Callable[[], DataFrame]]:
+        """A small batch, by the driver."""
+        if plan.rows:
+            resets = ranges.rows_of(self._checkpoint.rows_path(plan.number))
+            rows = sorted([*rows, *tasks.rows_of(resets.to_batches())], key=operator.attrgetter(*ROW_ORDER))
+
+        def frame() -> DataFrame:
+            table = pa.Table.from_batches(tasks.batches_of(rows), ROW_SCHEMA)
+            return self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
+
+        return self._write(rows, plan), frame
+
+    def _write(self, rows: list[Row], plan: Batch) -> list[Written]:
+        """Writes a small batch's rows, ordered by partition, with the driver's own producers."""
+        found = []
+        for partition, group in itertools.groupby(rows, key=lambda row: row.partition):
+            end = plan.end[partition]
+            found.append(self._writer.write(partition, group, plan.checkpoint, plan.number, end))
+        return found
+
+    def _renew(self, state: Batch) -> None:
+        """Commits every partition's mark anew now and then: offsets of a partition without changes would expire."""
+        if time.monotonic() - self._renewed > _RENEW_SECONDS:
+            for partition, end in state.end.items():
+                self._writer.write(partition, [], state.checkpoint, state.number, end, renew=True)
+            self._writer.close()
+            self._renewed = time.monotonic()
+
+    def _report(self, state: Batch, seconds: float) -> None:
+        self._checkpoint.write_progress(state)
+        told: dict[str, Any] = {
+            "topic": self.topics.changes,
+            "batch": state.number,
+            "seconds": round(seconds, 3),
+            "records": state.totals.records,
+            "repeats": state.totals.repeats,
+            "resets": state.totals.resets,
+            "changes": state.totals.changes,
+            "resets_rows": state.totals.resets_rows,
+            "dead_letters": state.totals.dead_letters,
+            "lag": self._lag(state),
+            "behind": round(max(0.0, state.written_ms - state.newest_ms) / 1000, 3) if state.newest_ms else None,
+            "open_resets": sum(segment.open is not None for segment in state.segments.values()),
+        }
+        log.info("%s", orjson.dumps(told).decode())
+        if self._metrics is not None:
+            self._metrics.told(told)
+        if self._on_batch is not None:
+            self._on_batch(told)
+
+    def _lag(self, state: Batch) -> int | None:
+        """Records between the state and the topic's end; None where the brokers do not say: the batch is done."""
+        assert self._cluster is not None
+        try:
+            ends = self._cluster.ends(self.topics.changes, len(state.end))
+        except KafkaException as error:
+            log.warning("the lag is unknown: %s", error)
+            return None
+        return sum(max(0, ends[p] - offset) for p, offset in state.end.items())
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    """Whether a task, a worker or the JVM raised it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, (Py4JError, PySparkException))
+
+
+def _of_spark(error: BaseException) -> DiffError:
+    """What Spark says, in one line: the first one, or of a Python task the last one of its traceback."""
+    from pyspark.errors import PythonException
+
+    said = str(getattr(error, "java_exception", error))
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or [type(error).__name__]
+    line = lines[-1] if isinstance(error, PythonException) else lines[0]
+    return DiffError(f"Spark: {line}; look at its log, and start the job again: it goes on where it was")
+
+
+def _loaded(source: DataStreamReader) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return source.load()
+    except AnalysisException as error:
+        if "Failed to find data source: kafka" not in str(error):
+            raise
+        raise DiffError(
+            f'Spark\'s source for Kafka is missing: set {JARS_VARIABLE}="$(deelog kafka jars)", or start the job by '
+            "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
+        ) from error
+
+
+def _counted(found: list[Written]) -> dict[str, dict[str, int]]:
+    """Rows by cause and op."""
+    into: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
+    for written in found:
+        for cause, counts in written.ops.items():
+            for op, n in counts.items():
+                into[cause][op] = into[cause].get(op, 0) + n
+    return into
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _keys(offsets: dict[int, int]) -> dict[str, int]:
+    return {str(p): offset for p, offset in offsets.items()}

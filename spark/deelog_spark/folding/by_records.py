@@ -1,0 +1,273 @@
+"""What a start and the resets of a batch make of bounded ranges of the topics, by `deelog_schemas.fold`.
+
+Pure but for what `Tables` reads; `regions.py` runs it, a segment at a time. Bound: the entries, old and new, of the
+segments that it is given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import START, OpenReset, Position, SegmentReader, check_end, difference, fold_step
+from deelog_schemas.header import Kind, pack
+from deelog_schemas.operation import Entry
+from deelog_schemas.positions import ResetState
+from deelog_schemas.records import Record
+from deelog_spark.folding.diff_record import CHANGE, Renderer, Row, Unread
+from deelog_spark.folding.walk import Ended, Open, Segment, position_bytes, position_tuple, waiting
+from deelog_spark.kafka import Known
+
+START_REASON = "start"
+
+
+class Tables(Protocol):
+    """Both topics of one cache, a bounded range of each: `regions.Tables`, or a model's."""
+
+    def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
+        """The entries by segment that the diff topic tells of, folded to its end; `only` these segments."""
+        ...
+
+    def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
+        """The change topic's records of `[begin, end)`, in order; RecordError where one is not ours."""
+        ...
+
+    def entry(self, record: Record) -> tuple[bytes, Entry | None]:
+        """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
+        ...
+
+
+class StartFold:
+    """One segment from its base offset to the log's end, where compaction may have been at work below.
+
+    The begin at the base offset is known to be complete and opens nothing: its end, and rows that later records
+    replaced, may be gone, so it cannot be checked. A later begin opens a reset as ever; so does one that the
+    positions topic names and whose own record may be gone.
+
+    A change that is `Unread` is passed over outside of a reset: its key keeps its last good value, which only the diff
+    topic may know, since compaction takes what stood below it.
+    """
+
+    def __init__(self, segment: int, base: int | None, named: ResetState | None) -> None:
+        self.segment, self._base = segment, base
+        self._named = named if named is not None and named.begin_offset >= 0 else None
+        self.entries: dict[bytes, Entry] = {}
+        self.mark: Position = START
+        self.open: OpenReset | None = None
+        self.begin, self.begin_position = -1, START
+        self.unread: list[Record] = []
+        """What was passed over, in order."""
+        self._kept: set[bytes] = set()
+        """Keys of these of which nothing else was known."""
+        self._deleted: set[bytes] = set()
+        self._at_base = ""
+        """The id of the reset at the base offset, until its end is met."""
+        self._inside: Unread | None = None
+        """The first that was passed over there: it stops the start if that end is still to come."""
+
+    def apply(self, record: Record, tables: Tables) -> None:
+        """Folds the next record of the segment."""
+        if self._base is not None and record.offset < self._base:
+            return
+        kind, position = record.header.kind, record.header.position
+        if self._named is not None and record.offset >= self._named.begin_offset:
+            self.finish()
+        if kind is Kind.RESET_BEGIN:
+            self.mark = max(self.mark, position)
+            if record.offset != self._base:
+                self.open = OpenReset(record.control["id"], record.control["reason"], position)
+                self.begin, self.begin_position = record.offset, position
+            else:
+                self._at_base = record.control["id"]
+        elif kind is Kind.RESET_END:
+            self._end(record)
+        elif kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
+            self._fold(record, tables)
+
+    def finish(self) -> None:
+        """Opens the reset that the positions topic names, once its begin is passed, or at the end of the log."""
+        named, self._named = self._named, None
+        if named is not None and self.begin < named.begin_offset:
+            position = (named.epoch, named.sequence)
+            self.mark = max(self.mark, position)
+            self.open = OpenReset(named.reset_id, named.reason, position)
+            self.begin, self.begin_position = named.begin_offset, position
+
+    def _fold(self, record: Record, tables: Tables) -> None:
+        kind, position = record.header.kind, record.header.position
+        if kind is Kind.READ and self.open is None and self._base is None:
+            return
+        try:
+            key, entry = tables.entry(record)
+        except Unread as error:
+            if self.open is not None:
+                raise
+            self._pass(record, error)
+            return
+        if entry is None and self.open is None:
+            self._deleted.add(key)
+        if self.open is not None:
+            self.open.mark = fold_step(self.open.entries, self.open.mark, kind, position, key, entry)
+        else:
+            self.mark = fold_step(self.entries, self.mark, kind, position, key, entry)
+
+    def _pass(self, record: Record, error: Unread) -> None:
+        if record.header.position <= self.mark:
+            return
+        self.mark = record.header.position
+        self.unread.append(record)
+        self._inside = self._inside or (error if self._at_base else None)
+        if error.key is not None and error.key not in self.entries:
+            self._kept.add(error.key)
+
+    def keep(self, old: Mapping[bytes, Entry]) -> None:
+        """Takes the last good values that only the diff topic, which tells `old`, still knows."""
+        for key in self._kept - self.entries.keys() - self._deleted:
+            if key in old:
+                self.entries[key] = old[key]
+
+    def _end(self, record: Record) -> None:
+        if record.control["id"] == self._at_base:
+            if self._inside is not None:
+                raise self._inside
+            self._at_base = ""
+        self.mark = max(self.mark, record.header.position)
+        opened = self.open
+        if opened is not None and opened.reset_id == record.control["id"]:
+            check_end(opened.entries, record.control)
+            self.entries, self.open = opened.entries, None
+            self._kept.clear()
+            self.mark = max(self.mark, opened.mark)
+
+
+class Started(NamedTuple):
+    """A partition at a start: the state to go on with, and the rows that bring the diff topic level."""
+
+    segments: dict[int, Segment]
+    rows: list[Row]
+    """Among them what could not be decoded, as captured."""
+    lost: list[int]
+    """Segments whose base is gone: they wait for a reset."""
+
+
+def start(
+    tables: Tables, renderer: Renderer, partition: int, known: Known, numbers: Iterable[int], begin: int, end: int
+) -> Started:
+    """Folds a partition's segments up to `end` and tells how they differ from the diff topic.
+
+    `begin` is the first offset that is still there. A segment that is not known yet starts empty, at `begin`. One with
+    a reset open at `end` stays as the diff topic has it until the reset ends.
+    """
+    folds: dict[int, StartFold] = {}
+    segments: dict[int, Segment] = {}
+    lost = []
+    for number in numbers:
+        base = known.base.get(number)
+        if base is not None and base < begin:
+            lost.append(number)
+            segments[number] = Segment(open=waiting())
+        else:
+            folds[number] = StartFold(number, base, known.open.get(number))
+    lowest = min((known.base.get(n, begin) for n in folds), default=end)
+    old = tables.told(partition)
+    for record in tables.records(partition, lowest, end):
+        fold = folds.get(record.header.segment)
+        if fold is not None:
+            try:
+                fold.apply(record, tables)
+            except RecordError as error:
+                raise error.at(record.topic, record.partition, record.offset) from error
+    rows: list[Row] = []
+    now_us = time.time_ns() // 1000
+    for number, fold in sorted(folds.items()):
+        fold.finish()
+        rows += [_captured(record) for record in fold.unread]
+        opened = fold.open
+        kept = None
+        if opened is not None:
+            position = position_bytes(fold.begin_position)
+            kept = Open(opened.reset_id, opened.reason, fold.begin, position, position_bytes(opened.mark))
+        else:
+            fold.keep(old.get(number, {}))
+            for change in difference(old.get(number, {}), fold.entries, fold.mark):
+                row = renderer.difference(change, partition, max(end - 1, 0), len(rows), number, START_REASON, now_us)
+                rows.append(row)
+        if fold.mark != START or kept is not None:
+            segments[number] = Segment(position_bytes(fold.mark), kept)
+    return Started(segments, rows, lost)
+
+
+def _captured(record: Record) -> Row:
+    """A captured change as a batch has it: the writer finds out what is wrong with it."""
+    header = record.header
+    raw = pack(header.kind, header.flags, header.segment, *header.position, header.node)
+    return Row(record.partition, record.offset, 0, CHANGE, "", raw, record.key, record.value)
+
+
+class Void(Exception):
+    """A reset that did not match count or digest; `error` names its end's place."""
+
+    def __init__(self, ended: Ended, error: RecordError) -> None:
+        super().__init__(str(error))
+        self.ended, self.error = ended, error
+
+
+def reads_from(known: Segment | None, begin: int) -> int:
+    """The offset from which a segment is read whose reset ends in a batch that starts at offset `begin`."""
+    opened = None if known is None else known.open
+    return begin if opened is None or opened.begin < 0 else min(begin, opened.begin + 1)
+
+
+def resets(
+    tables: Tables,
+    renderer: Renderer,
+    partition: int,
+    before: Mapping[int, Segment],
+    ended: list[Ended],
+    void: frozenset[tuple[int, int]],
+    begin: int,
+) -> list[Row]:
+    """The rows of the resets that end in a batch's range of a partition, which starts at offset `begin`.
+
+    Each segment is read as the reference reader reads it: from what the diff topic tells, with the mark that the
+    batch starts with; a reset found open is read again from its begin. Raises `Void` for one that does not match.
+    """
+    wanted = frozenset(e.segment for e in ended)
+    last = max(e.end for e in ended)
+    ends = {(e.segment, e.end): e for e in ended}
+    old = tables.told(partition, wanted)
+    readers: dict[int, SegmentReader] = {}
+    froms = {number: reads_from(before.get(number), begin) for number in wanted}
+    for number in wanted:
+        known = before.get(number, Segment())
+        reader = readers[number] = SegmentReader(number, position_tuple(known.mark), old.get(number, {}))
+        if known.open is not None:
+            reader.open = OpenReset(known.open.reset_id, known.open.reason, position_tuple(known.open.position))
+    rows: list[Row] = []
+    now_us = time.time_ns() // 1000
+    for record in tables.records(partition, min(froms.values()), last + 1):
+        number = record.header.segment
+        if number not in wanted or record.offset < froms[number]:
+            continue
+        reader = readers[number]
+        if (number, record.offset) in void:
+            reader.mark = max(reader.mark, record.header.position)
+            reader.open = OpenReset("", "lost", START)
+            continue
+        try:
+            changes = reader.apply(record, tables.entry)
+        except RecordError as error:
+            if isinstance(error, Unread) and reader.open is None:
+                reader.mark = record.header.position  # the key keeps its last good value, as the writer has it
+                continue
+            closing = ends.get((number, record.offset))
+            place = error.at(record.topic, record.partition, record.offset)
+            raise (place if closing is None else Void(closing, place)) from error
+        closing = ends.get((number, record.offset))
+        for change in changes:
+            if change.cause != CHANGE and closing is not None:
+                row = renderer.difference(change, partition, record.offset, len(rows), number, closing.reason, now_us)
+                rows.append(row)
+    return rows

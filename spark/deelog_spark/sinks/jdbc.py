@@ -1,0 +1,471 @@
+"""The jdbc sink: a table that holds what the cache holds, a row per key, exactly once under replay.
+
+Spark's own JDBC writer brings the last row of each key to a staging table. Then one transaction on a connection of the
+driver's moves the mark of the cache (checkpoint id, batch) in `deelog_batches`, upserts and deletes, each guarded by
+position, and empties the staging table. A batch that the mark has reached is not written again. Rows in the staging
+table carry the id of the attempt that brought them, so that what a killed attempt left, or still brings, counts for
+nothing.
+
+A table that does not hold all up to a state of the checkpoint (a new one, another checkpoint's, one that was emptied
+or restored from a backup, a sink that was switched on later) is filled from the diff topic at the start: a start over
+emits differences to the diff topic only, which are not enough for a table.
+
+Weighed: the driver's own prepared statements (every cell through py4j), tasks that write the table themselves (a
+transaction and a mark per task, and readers see half a batch), a Python driver (what people have is JDBC's), and this.
+Both databases take the same SQL: `ON CONFLICT`, row values; what differs are the names of types.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import tenacity
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+
+from deelog_schemas.config import Config
+from deelog_spark.errors import BusyError, DiffError, SinkError
+from deelog_spark.session import JARS_VARIABLE
+from deelog_spark.tables import collapse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_T = TypeVar("_T")
+
+RETRY_SECONDS: Final = 90.0
+_RETRY_EVERY: Final = 2.0
+_SHOWN: Final = 300
+_MARKS: Final = "deelog_batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a database calls the types, as its driver tells them of a table."""
+
+    text: str
+    binary: str
+    integer: str
+    bigint: str
+    isolation: str
+    """The weakest that it has: Spark warns of every batch that asks for less."""
+    writers: int | None = None
+    """Most connections that may write at once, None for any number."""
+    passing: frozenset[int] = frozenset()
+    """Error codes, the last byte of them, that are worth another attempt."""
+
+
+DIALECTS: Final = {
+    "PostgreSQL": Dialect("text", "bytea", "int4", "int8", "READ_COMMITTED"),
+    "SQLite": Dialect("TEXT", "BLOB", "INTEGER", "BIGINT", "SERIALIZABLE", 1, frozenset({5, 6})),  # locked
+}
+"""By the product's name, as the driver tells it: an address does not say what stands behind it."""
+
+_PASSING: Final = frozenset({"57P01", "57P02", "57P03", "53300", "40001", "40P01", "55P03", "25006", "23505", "42P07"})
+"""SQLSTATEs worth another attempt beside class 08: a database that ends, starts or fails over, has no connection left
+or a deadlock; and two jobs that create the same table."""
+
+_KEY: Final = ("topic_prefix", "cache", "key")
+_VALUES: Final = ("segment", "value", "expires_at", "epoch", "sequence", "ts_us")
+_COLUMNS: Final = ("topic_prefix", "cache", "segment", "key", "value", "expires_at", "epoch", "sequence", "ts_us")
+_STAGED: Final = ("attempt", "op")
+
+
+_ADD_A_DRIVER: Final = (
+    f"add its jar to {JARS_VARIABLE} (`deelog kafka jars jdbc` fetches those of PostgreSQL and SQLite), or start the "
+    "job by spark-submit --jars or --packages; one that its jar does not register is named by diff.jdbc.driver"
+)
+
+
+class Mark(NamedTuple):
+    """How far the table is."""
+
+    checkpoint: str
+    batch: int
+
+
+class JdbcSink:
+    """Writes batches of decoded rows to `diff.jdbc.table`. `open()` it before anything else.
+
+    Every method connects anew, tries again for RETRY_SECONDS while the database is away, unless `stopping` says so,
+    and raises `DiffError` then; `SinkError` for what only people can mend.
+    """
+
+    def __init__(self, config: Config, spark: Callable[[], SparkSession], stopping: Callable[[], bool]) -> None:
+        self._config, self._spark = config, spark
+        self._url = config["diff.jdbc.url"]
+        self._class: str | None = config["diff.jdbc.driver"]
+        self._mine = (config["topic.prefix"], config["cache.name"])
+        self._table = config["diff.jdbc.table"]
+        schema = self._table.rpartition(".")[0]
+        self._marks = _quoted(f"{schema}.{_MARKS}" if schema else _MARKS)
+        self._target, self._staging = _quoted(self._table), _quoted(f"{self._table}_staging")
+        self._dialect = DIALECTS["PostgreSQL"]
+        enough = tenacity.stop_after_delay(RETRY_SECONDS)
+        self._retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(self._passing),
+            wait=tenacity.wait_exponential(0.1, max=_RETRY_EVERY),
+            stop=lambda state: stopping() or enough(state),
+            reraise=True,
+        )
+
+    def open(self) -> None:
+        """Creates the tables that are missing; `SinkError` where one is not laid out as the sink needs it."""
+        self._tried(self._open)
+
+    def holds(self, checkpoint: str, batch: int) -> bool:
+        """Whether the table is as it was behind this batch or a later one of the checkpoint."""
+
+        def look() -> bool:
+            with self._connected() as db:
+                mark = self._mark(db)
+                rows = db.row(f"SELECT 1 FROM {self._target} WHERE topic_prefix = ? AND cache = ? LIMIT 1", *self._mine)
+            # A table without a row of ours is the one that was dropped or emptied; an empty cache costs nothing.
+            return rows is not None and mark is not None and mark.checkpoint == checkpoint and mark.batch >= batch
+
+        return self._tried(look)
+
+    def fill(self, rows: DataFrame, checkpoint: str, batch: int) -> None:
+        """Makes `rows`, as `latest` gives them, all that the table holds of the cache, as of this batch."""
+        from pyspark.sql import functions as F
+
+        self._tried(self._fill, rows.withColumn("op", F.lit("c")), checkpoint, batch)
+
+    def write(self, rows: DataFrame | None, checkpoint: str, batch: int) -> None:
+        """Writes a batch, None for one without rows, unless the table has it; BusyError where another job writes it."""
+        from pyspark.sql import functions as F
+
+        staged = None
+        if rows is not None:
+            entry = {name: F.col(f"after.{name}") for name in ("value", "expires_at")}
+            staged = collapse(rows).withColumns(entry)
+        self._tried(self._write, staged, checkpoint, batch)
+
+    # -- attempts --------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        with self._connected() as db:
+            if db.product not in DIALECTS:
+                raise SinkError(
+                    f"diff.jdbc.url: {db.product} is not supported, {' and '.join(DIALECTS)} are: name one of them, or "
+                    "take jdbc out of diff.sinks and write your own with changes() and collapse()"
+                )
+            self._dialect = DIALECTS[db.product]
+            types = self._types()
+            staged = dict.fromkeys(_STAGED, self._dialect.text) | types
+            text = self._dialect.text
+            marks = dict.fromkeys(("topic_prefix", "cache", "target", "checkpoint"), text)
+            marks["batch"] = self._dialect.bigint
+            db.ensure(self._marks, marks, ("topic_prefix", "cache", "target"))
+            db.ensure(self._target, types, _KEY)
+            db.ensure(self._staging, staged, ("attempt", *_KEY))
+            db.commit()
+            # Nothing is staged under this name: it only shows whether the database takes the statements.
+            self._move(db, Mark("", -1))
+            self._apply(db, "")
+
+    def _fill(self, rows: DataFrame, checkpoint: str, batch: int) -> None:
+        with self._connected() as db:
+            attempt = self._stage(db, rows)
+            db.run(
+                f"INSERT INTO {self._marks} (topic_prefix, cache, target, checkpoint, batch) VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (topic_prefix, cache, target) DO UPDATE SET checkpoint = excluded.checkpoint, "
+                "batch = excluded.batch",
+                *self._mine,
+                self._table,
+                checkpoint,
+                batch,
+            )
+            db.run(f"DELETE FROM {self._target} WHERE topic_prefix = ? AND cache = ?", *self._mine)
+            self._land(db, attempt)
+
+    def _write(self, rows: DataFrame | None, checkpoint: str, batch: int) -> None:
+        with self._connected() as db:
+            if self._has(db, checkpoint, batch):
+                return
+            attempt = None if rows is None else self._stage(db, rows)
+            # First in its transaction: the row's lock keeps out whoever else would write this batch.
+            if not self._move(db, Mark(checkpoint, batch)):
+                self._has(db, checkpoint, batch)  # somebody else was faster: with this checkpoint or, refused, another
+                return
+            self._land(db, attempt)
+
+    def _land(self, db: _Database, attempt: str | None) -> None:
+        """Ends the transaction that has the mark, with what was staged, if anything was."""
+        if attempt is not None:
+            self._apply(db, attempt)
+        db.commit()
+
+    def _mark(self, db: _Database) -> Mark | None:
+        found = db.row(
+            f"SELECT checkpoint, batch FROM {self._marks} WHERE topic_prefix = ? AND cache = ? AND target = ?",
+            *self._mine,
+            self._table,
+        )
+        return None if found is None else Mark(str(found[0]), int(found[1]))
+
+    def _has(self, db: _Database, checkpoint: str, batch: int) -> bool:
+        mark = self._mark(db)
+        db.commit()  # SQLite writes only behind the newest commit that it has read
+        if mark is None or mark.checkpoint != checkpoint:
+            raise BusyError(
+                f"diff.jdbc.table: {self._table} was last filled by another checkpoint "
+                f"({'none' if mark is None else mark.checkpoint}): stop the other job, or name another table, and "
+                "start this one again: it then fills the table anew"
+            )
+        return mark.batch >= batch
+
+    def _move(self, db: _Database, mark: Mark) -> bool:
+        moved = db.run(
+            f"UPDATE {self._marks} SET batch = ? "
+            "WHERE topic_prefix = ? AND cache = ? AND target = ? AND checkpoint = ? AND batch < ?",
+            mark.batch,
+            *self._mine,
+            self._table,
+            mark.checkpoint,
+            mark.batch,
+        )
+        return moved == 1
+
+    def _stage(self, db: _Database, rows: DataFrame) -> str:
+        """Brings rows to the staging table; the attempt under which they lie there."""
+        from pyspark.sql import functions as F
+
+        db.run(f"DELETE FROM {self._staging} WHERE topic_prefix = ? AND cache = ?", *self._mine)
+        db.commit()
+        attempt = uuid.uuid4().hex
+        given = {
+            "attempt": F.lit(attempt),
+            "topic_prefix": F.lit(self._mine[0]),
+            "ts_us": F.unix_micros("ts"),
+        }
+        writing = rows.withColumns(given).select(*_STAGED, *_COLUMNS).write.format("jdbc").mode("append")
+        writing = writing.options(**self._properties()).option("dbtable", self._staging)
+        writing = writing.option("isolationLevel", self._dialect.isolation)
+        if self._dialect.writers is not None:
+            writing = writing.option("numPartitions", self._dialect.writers)
+        writing.save()
+        return attempt
+
+    def _apply(self, db: _Database, attempt: str) -> None:
+        """Brings what is staged to the table: never over a row of a higher position."""
+        columns = ", ".join(map(_quoted, _COLUMNS))
+        target = f"{self._target}.epoch, {self._target}.sequence"
+        db.run(
+            f"INSERT INTO {self._target} ({columns}) "
+            f"SELECT {columns} FROM {self._staging} WHERE attempt = ? AND op <> 'd' "
+            f"ON CONFLICT ({', '.join(map(_quoted, _KEY))}) "
+            f"DO UPDATE SET {', '.join(f'{_quoted(n)} = excluded.{_quoted(n)}' for n in _VALUES)} "
+            f"WHERE ({target}) <= (excluded.epoch, excluded.sequence)",
+            attempt,
+        )
+        # By IN and a look-up, which both databases answer from the primary keys, whatever the table's size.
+        db.run(
+            f'DELETE FROM {self._target} WHERE topic_prefix = ? AND cache = ? AND "key" IN '
+            f"(SELECT s.\"key\" FROM {self._staging} s WHERE s.attempt = ? AND s.op = 'd') "
+            f"AND (epoch, sequence) <= (SELECT s.epoch, s.sequence FROM {self._staging} s WHERE s.attempt = ? "
+            f'AND s.topic_prefix = ? AND s.cache = ? AND s."key" = {self._target}."key")',
+            *self._mine,
+            attempt,
+            attempt,
+            *self._mine,
+        )
+        db.run(f"DELETE FROM {self._staging} WHERE attempt = ?", attempt)
+
+    def _types(self) -> dict[str, str]:
+        names = self._dialect
+
+        def format_of(name: str) -> str:
+            return names.binary if self._config[name] == "bytes" else names.text
+
+        known = {
+            "topic_prefix": names.text,
+            "cache": names.text,
+            "segment": names.integer,
+            "key": format_of("cache.key.format"),
+            "value": format_of("cache.value.format"),
+        }
+        return {name: known.get(name, names.bigint) for name in _COLUMNS}
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _properties(self) -> dict[str, str]:
+        given = {
+            "url": self._url,
+            "user": self._config["diff.jdbc.user"],
+            "password": self._config.secret("diff.jdbc.password"),
+            "driver": self._driver(),
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _driver(self) -> str:
+        """The driver's class. DriverManager would not find one that spark.jars brings: it looked before they came."""
+        if self._class is None:
+            java: Any = self._spark().sparkContext._jvm.java  # type: ignore[union-attr]
+            loader = java.lang.Thread.currentThread().getContextClassLoader()
+            drivers = java.util.ServiceLoader.load(java.lang.Class.forName("java.sql.Driver"), loader).iterator()
+            while self._class is None and drivers.hasNext():
+                driver = drivers.next()
+                if driver.acceptsURL(self._url):
+                    self._class = str(driver.getClass().getName())
+            if self._class is None:
+                raise SinkError(f"diff.jdbc.url: no JDBC driver takes this address: {_ADD_A_DRIVER}")
+        return self._class
+
+    @contextmanager
+    def _connected(self) -> Iterator[_Database]:
+        """A connection by Spark's own provider, which finds drivers of spark.jars; closed, what is open undone."""
+        from pyspark.errors import IllegalArgumentException
+
+        jvm: Any = self._spark().sparkContext._jvm
+        properties = self._properties()
+        try:
+            given = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(properties)
+            options = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(self._url, self._target, given)
+        except Py4JJavaError as error:
+            name = properties["driver"]
+            raise SinkError(f"diff.jdbc.driver: the class {name} is not to be had: {_ADD_A_DRIVER}") from error
+        factory = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._url).createConnectionFactory(options)
+        try:
+            connection = factory.apply(-1)
+        except IllegalArgumentException as error:
+            name = properties["driver"]
+            raise SinkError(f"diff.jdbc.driver: {name} takes no such address: correct diff.jdbc.url") from error
+        try:
+            connection.setAutoCommit(False)
+            yield _Database(connection)
+        finally:
+            connection.close()
+
+    def _tried(self, call: Callable[..., _T], *args: Any) -> _T:
+        try:
+            return self._retrying(call, *args)
+        except Py4JJavaError as error:
+            if self._of_a_task(error):
+                raise
+            raise self._explained(error) from error
+
+    def _of_a_task(self, error: Py4JJavaError) -> bool:
+        """Whether Spark failed and the database did not: a worker was lost, for one."""
+        gateway: Any = self._spark().sparkContext._gateway
+        spark = "org.apache.spark.SparkException"
+        return is_instance_of(gateway, error.java_exception, spark) and not self._causes(error)
+
+    def _explained(self, error: Py4JJavaError) -> DiffError:
+        causes = self._causes(error)
+        said = str(causes[-1].getMessage() or causes[-1].toString()) if causes else str(error.java_exception)
+        said = said.replace(self._url, "diff.jdbc.url").strip().partition("\n")[0][:_SHOWN]
+        if self._passing(error):
+            return DiffError(
+                f"diff.jdbc.url: the database did not answer for {RETRY_SECONDS:.0f} s ({said}): look at it and start "
+                "the job again: it goes on where it was"
+            )
+        return SinkError(
+            f"diff.jdbc.table: {self._table} cannot be written ({said}): mend that, check diff.jdbc.url, "
+            "diff.jdbc.user and diff.jdbc.password, or take jdbc out of diff.sinks, and start the job again: it goes "
+            "on where it was"
+        )
+
+    def _causes(self, error: Py4JJavaError) -> list[Any]:
+        """The database's own exceptions in an error, be it the driver's or that of a task; the innermost last."""
+        gateway: Any = self._spark().sparkContext._gateway
+        found: list[Any] = []
+        due = [error.java_exception]
+        while due:
+            cause = due.pop()
+            due.append(cause.getCause())
+            if is_instance_of(gateway, cause, "java.sql.SQLException"):
+                found.append(cause)
+                due.append(cause.getNextException())
+            due = [one for one in due if one is not None]
+        return found
+
+    def _passing(self, error: BaseException) -> bool:
+        """Whether another attempt may fare better."""
+        if not isinstance(error, Py4JJavaError):
+            return False
+        for cause in self._causes(error):
+            state, code = str(cause.getSQLState()), cause.getErrorCode() & 0xFF
+            if state.startswith("08") or state in _PASSING or code in self._dialect.passing:
+                return True
+        return False
+
+
+class _Database:
+    """One connection, without automatic commits."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.product = str(connection.getMetaData().getDatabaseProductName())
+
+    def run(self, sql: str, *values: str | int) -> int:
+        """Executes a statement; how many rows it touched."""
+        statement = self._prepared(sql, values)
+        try:
+            return int(statement.executeUpdate())
+        finally:
+            statement.close()
+
+    def row(self, sql: str, *values: str | int) -> tuple[Any, ...] | None:
+        """The first row of a question."""
+        statement = self._prepared(sql, values)
+        try:
+            found = statement.executeQuery()
+            if not found.next():
+                return None
+            return tuple(found.getObject(n + 1) for n in range(found.getMetaData().getColumnCount()))
+        finally:
+            statement.close()
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def ensure(self, table: str, types: dict[str, str], key: tuple[str, ...]) -> None:
+        """Creates a table, or checks that it has these columns and no others."""
+        if not self._exists(table):
+            columns = ", ".join(f"{_quoted(n)} {t}{' NOT NULL' if n in key else ''}" for n, t in types.items())
+            self.run(f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({', '.join(map(_quoted, key))}))")
+            return
+        statement = self._prepared(f"SELECT * FROM {table} WHERE 1 = 0", ())
+        try:
+            told = statement.executeQuery().getMetaData()
+            numbers = range(1, told.getColumnCount() + 1)
+            found = {str(told.getColumnName(n)): str(told.getColumnTypeName(n)) for n in numbers}
+        finally:
+            statement.close()
+        if found != types:
+            raise SinkError(
+                f"diff.jdbc.table: {table} has other columns ({_listed(found)}) than the jdbc sink needs "
+                f"({_listed(types)}): name another table, or rename or drop this one; the job then creates it and "
+                "fills it from the diff topic"
+            )
+
+    def _exists(self, table: str) -> bool:
+        schema, _, name = table.replace('"', "").rpartition(".")
+        # Patterns: an underscore stands for any character.
+        found = self._connection.getMetaData().getTables(None, schema or self._connection.getSchema(), name, None)
+        try:
+            while found.next():
+                if found.getString("TABLE_NAME") == name:
+                    return True
+            return False
+        finally:
+            found.close()
+
+    def _prepared(self, sql: str, values: tuple[str | int, ...]) -> Any:
+        statement = self._connection.prepareStatement(sql)
+        for number, value in enumerate(values, 1):
+            statement.setObject(number, value)
+        return statement
+
+
+def _quoted(name: str) -> str:
+    return ".".join(f'"{part}"' for part in name.split("."))
+
+
+def _listed(types: dict[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())

@@ -1,0 +1,43 @@
+"""The parquet sink: a directory per batch and a manifest, exactly once under replay.
+
+Weighed: Spark's file sink (its log knows nothing of a row that a reset materialised), one growing table (needs a
+table format), and this. A batch is written below `_staging`, which readers skip, renamed to its place, and named in
+`_manifest/`. The rename is the commit: a batch that has its place is whole, and is not written again.
+`spark.read.parquet(path)` reads it all; batches sort by name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deelog_spark.folding.diff_record import place_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class ParquetSink:
+    """Writes batches of decoded rows below `path`, a directory that every executor mounts."""
+
+    def __init__(self, path: str) -> None:
+        self.root = Path(path.removeprefix("file://")).absolute()
+
+    def write(self, rows: DataFrame, checkpoint: str, batch: int) -> None:
+        """Writes a batch unless it is there. `checkpoint` keeps batches of a job that started over apart."""
+        name = f"{checkpoint}-{batch + 1:09d}"  # the start is batch -1
+        manifest = self.root / "_manifest" / f"{name}.json"
+        if manifest.exists():
+            return
+        staging, place = self.root / "_staging" / name, self.root / f"batch={name}"
+        if not place.exists():
+            shutil.rmtree(staging, ignore_errors=True)
+            rows.write.parquet(place_of(staging))
+            staging.rename(place)
+        files = sorted(p.name for p in place.glob("*.parquet"))
+        manifest.parent.mkdir(exist_ok=True)
+        temporary = manifest.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"checkpoint": checkpoint, "batch": batch, "files": files}), "utf-8")
+        temporary.rename(manifest)

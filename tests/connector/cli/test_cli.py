@@ -1,0 +1,262 @@
+"""The command line: commands from entry points, errors as one line, `config` and `validate`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints, entry_points, metadata
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from deelog_connector import cli
+from deelog_connector.cli.config import markdown, template
+from deelog_schemas.config import FIELDS, load, parse
+from deelog_schemas.config.field import REQUIRED
+from deelog_schemas.config.validation import definitions
+from tests.support.paths import ROOT
+
+GOOD = "topic.prefix=shop\nbootstrap.servers=k1:9092\nnode.id=n1\ncache.name=sessions\n"
+
+COMMANDS = '''
+import click
+from deelog_connector.errors import TopicError
+
+@click.command(epilog="Example: fine")
+@click.option("--say", default="done")
+def fine(say):
+    """Does well."""
+    click.echo(say)
+
+@click.command()
+def known():
+    """Fails in a way that deelog knows."""
+    raise TopicError("topic shop.sessions has 4 partitions and needs 8: delete it or configure 4")
+
+@click.command()
+def bug():
+    """Fails in a way that nobody foresaw."""
+    raise RuntimeError("who would have thought")
+
+@click.command()
+def interrupted():
+    """Gets Ctrl-C."""
+    raise KeyboardInterrupt
+
+@click.command()
+def late():
+    """Imports what is heavy when it runs."""
+    import no_such_distribution_of_anybody
+
+@click.command()
+def ours():
+    """Imports something of ours that is not there."""
+    import deelog_connector.no_such_module
+'''
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs `deelog` with commands from a package of somebody else's, entry points and all."""
+    (tmp_path / "plugin_ok.py").write_text(COMMANDS)
+    (tmp_path / "plugin_lacks.py").write_text("import no_such_distribution_of_anybody\n")
+    (tmp_path / "plugin_broken.py").write_text("from plugin_ok import no_such_name\n")
+    (tmp_path / "plugin_syntax.py").write_text("import deelog_connector.no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("plugin_ok", "plugin_lacks", "plugin_broken", "plugin_syntax"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    names = ["fine", "known", "bug", "interrupted", "late", "ours"]
+    points = [EntryPoint(name, f"plugin_ok:{name}", cli.GROUP) for name in names]
+    points += [EntryPoint(name, f"plugin_{name}:command", cli.GROUP) for name in ("lacks", "broken", "syntax")]
+    monkeypatch.setattr(cli, "entry_points", lambda **which: EntryPoints(points).select(**which))
+    monkeypatch.setattr(cli, "EXTRAS", dict.fromkeys(("lacks", "late", "ours", "broken", "syntax"), "spark"))
+    monkeypatch.delenv("DEELOG_DEBUG", raising=False)
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(cli.main, arguments, prog_name="deelog")
+
+    return invoke
+
+
+def test_help_lists_every_command_and_what_is_missing(run: Callable[..., Result]) -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    lines = {line.split()[0]: line for line in result.output.splitlines() if line.startswith("  ") and line.split()}
+    assert "Does well." in lines["fine"]
+    assert "[needs pip install 'deelog[spark]']" in lines["lacks"]
+    assert "cannot be loaded" in lines["broken"]
+    assert "cannot be loaded" in lines["syntax"]
+    assert run("-h").output == result.output
+
+
+def test_a_command_runs_with_its_options(run: Callable[..., Result]) -> None:
+    result = run("fine", "--say", "well")
+    assert (result.exit_code, result.stdout) == (0, "well\n")
+    assert "Example: fine" in run("fine", "--help").output
+
+
+@pytest.mark.parametrize("arguments", [("lacks",), ("lacks", "--help"), ("lacks", "-x", "file", "--y=3"), ("late",)])
+def test_a_missing_extra_is_named(run: Callable[..., Result], arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: deelog {arguments[0]} needs no_such_distribution_of_anybody, which is not")
+    assert "pip install 'deelog[spark]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["ours", "broken", "syntax"])
+def test_an_import_of_ours_that_fails_is_a_bug_and_no_missing_extra(run: Callable[..., Result], command: str) -> None:
+    result = run(command)
+    assert isinstance(result.exception, ImportError)
+    assert "no_such" in str(result.exception)
+
+
+def test_a_known_error_is_one_line_and_its_exit_code(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run("known")
+    assert (result.exit_code, result.stdout) == (6, "")
+    assert result.stderr == "Error: topic shop.sessions has 4 partitions and needs 8: delete it or configure 4\n"
+    monkeypatch.setenv("DEELOG_DEBUG", "1")
+    debug = run("known")
+    assert debug.exit_code == 6
+    assert debug.stderr.startswith("Traceback")
+    assert "in known" in debug.stderr
+    assert debug.stderr.endswith(result.stderr)
+
+
+def test_a_bug_shows_as_one(run: Callable[..., Result]) -> None:
+    assert isinstance(run("bug").exception, RuntimeError)
+
+
+def test_ctrl_c_ends_with_130(run: Callable[..., Result]) -> None:
+    result = run("interrupted")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted\n")
+
+
+def test_a_wrong_command_or_option_ends_with_2(run: Callable[..., Result]) -> None:
+    assert run("nonsense").exit_code == 2
+    assert run("fine", "--nonsense").exit_code == 2
+
+
+def test_an_entry_point_that_is_no_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints([EntryPoint("odd", "json:dumps", cli.GROUP)])
+    monkeypatch.setattr(cli, "entry_points", lambda **which: points.select(**which))
+    with pytest.raises(TypeError, match="odd"):
+        cli.main.get_command(click.Context(cli.main), "odd")
+
+
+def test_what_an_extra_lacks_is_read_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [
+        "click==8",
+        "no-such-thing[x]>=2; extra == 'spark'",
+        'other_missing<3,>=1; extra == "spark"',
+        "click==8.5.1; extra == 'spark'",
+        "json; extra == 'spark'",  # importable, no distribution: as PySpark in Spark's own archive
+        "third-missing; extra == 'sparkle'",
+    ]
+    monkeypatch.setattr(cli, "requires", lambda name: asked)
+    assert cli.missing_for("spark") == ["no-such-thing", "other_missing"]
+
+
+def test_every_command_of_ours_that_needs_an_extra_names_one_that_exists() -> None:
+    ours = {point.name for point in entry_points(group=cli.GROUP)}
+    assert cli.EXTRAS.keys() <= ours
+    assert set(cli.EXTRAS.values()) <= set(metadata("deelog").get_all("Provides-Extra") or ())
+
+
+def deelog(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it: the installed script, its own process."""
+    script = Path(sys.executable).with_name("deelog")
+    env = {**os.environ, **environment}
+    return subprocess.run([script, *arguments], capture_output=True, text=True, check=False, env=env)
+
+
+def test_the_installed_command() -> None:
+    assert deelog("--version").stdout == "deelog 0.1.0\n"
+    helped = deelog("--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    for command in ("config", "validate"):
+        assert f"  {command} " in helped.stdout
+        assert "Example:" in deelog(command, "--help").stdout
+
+
+def test_validate_tells_right_from_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "node.properties"
+    file.write_text(GOOD)
+    right = deelog("validate", str(file))
+    assert (right.returncode, right.stdout) == (0, f"{file}: right for a node, 4 fields set\n")
+    assert deelog("validate", "--role", "diff", str(file)).returncode == 2
+    file.write_text(GOOD + "cache.ack=1\ncache.acks=2\nproducer.override.sasl.password=hunter2\n")
+    wrong = deelog("validate", str(file))
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.splitlines() == [
+        f"Error: {file}: 2 errors",
+        "  cache.ack: is no field of deelog; did you mean cache.acks?",
+        "  cache.acks = '2': must be one of all, 1, 0",
+    ]
+    missing = deelog("validate", str(tmp_path / "none.json"))
+    assert missing.returncode == 2
+    assert missing.stderr == f"Error: {tmp_path / 'none.json'}: file: cannot be read: No such file or directory\n"
+
+
+def test_validate_looks_up_references_when_asked(tmp_path: Path) -> None:
+    file = tmp_path / "node.properties"
+    file.write_text(GOOD + "max.batch.size=${env:DEELOG_TEST_SIZE}\n")
+    assert deelog("validate", str(file)).returncode == 0
+    unset = deelog("validate", "--resolve", str(file))
+    assert unset.returncode == 2
+    assert "${env:DEELOG_TEST_SIZE} cannot be resolved" in unset.stderr
+    assert deelog("validate", "--resolve", str(file), DEELOG_TEST_SIZE="7").returncode == 0
+    odd = deelog("validate", "--resolve", str(file), DEELOG_TEST_SIZE="hunter2", DEELOG_DEBUG="1")
+    assert odd.returncode == 2
+    assert "Traceback" in odd.stderr
+    assert "hunter2" not in odd.stderr
+
+
+def test_the_page_of_all_fields_is_fresh() -> None:
+    page = ROOT / "docs" / "reference" / "configuration.md"
+    remedy = "stale: run `deelog config --format md > docs/reference/configuration.md`"
+    assert page.read_text(encoding="utf-8") == markdown(), remedy
+
+
+def test_the_page_has_every_field_in_a_whole_row() -> None:
+    rows = [line for line in markdown().splitlines() if line.startswith("| `")]
+    for name in FIELDS:
+        (row,) = [row for row in rows if row.startswith(f"| `{name}` |") and row.count("|") == 5]
+        assert FIELDS[name].doc in row
+
+
+def test_the_template_is_a_file_to_begin_with(tmp_path: Path) -> None:
+    file = tmp_path / "new.properties"
+    filled = dict(line.split("=") for line in GOOD.splitlines()) | {"diff.checkpoint.location": "/c"}
+    text = template()
+    for name, value in filled.items():
+        assert f"\n{name}=\n" in text
+        text = text.replace(f"\n{name}=\n", f"\n{name}={value}\n")
+    file.write_text(text)
+    config = load(file)
+    assert dict(config) == dict(parse(filled))
+    # The defaults that it shows are the defaults: taken out of their comments they change nothing.
+    shown = [line for line in text.splitlines() if line.startswith("#:") and not line.endswith("=")]
+    assert len(shown) > 40
+    file.write_text(text + "".join(line.removeprefix("#:") + "\n" for line in shown))
+    assert dict(load(file)) == dict(config)
+
+
+def test_definitions_are_connects() -> None:
+    listed = json.loads(deelog("config", "--format", "json").stdout)
+    assert listed == definitions()
+    by_name = {entry["name"]: entry for entry in listed}
+    assert by_name.keys() == FIELDS.keys()
+    assert {entry["type"] for entry in listed} <= {"STRING", "INT", "LONG", "BOOLEAN", "LIST", "CLASS", "PASSWORD"}
+    assert by_name["max.batch.size"]["default_value"] == "8192"
+    assert by_name["node.id"]["required"] is True
+    assert by_name["node.id"]["default_value"] is None
+    assert [entry["required"] for entry in listed] == [field.default is REQUIRED for field in FIELDS.values()]

@@ -1,0 +1,438 @@
+"""What a reset tells consumers that know nothing of resets, by `reset.strategy`; in the small world of `world.py`.
+
+Bad input tried here: a base offset whose reset took nothing back, one whose end is gone, one beyond the log's end, one
+of another segment; a value of another format; a reset that its owner did not live to end.
+"""
+
+from __future__ import annotations
+
+import zlib
+from itertools import pairwise
+
+import pytest
+
+from deelog_connector.core.effects import Scan, ScannedRecord
+from deelog_connector.core.reset_strategy import Held, Strategy, taken_back
+from deelog_connector.kafka.client import InRecord
+from deelog_proof.simulation.filtering import BY_VALUE, pipeline
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import HEADER_NAME, Kind, pack
+from deelog_schemas.operation import Entry
+from deelog_schemas.records import Record
+from tests.connector.world import SEGMENTS, Node, World, key_of
+
+TAKING_BACK = [Strategy.TOMBSTONES, Strategy.RESEND]
+
+
+KEYS = sorted(key_of(0, number) for number in range(4))
+
+
+def lost_world(strategy: Strategy) -> tuple[World, Node]:
+    """Three keys written; then their only owner dies, and its successor has one of them, and a new one."""
+    world = World(1, strategy=strategy)
+    node = world.nodes["n0"]
+    world.own(0, node)
+    world.settle()
+    for key in KEYS[:3]:
+        world.put(key, b"old")
+    world.settle()
+    world.crash(node)
+    node = world.restart(node)
+    node.cache = {KEYS[1]: b"old", KEYS[3]: b"new"}
+    world.own(0, node, must_reset="owners_lost")
+    world.settle()
+    return world, node
+
+
+def of_the_last_reset(world: World) -> list[str]:
+    """What a consumer takes for entries or deletes, from the last begin on."""
+    codec, found = world.nodes["n0"].encoder._codec, list[str]()
+    for record in world.records(0):
+        if record.header.kind is Kind.RESET_BEGIN:
+            found = []
+        elif record.header.kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
+            name = KEYS.index(codec.decode_key(record.key))
+            found.append(f"{'tombstone' if record.value is None else codec.decode_value(record.value).op} {name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (Strategy.MARKER, "r 1, r 3"),
+        (Strategy.TOMBSTONES, "d 0, tombstone 0, d 2, tombstone 2, r 1, r 3"),
+        (Strategy.RESEND, "d 0, tombstone 0, d 2, tombstone 2, d 1, tombstone 1, r 1, r 3"),
+    ],
+)
+def test_what_each_strategy_writes(strategy: Strategy, expected: str) -> None:
+    world, node = lost_world(strategy)
+    assert ", ".join(of_the_last_reset(world)) == expected
+    kept_wrongly = set() if strategy.takes_back else {KEYS[0], KEYS[2]}
+    assert world.stock(0).keys() == node.cache.keys() | kept_wrongly
+    world.check()
+
+
+@pytest.mark.parametrize("strategy", TAKING_BACK)
+def test_a_consumer_that_knows_nothing_of_resets_holds_what_the_cache_holds(strategy: Strategy) -> None:
+    world, node = lost_world(strategy)
+    assert world.stock(0) == node.cache
+    reader = world.reader(0)  # raises where a position comes twice
+    assert reader.resets == ["initial", "owners_lost"]
+
+
+@pytest.mark.parametrize("strategy", TAKING_BACK)
+def test_a_clear_takes_every_key_back(strategy: Strategy) -> None:
+    world = World(1, strategy=strategy)
+    world.own(0, world.nodes["n0"])
+    for number in range(5):
+        world.put(key_of(0, number), b"v")
+    world.settle()
+    world.clear(0)
+    world.put(key_of(0, 2), b"later")
+    world.settle()
+    assert world.stock(0) == {key_of(0, 2): b"later"}
+    assert world.nodes["n0"].core.counts.reset_deletes == 5
+    world.check()
+
+
+def test_a_reset_reads_from_the_last_one_that_took_back_however_short_ago_that_was() -> None:
+    world = World(1, strategy=Strategy.TOMBSTONES)
+    node = world.nodes["n0"]
+    world.own(0, node)
+    world.put(key_of(0), b"v")
+    world.settle()
+    world.watching = False  # nobody asks for the partition's end in between
+    scans: list[int] = []
+    carry_out = node.carry_out
+
+    def note(effect: object, hang: bool) -> bool:
+        if isinstance(effect, Scan):
+            scans.append(effect.from_offset)
+        return carry_out(effect, hang)  # type: ignore[arg-type]
+
+    node.carry_out = note  # type: ignore[method-assign]
+    for _ in range(3):
+        base = node.core._segments[0].base_offset
+        end = node.core.end_of(0)[0]
+        node.core.request_reset(0, "signal")
+        world.settle()
+        assert scans == [min(base, end)]
+        scans.clear()
+    world.check()
+
+
+def test_with_a_marker_alone_a_clear_is_not_seen() -> None:
+    world = World(1)
+    world.own(0, world.nodes["n0"])
+    world.put(key_of(0), b"v")
+    world.settle()
+    world.clear(0)
+    world.settle()
+    assert world.stock(0) == {key_of(0): b"v"}
+    world.check()
+
+
+def test_what_a_marker_left_behind_is_taken_back_by_the_next_reset_of_another_strategy() -> None:
+    """The base offset then speaks of a reset that took nothing back: what lies below it counts."""
+    world = World(1)
+    world.own(0, world.nodes["n0"])
+    world.put(key_of(0), b"v")
+    world.settle()
+    world.clear(0)
+    world.settle()
+    world.strategy = Strategy.TOMBSTONES
+    world.crash(world.nodes["n0"])
+    node = world.restart(world.nodes["n0"])
+    world.own(0, node, must_reset="owners_lost")
+    world.settle()
+    assert world.stock(0) == {}
+    assert node.core.counts.reset_deletes == 1
+
+
+@pytest.mark.parametrize("strategy", TAKING_BACK)
+def test_what_was_taken_back_once_is_not_taken_back_again(strategy: Strategy) -> None:
+    world, node = lost_world(strategy)
+    gone = node.core.counts.reset_deletes
+    assert gone == 2
+    for _ in range(2):
+        node.core.request_reset(0, "signal")
+        world.settle()
+    assert node.core.counts.reset_deletes == gone
+    world.check()
+
+
+@pytest.mark.parametrize("strategy", TAKING_BACK)
+def test_a_living_key_is_not_missing_when_its_reset_is_abandoned(strategy: Strategy) -> None:
+    """The owner dies inside its reset: at every commit what lives is held, but for what nobody had written yet."""
+    world = World(2, batch=1, strategy=strategy)
+    n0, n1 = world.nodes.values()
+    world.own(0, n0, n1)
+    world.settle()
+    living = {key_of(0, number): b"v" for number in range(6)}
+    for key, value in living.items():
+        world.put(key, value)
+    gone = [key_of(0, number) for number in range(6, 9)]
+    for key in gone:
+        world.put(key, b"v")
+    world.settle()
+    for node in (n0, n1):
+        node.cache = dict(living)  # lost without a delete
+    n0.core.request_reset(0, "signal")
+    for _ in range(100):
+        world.now += 0.1
+        n0.step()
+        if n0.core.phase(0) == "rows" and n0.core.segments and n0.core._segments[0].reset.cursor >= 5:  # type: ignore[union-attr]
+            break
+        assert living.items() <= world.stock(0).items()
+    assert n0.core.phase(0) == "rows"
+    assert living.items() <= world.stock(0).items()
+    world.crash(n0)
+    world.own(0, n1)
+    world.settle(n1)
+    assert world.reader(0).resets[-1] == "open_reset"
+    assert world.stock(0) == living
+
+
+@pytest.mark.parametrize("strategy", TAKING_BACK)
+def test_deletes_wait_until_the_position_of_the_reset_is_acknowledged(strategy: Strategy) -> None:
+    """CHECK reset-acked-only: a remove that nobody else has may never have happened."""
+    world = World(2, strategy=strategy)
+    n0, n1 = world.nodes.values()
+    world.own(0, n0, n1)
+    world.put(key_of(0), b"v")
+    world.settle()
+    world.put(key_of(0), None, acked=False)
+    n0.core.request_reset(0, "signal")
+    world.settle()
+    assert world.stock(0) == {key_of(0): b"v"}
+    world.crash(n0)
+    world.own(0, n1)
+    world.settle(n1)
+    assert world.stock(0) == n1.cache == {key_of(0): b"v"}
+
+
+@pytest.mark.parametrize("strategy", [Strategy.TOMBSTONES, Strategy.RESEND])
+def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
+    """It lives in the cache, and a transform lets its last value through no more than its row."""
+    world = World(1, strategy=strategy, pipeline=pipeline(BY_VALUE))
+    node = world.nodes["n0"]
+    world.own(0, node)
+    world.settle()
+    values = [b"%d" % number for number in range(40)]
+    kept, dropped = (next(v for v in values if zlib.crc32(v) % 2 == odd) for odd in (0, 1))
+    world.put(key_of(0), kept)
+    world.settle()
+    world.put(key_of(0), dropped)
+    world.settle()
+    assert world.stock(0) == {key_of(0): kept}
+    for _ in range(2):
+        node.core.request_reset(0, "signal")
+        world.settle()
+        assert world.stock(0) == {}
+
+
+def test_keys_are_read_of_one_partition_at_a_time() -> None:
+    world = World(1, strategy=Strategy.TOMBSTONES)
+    node = world.nodes["n0"]
+    for segment in range(SEGMENTS):
+        world.own(segment, node)
+    gathering = []
+    for _ in range(60):
+        world.now += 0.1
+        node.step()
+        gathering.append({s.partition for s in node.core.primaries() if s.gathers})
+    assert max(map(len, gathering)) == 1
+    assert {p for found in gathering for p in found} == {0, 1}
+    assert {node.core.phase(s) for s in range(SEGMENTS)} == {"writing"}
+
+
+def test_a_takeover_does_not_wait_for_what_consumers_hold() -> None:
+    """Both on one partition: the scan for keys comes after that of the takeover."""
+    world = World(1, strategy=Strategy.TOMBSTONES)
+    node = world.nodes["n0"]
+    for segment in (0, 1):
+        world.own(segment, node)
+    world.settle()
+    node.core.request_reset(0, "signal")
+    world.own(1, node)
+    scans = []
+    carry_out = node.carry_out
+
+    def note(effect: object, hang: bool) -> bool:
+        if type(effect).__name__ == "Scan":
+            scans.append((bool(effect.keys), {s.number for s in node.core.primaries() if s.listens}))  # type: ignore[attr-defined]
+        return carry_out(effect, hang)  # type: ignore[arg-type]
+
+    node.carry_out = note  # type: ignore[method-assign]
+    world.settle()
+    assert (False, {0, 1}) in scans  # both waited, and the takeover was served
+    assert all(not keys or waiting == {0} for keys, waiting in scans)
+    world.check()
+
+
+def test_a_scan_that_ends_early_goes_on_where_it_was() -> None:
+    """Rows of a segment stand together: the last record of the first segment lies far below what was read."""
+    world = World(1, strategy=Strategy.TOMBSTONES)
+    node = world.nodes["n0"]
+    for segment in (0, 1):
+        world.own(segment, node)
+    world.settle()
+    for segment in (0, 1):
+        for number in range(20):
+            world.put(key_of(segment, number), b"v")
+        world.settle()
+    for segment in (0, 1):
+        node.core.request_reset(segment, "signal")
+    starts: list[int] = []
+    carry_out = node.carry_out
+
+    def a_little(effect: object, hang: bool) -> bool:
+        if not isinstance(effect, Scan) or not effect.keys:
+            return carry_out(effect, hang)  # type: ignore[arg-type]
+        starts.append(effect.from_offset)
+        log = world.broker.logs["p.c", effect.partition]
+        found = log.read("p.c", effect.partition, effect.from_offset)[:5]
+        node.core.scanned(effect.partition, node.decoder.scanned(found, effect.keys))
+        node.core.scan_ended(effect.partition, True)
+        return True
+
+    node.carry_out = a_little  # type: ignore[method-assign]
+    world.settle()
+    assert starts == sorted(set(starts))
+    assert len(starts) > 8
+    world.check()
+
+
+# -- what is held -----------------------------------------------------------------------------------------------------
+
+
+def record(offset: int, kind: Kind, key: bytes = b"", gone: bool = False, **control: object) -> ScannedRecord:
+    return ScannedRecord(offset, kind, 0, 1, 0, key, control, gone)
+
+
+def test_what_is_held_is_folded_by_key_whatever_the_position() -> None:
+    held = Held(-1)
+    assert held.whole
+    for found in (
+        record(0, Kind.CHANGE, b"a"),
+        record(1, Kind.READ, b"b"),
+        record(2, Kind.CHANGE, b"c"),
+        record(3, Kind.CHANGE, b"a", gone=True),
+        record(4, Kind.TOMBSTONE, b"c", gone=True),
+        record(5, Kind.CLAIM, b"\0deelog/claim"),
+        record(6, Kind.CHANGE, b"a"),
+    ):
+        held.apply(found)
+    assert held.keys == {b"a", b"b"}
+
+
+@pytest.mark.parametrize(
+    ("records", "whole", "in_vain"),
+    [
+        ([], False, False),
+        ([record(7, Kind.RESET_BEGIN, id="x", strategy="tombstones")], False, False),
+        (
+            [record(7, Kind.RESET_BEGIN, id="x", strategy="resend"), record(9, Kind.RESET_END, id="x")],
+            True,
+            False,
+        ),
+        (
+            [record(7, Kind.RESET_BEGIN, id="x", strategy="tombstones"), record(9, Kind.RESET_END, id="y")],
+            False,
+            False,
+        ),
+        ([record(7, Kind.RESET_BEGIN, id="x", strategy="marker"), record(9, Kind.RESET_END, id="x")], False, True),
+        ([record(7, Kind.RESET_BEGIN, id="x"), record(9, Kind.RESET_END, id="x")], False, True),
+        ([record(8, Kind.RESET_BEGIN, id="x", strategy="resend"), record(9, Kind.RESET_END, id="x")], False, True),
+        ([record(7, Kind.CHANGE, b"a")], False, True),
+        (
+            [
+                record(5, Kind.CHANGE, b"below"),
+                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
+                record(8, Kind.RESET_END, id="x"),
+            ],
+            True,
+            False,
+        ),
+        (
+            [
+                record(7, Kind.RESET_BEGIN, id="x", strategy="tombstones"),
+                record(8, Kind.TOMBSTONE, b"a", gone=True),
+                record(9, Kind.RESET_END, id="x", taken_back=1),
+                record(10, Kind.TOMBSTONE, b"b", gone=True),
+            ],
+            True,
+            False,
+        ),
+        (
+            [
+                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
+                record(8, Kind.TOMBSTONE, b"b", gone=True),
+                record(9, Kind.READ, b"b"),
+                record(10, Kind.RESET_END, id="x", taken_back=1),  # it was another one
+            ],
+            False,
+            True,
+        ),
+        (
+            [
+                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
+                record(9, Kind.READ, b"b"),
+                record(10, Kind.RESET_END, id="x", count=2),  # the delete before the other row is gone with it
+                record(11, Kind.READ, b"c"),
+            ],
+            False,
+            True,
+        ),
+    ],
+)
+def test_only_a_whole_reset_that_takes_back_vouches_for_what_lies_below(
+    records: list[ScannedRecord], whole: bool, in_vain: bool
+) -> None:
+    held = Held(7)
+    for found in records:
+        held.apply(found)
+    assert (held.whole, held.in_vain) == (whole, in_vain)
+    assert b"below" not in held.keys
+
+
+def test_no_key_that_lives_is_deleted_without_its_row() -> None:
+    entries = [Entry(b"a", b"1", None), Entry(b"b", b"2", None)]
+    assert taken_back(Strategy.MARKER, {b"a", b"z"}, entries) == ([b"z"], set())
+    assert taken_back(Strategy.TOMBSTONES, {b"a", b"z", b"y"}, entries) == ([b"y", b"z"], set())
+    assert taken_back(Strategy.RESEND, {b"a", b"z"}, entries) == ([b"z"], {b"a"})
+
+
+def raw(kind: Kind, key: bytes, value: bytes | None) -> InRecord:
+    return InRecord("p.c", 0, 3, key, value, [(HEADER_NAME, pack(kind, 0, 0, 1, 1, 0))])
+
+
+def test_the_decoder_tells_what_is_gone_and_takes_what_it_cannot_read_for_held() -> None:
+    world, node = lost_world(Strategy.TOMBSTONES)
+    rows = [r for r in world.records(0) if r.header.kind in (Kind.READ, Kind.TOMBSTONE)]
+    key = rows[0].key
+    wanted = frozenset({0})
+    found = node.decoder.scanned([as_read(r) for r in rows], wanted)
+    assert [r.gone for r in found] == [r.header.kind is Kind.TOMBSTONE for r in rows]
+    assert all(r.key for r in found)
+    assert not any(r.gone for r in node.decoder.scanned([as_read(r) for r in rows]))
+    assert [r.gone for r in node.decoder.scanned([raw(Kind.CHANGE, key, b"\0Avro")], wanted)] == [False]
+    with pytest.raises(RecordError, match=r"the record key"):
+        node.decoder.scanned([raw(Kind.READ, b"\0Avro", b"{}")], wanted)
+
+
+def as_read(record: Record) -> InRecord:
+    header = record.header
+    headers: list[tuple[str, bytes | None]] = [
+        (HEADER_NAME, pack(header.kind, header.flags, header.segment, header.epoch, header.sequence, header.node))
+    ]
+    return InRecord(record.topic, record.partition, record.offset, record.key, record.value, headers)
+
+
+def test_deletes_of_a_reset_stand_where_our_readers_pass_over_them() -> None:
+    """Kind tombstone, at the position of the rows: never below the mark, so never a repeat."""
+    world, _ = lost_world(Strategy.RESEND)
+    inside = [r for r in world.records(0) if r.header.kind in (Kind.READ, Kind.TOMBSTONE)]
+    assert len({r.header.position for r in inside}) == 1
+    assert all(a.offset < b.offset for a, b in pairwise(inside))
+    assert {r.header.kind for r in inside if r.value is not None and b'"op":"d"' in r.value} == {Kind.TOMBSTONE}

@@ -1,0 +1,249 @@
+"""Incremental snapshots in the core: chunks beside writes, and what they must not do.
+
+That each row says what the topic says at its place is checked by `World.reader`, here and in `test_random.py`; that a
+whole snapshot tells all of a segment, under faults, by the judge of the simulation.
+"""
+
+from __future__ import annotations
+
+from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
+from deelog_connector.core.snapshot_mode import SnapshotMode
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.header import Kind
+from tests.connector.core.test_takeover import skipping, started
+from tests.connector.world import CHANGES, World, key_of
+
+CODEC = JsonCodec(CHANGES, "test", "p", "c")
+
+
+def rows(world: World, segment: int = 0) -> list[bytes]:
+    """The keys of the rows that stand there outside of resets, in order."""
+    found, inside = [], False
+    for record in world.records(segment):
+        kind = record.header.kind
+        inside = kind is Kind.RESET_BEGIN or (inside and kind is not Kind.RESET_END)
+        if kind is Kind.READ and not inside:
+            found.append(CODEC.decode_key(record.key))
+    return found
+
+
+def filled(world: World, count: int = 5) -> list[bytes]:
+    """Entries of segment 0, written; their keys in order."""
+    keys = [key_of(0, number) for number in range(count)]
+    for key in keys:
+        world.put(key, b"v")
+    world.settle()
+    return sorted(keys)
+
+
+def test_a_segment_is_sent_once_more_chunk_by_chunk_as_debezium_sends_it() -> None:
+    world, (n0, _) = started()
+    keys = filled(world)
+    transactions = n0.core.counts.transactions
+    n0.core.snapshot(0)
+    world.settle()
+    assert rows(world) == keys
+    assert n0.core.counts.transactions - transactions >= 3  # chunks of two
+    assert [e for e in n0.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 5)]
+    (last,) = [r for r in world.records(0) if r.header.kind is Kind.READ][-1:]
+    assert last.value is not None
+    envelope = CODEC.decode_value(last.value)
+    assert (envelope.op, envelope.before) == ("r", None)
+    source = envelope.source
+    assert (source["snapshot"], source["reason"], source["sequence"]) == ("incremental", "snapshot", '["1","5"]')
+    world.check()
+
+
+def test_what_is_written_meanwhile_is_sent_as_a_change_and_not_as_a_row() -> None:
+    world, (n0, _) = started()
+    keys = filled(world)
+    n0.core.snapshot(0)
+    world.put(keys[0], b"new", acked=False)
+    world.settle()
+    assert rows(world) == []  # where this segment's mark is, is not known while something is left to write
+    world.ack(0)
+    world.put(keys[1], None)
+    world.settle()
+    assert rows(world) == [keys[0], *keys[2:]]  # a row of what was written with it, and none of what is gone
+    assert [e.rows for e in n0.told if isinstance(e, SnapshotRead)] == [4]
+    world.check()
+
+
+def test_a_key_whose_change_is_left_out_has_another_turn() -> None:
+    """What is written meanwhile comes as a change; unless that is filtered, and then as a row after all."""
+    world, (n0, _) = started(batch=2, pipeline=skipping("u"))
+    keys = filled(world, 6)
+    n0.core.snapshot(0)
+    for turn in range(6):
+        for key in keys[turn:]:
+            world.put(key, b"%d" % turn)
+        world.now += 0.1
+        for node in world.nodes.values():
+            node.step()
+    world.settle()
+    assert set(rows(world)) == set(keys)
+    assert [e.segment for e in n0.told if isinstance(e, SnapshotRead)] == [0]
+
+
+def test_one_of_keys_that_are_gone_needs_no_transaction() -> None:
+    world, (n0, _) = started()
+    n0.core.snapshot(3)
+    world.settle()
+    assert [e for e in n0.told if isinstance(e, SnapshotRead)] == [SnapshotRead(3, 0)]
+
+
+def test_none_stands_inside_a_reset_which_sends_it_all() -> None:
+    world, (n0, _) = started()
+    filled(world)
+    n0.core.snapshot(0)
+    n0.step()
+    n0.core.request_reset(0, "signal")
+    assert not n0.core.may_snapshot(0)
+    world.settle()
+    kinds = world.kinds(0)
+    assert kinds[kinds.index("RESET_BEGIN", 4) :] == ["RESET_BEGIN", *["READ"] * 5, "RESET_END"]
+    assert [e.rows for e in n0.told if isinstance(e, SnapshotRead)] == [5]
+    assert n0.core.may_snapshot(0)
+    world.check()
+
+
+def test_a_takeover_forgets_it_and_the_next_owner_may_begin() -> None:
+    world, (n0, n1) = started()
+    keys = filled(world)
+    n0.core.snapshot(0)
+    n0.step()
+    world.own(0, n1, n0)
+    assert not n1.core.may_snapshot(0)
+    world.settle()
+    told = len(rows(world))
+    assert told < 5
+    assert n1.core.may_snapshot(0)
+    n1.core.snapshot(0)
+    world.settle()
+    assert rows(world)[told:] == keys
+    world.check()
+
+
+def test_it_ends_when_it_is_told_to() -> None:
+    world, (n0, _) = started()
+    filled(world)
+    n0.core.snapshot(0)
+    n0.step()
+    n0.core.stop_snapshot(0)
+    world.settle()
+    assert len(rows(world)) < 5
+    assert not [e for e in n0.told if isinstance(e, SnapshotRead)]
+    n0.core.stop_snapshot(1)  # there is none
+    assert n0.core.may_snapshot(0)
+
+
+def test_a_refused_row_ends_it_in_its_segment_alone_and_no_capture() -> None:
+    world, (n0, _) = started()
+    keys = filled(world)
+    world.put(key_of(1), b"v")
+    world.settle()
+    world.broker.refuse.add(CODEC.key(keys[1]))
+    n0.core.snapshot(0)
+    n0.core.snapshot(1)
+    world.put(keys[0], b"after")
+    world.settle()
+    assert [e for e in n0.told if isinstance(e, SnapshotRefused)] == [SnapshotRefused(0)]
+    assert rows(world, 1) == [key_of(1)]
+    assert n0.core.phase(0) == "writing"
+    world.put(keys[2], b"later")
+    world.settle()
+    world.check()
+
+
+def test_a_row_that_took_a_resets_row_away_in_compaction_costs_no_reset() -> None:
+    """Long after, when a log that was compacted is read from the begin on, under another leader."""
+    world, (n0, _) = started()
+    keys = filled(world)
+    n0.core.request_reset(0, "signal")
+    world.settle()
+    n0.core.snapshot(0)
+    world.settle()
+    log = world.broker.logs[CHANGES, 0]
+    last = {slot.record.key: at for at, slot in enumerate(log.slots)}
+    for at, slot in enumerate(log.slots):
+        if last[slot.record.key] != at:
+            slot.status = "aborted"  # as good as gone
+    assert len([r for r in world.records(0) if r.header.kind is Kind.READ]) == len(keys)
+    world.leader_epoch += 1
+    world.settle()
+    assert n0.core.counts.resets["truncated"] == 0
+    world.own(0, n0)
+    world.settle()
+    assert n0.core.counts.resets["truncated"] == 0
+
+
+def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
+    """Else most of its keys would stand there only as rows that readers of ours pass over."""
+    world = World(1, mode=SnapshotMode.NO_DATA)
+    node = world.nodes["n0"]
+    node.cache = {key_of(0, number): b"there" for number in range(3)}
+    world.own(0, node)
+    world.settle()
+    world.put(key_of(0, 1), b"changed")
+    world.settle()
+    node.core.snapshot(0)
+    world.settle()
+    assert [e for e in node.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 3)]
+    assert world.reader(0).resets == ["snapshot"]
+    world.check()
+    node.core.snapshot(0)
+    world.settle()
+    assert world.reader(0).resets == ["snapshot"]
+    assert rows(world) == sorted(node.cache)
+
+
+def test_who_has_lost_a_segment_does_not_tell_that_a_snapshot_of_it_is_done() -> None:
+    """Not even where it has nothing to send: the segment is empty here, and no longer where it lives."""
+    world, (n0, n1) = started()
+    world.own(0, n1)
+    world.settle(n1)
+    world.put(key_of(0), b"a", at=n1)
+    n0.core.snapshot(0)
+    n0.core.snapshot(1)
+    world.settle()
+    assert [e.segment for e in n0.told if isinstance(e, SnapshotRead)] == [1]
+    n1.core.snapshot(0)
+    world.settle()
+    assert [e for e in n1.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 1)]
+    world.check()
+
+
+def test_a_snapshot_is_over_once_the_changes_that_stand_for_rows_are_written() -> None:
+    """A key whose delete is not acknowledged is no row, and lives where the owner dies: the next one begins again."""
+    world, (n0, _) = started()
+    keys = filled(world, 3)
+    world.put(keys[1], b"new")
+    world.put(keys[0], None, acked=False)
+    n0.core.snapshot(0)
+    world.settle()
+    assert rows(world) == keys[1:]
+    assert not [e for e in n0.told if isinstance(e, SnapshotRead)]
+    world.ack(0)
+    world.settle()
+    assert [e for e in n0.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 2)]
+    world.check()
+
+
+def test_a_segment_is_given_away_once_it_is_known_that_rows_stand_there() -> None:
+    """The next owner cannot know how many there were. Chunks wait for it: there is no end of them otherwise."""
+    world, (n0, _) = started()
+    keys = filled(world)
+    world.watching = False
+    n0.core.snapshot(0)
+    world.settle()
+    assert rows(world) == keys
+    n0.core.release(0)
+    n0.core.snapshot(0)
+    world.settle()
+    assert n0.core.phase(0) == "writing"
+    world.watching = True
+    for _ in range(3):  # it takes two looks
+        world.settle()
+    assert n0.core.phase(0) == "released"
+    assert rows(world) == keys
+    world.check()

@@ -1,0 +1,336 @@
+"""`/metrics` and `/health` of a connector against a real Kafka, scraped over HTTP and read as Prometheus reads it.
+
+Bad input tried here: a port in use, a host that is none, another path, another method, a client that says nothing, more
+clients than are answered at a time, a loop that stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deelog_connector.devkafka.ports import HOST, free_port
+from deelog_connector.metrics import http_server
+from deelog_connector.metrics.shared_server import Served
+from deelog_schemas.config import Config
+from deelog_schemas.errors import ConfigError
+from tests.connector.cache import Cache, cache, config_of, run, started
+from tests.support.kafka import Broker
+from tests.support.topics import read_topic
+
+
+def fetched(port: int, path: str, method: str = "GET") -> tuple[int, str, bytes]:
+    """Status, content type and body."""
+    request = urllib.request.Request(f"http://{HOST}:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["Content-Type"], error.read()
+
+
+def parsed(body: bytes, cache: str = "c") -> dict[tuple[str, ...], float]:
+    """Values by name and the labels that tell samples of one name apart."""
+    found = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            labels = {k: v for k, v in sample.labels.items() if k not in ("plugin", "name")}
+            if labels.pop("cache", cache) == cache:
+                found[(sample.name, *(labels[name] for name in sorted(labels)))] = sample.value
+    return found
+
+
+async def scraped(config: Config) -> dict[tuple[str, ...], float]:
+    status, _, body = await asyncio.to_thread(fetched, config["metrics.port"], "/metrics")
+    assert status == 200
+    return parsed(body)
+
+
+async def health(config: Config, path: str = "/health") -> tuple[int, dict[str, Any]]:
+    status, content_type, body = await asyncio.to_thread(fetched, config["metrics.port"], path)
+    assert content_type == "application/json"
+    return status, json.loads(body)
+
+
+def served(found: Cache) -> Served:
+    return Served(found.config, {"c": found.connector})
+
+
+def test_figures_are_what_was_done(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, metrics_port=free_port())
+        async with cache(config) as found:
+            share = served(found)
+            try:
+                await figures_of(found, config)
+            finally:
+                share.close()
+        with pytest.raises(OSError, match="refused"):
+            await scraped(config)
+
+    run(work())
+
+
+async def settled(found: Cache, config: Config) -> dict[tuple[str, ...], float]:
+    """The figures of a moment in which no transaction ended: a promise may still follow the last change."""
+    while True:
+        transactions = found.connector.stats.transactions
+        figures = await scraped(config)
+        if found.connector.stats.transactions == transactions:
+            return figures
+
+
+async def figures_of(found: Cache, config: Config) -> None:
+    before = await scraped(config)
+    assert before["debezium_metrics_Connected", "streaming"] == 1
+    assert before["debezium_metrics_MilliSecondsSinceLastEvent", "streaming"] == -1
+    assert before["debezium_metrics_MilliSecondsBehindSource", "streaming"] == -1
+    assert before["deelog_resets_total", "initial"] == before["deelog_commit_seconds_count",] == 0
+    found.entries_of = {b"old%d" % i: b"v" for i in range(5)}
+    await started(found)
+    for i in range(30):
+        await found.put(b"k%d" % (i % 20), b"v%d" % i)
+    for i in range(7):
+        await found.put(b"k%d" % i, None)
+    await found.drained()
+    first = await settled(found, config)
+    for what, number in (("Create", 20), ("Update", 10), ("Delete", 7)):
+        assert first[f"debezium_metrics_TotalNumberOf{what}EventsSeen", "streaming"] == number
+    assert first["debezium_metrics_TotalNumberOfEventsSeen", "streaming"] == 37
+    rows = first["debezium_metrics_TotalNumberOfEventsSeen", "snapshot"]
+    assert rows == first["debezium_metrics_RowsScanned", "snapshot", "c"] == first["deelog_reset_rows_total",]
+    kinds = [r.header.kind.name for r in read_topic(config["bootstrap.servers"][0], config.topics.changes)]
+    assert (kinds.count("CHANGE"), kinds.count("READ")) == (37, rows)
+    assert rows >= 5
+    assert first["deelog_operations_written_total",] == first["deelog_operations_pruned_total",] == 37
+    assert first["deelog_resets_total", "start"] == 8
+    assert first["deelog_segments", "writing", "primary"] == 8
+    assert first["deelog_takeover_seconds_count",] == 8
+    assert 0 < first["deelog_takeover_seconds_sum",] < 8 * 60
+    for phase in ("claim", "look", "active", "read", "owed", "begun"):
+        assert first["deelog_phase_seconds_count", phase] == 8, phase
+    assert first["deelog_phase_seconds_count", "fence"] == 0
+    assert (
+        first["deelog_commit_seconds_count",]
+        == first["deelog_transactions_total",]
+        == found.connector.stats.transactions
+    )
+    assert first["deelog_commit_seconds_bucket", "+Inf"] == first["deelog_commit_seconds_count",]
+    assert 0 <= first["debezium_metrics_MilliSecondsBehindSource", "streaming"] < 60_000
+    assert 0 <= first["debezium_metrics_MilliSecondsSinceLastEvent", "streaming"] < 60_000
+    assert first["debezium_metrics_SnapshotCompleted", "snapshot"] == 1
+    assert first["debezium_metrics_SnapshotRunning", "snapshot"] == 0
+    assert first["debezium_metrics_SnapshotDurationInSeconds", "snapshot"] > 0
+    assert first["debezium_metrics_RemainingTableCount", "snapshot"] == 0
+    assert first["deelog_oldest_unverified_change_seconds", "primary"] == 0
+    await while_paused(found, config)
+
+
+async def while_paused(found: Cache, config: Config) -> None:
+    """What waits shows in its number, its bytes, and its age, and is gone once it is written."""
+    found.connector.pause()
+    for i in range(10):
+        await found.put(b"p%d" % i, b"x" * 100)
+    await asyncio.sleep(0.3)
+    waiting = await scraped(config)
+    assert waiting["deelog_paused",] == 1
+    assert waiting["deelog_oplog_operations",] == 10
+    assert waiting["deelog_oplog_bytes",] == waiting["debezium_metrics_CurrentQueueSizeInBytes", "streaming"] == 3020
+    assert waiting["debezium_metrics_QueueTotalCapacity", "streaming"] == config["max.queue.size"]
+    assert waiting["debezium_metrics_QueueRemainingCapacity", "streaming"] == config["max.queue.size"] - 10
+    assert 0.3 <= waiting["deelog_oldest_unverified_change_seconds", "primary"] < 60
+    found.core.request_reset(0, "signal")
+    await asyncio.sleep(0.1)
+    owing = await scraped(config)
+    assert owing["deelog_segments", "owed", "primary"] == 1
+    for attribute in ("SnapshotRunning", "SnapshotPaused", "RemainingTableCount"):
+        assert owing[f"debezium_metrics_{attribute}", "snapshot"] == 1
+    assert (await health(config))[0] == 503
+    found.connector.resume()
+    await found.drained()
+    after = await scraped(config)
+    assert after["deelog_oplog_operations",] == after["deelog_oldest_unverified_change_seconds", "primary"] == 0
+    assert after["deelog_resets_total", "signal"] == 1
+    assert after["deelog_paused",] == after["debezium_metrics_SnapshotPaused", "snapshot"] == 0
+
+
+def test_a_refused_row_is_an_aborted_snapshot_and_no_ready_node(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, metrics_port=free_port())
+        async with cache(config) as found:
+            share = served(found)
+            try:
+                await started(found)
+                assert await health(config) == (200, {"status": "healthy", "alive": True, "ready": True, "reasons": []})
+                found.entries_of[b"big"] = b"x" * 2_000_000
+                for segment in range(8):
+                    found.core.request_reset(segment, "signal")
+                await found.until(
+                    lambda: bool(found.connector.stats.stopped) and found.core.counts.resets["signal"] == 7
+                )
+                told = await scraped(config)
+                assert told["debezium_metrics_SnapshotAborted", "snapshot"] == 1
+                assert told["debezium_metrics_SnapshotCompleted", "snapshot"] == 0
+                assert told["deelog_transactions_failed_total", "refused"] >= 1
+                assert told["deelog_segments", "stopped", "primary"] == 1
+                status, body = await health(config, "/health/ready")
+                (number,) = found.connector.stats.stopped
+                assert (status, body["status"], body["alive"]) == (503, "unhealthy", True)
+                assert body["reasons"] == [
+                    f"cache c: segment {number} is stopped: the broker refused a record of it (too large?)"
+                ]
+                assert (await health(config, "/health/live"))[0] == 200
+            finally:
+                share.close()
+
+    run(work())
+
+
+def test_kafka_away_is_not_ready_and_alive(own_kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(own_kafka.bootstrap, prefix, metrics_port=free_port())
+        found = Cache(config, 1)
+        share = served(found)
+        try:
+            status, body = await health(config)
+            assert (status, body["status"], body["alive"]) == (503, "starting", True)
+            assert body["reasons"] == [
+                "cache c: the positions topic is not read to its end yet",
+                "cache c: Kafka has not answered yet",
+            ]
+            await found.connector.start()
+            await started(found)
+            assert (await health(config))[0] == 200
+            await asyncio.to_thread(own_kafka.stop)
+            await until_health(config, 503)
+            status, body = await health(config)
+            assert body["reasons"][0].startswith("cache c: Kafka does not answer: ")
+            assert (await health(config, "/health/live"))[0] == 200
+            await asyncio.to_thread(own_kafka.start)
+            await until_health(config, 200)
+        finally:
+            share.close()
+            await found.connector.stop(release=False)
+
+    run(work())
+
+
+async def until_health(config: Config, status: int) -> None:
+    deadline = time.monotonic() + 60
+    while (found := await health(config))[0] != status:
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.1)
+
+
+def test_a_loop_that_stands_is_not_alive(kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deelog_connector.metrics.prometheus.ANSWER_SECONDS", 0.3)
+
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, metrics_port=free_port())
+        async with cache(config) as found:
+            share = served(found)
+            try:
+                for path in ("/health/live", "/health/ready", "/metrics"):
+                    asking = asyncio.ensure_future(asyncio.to_thread(while_it_stands, config["metrics.port"], path))
+                    await asyncio.sleep(0)
+                    time.sleep(1.2)  # noqa: ASYNC251 - this is what is tried
+                    status, _, body = await asking
+                    assert status == 503
+                    assert b"the event loop has not answered for 0.3 s" in body
+                    assert path == "/metrics" or json.loads(body)["alive"] is False
+                assert (await health(config, "/health/live"))[0] == 200
+            finally:
+                share.close()
+
+    def while_it_stands(port: int, path: str) -> tuple[int, str, bytes]:
+        time.sleep(0.3)
+        return fetched(port, path)
+
+    run(work())
+
+
+def test_pages_and_clients(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, metrics_port=free_port())
+        port = config["metrics.port"]
+        async with cache(config) as found:
+            share = served(found)
+            try:
+                status, content_type, _ = await asyncio.to_thread(fetched, port, "/metrics")
+                assert (status, content_type.partition(";")[0]) == (200, "text/plain")
+                assert (await asyncio.to_thread(fetched, port, "/metrics", "HEAD"))[2] == b""
+                assert (await asyncio.to_thread(fetched, port, "/metrics", "POST"))[0] == 405
+                assert (await asyncio.to_thread(fetched, port, "/"))[0] == 404
+                assert (await asyncio.to_thread(fetched, port, "/metrics/../../etc/passwd"))[0] == 404
+                with ExitStack() as silent:
+                    for _ in range(http_server.MAX_REQUESTS):
+                        silent.enter_context(socket.create_connection((HOST, port)))
+                    with pytest.raises(OSError, match=r"reset|closed|without response"):
+                        await asyncio.to_thread(fetched, port, "/metrics")
+                await answers_again(port)
+            finally:
+                share.close()
+
+    run(work())
+
+
+async def answers_again(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            assert (await asyncio.to_thread(fetched, port, "/metrics"))[0] == 200
+            return
+        except OSError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+
+def test_two_caches_of_a_process_share_a_port_and_two_processes_do_not(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        port = free_port()
+        first = config_of(kafka.bootstrap, prefix, metrics_port=port)
+        second = config_of(kafka.bootstrap, prefix, metrics_port=port, cache_name="d")
+        async with cache(first) as one, cache(second, 2) as two:
+            shares = [served(one), Served(second, {"d": two.connector})]
+            try:
+                await started(one)
+                await one.put(b"k", b"v")
+                await one.drained()
+                _, _, body = await asyncio.to_thread(fetched, port, "/metrics")
+                assert parsed(body, "c")["deelog_operations_written_total",] == 1
+                assert parsed(body, "d")["deelog_operations_written_total",] == 0
+                assert body.count(b"# TYPE deelog_operations_written_total counter") == 1
+                shares.pop().close()
+                _, _, body = await asyncio.to_thread(fetched, port, "/metrics")
+                assert b'cache="d"' not in body
+            finally:
+                for share in shares:
+                    share.close()
+
+    run(work())
+
+
+def test_a_port_in_use_and_a_host_that_is_none(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        with socket.create_server((HOST, 0)) as taken:
+            port = taken.getsockname()[1]
+            found = Cache(config_of(kafka.bootstrap, prefix, metrics_port=port), 1)
+            problem = (
+                rf"metrics\.port = {port}: cannot be listened on at metrics\.host={HOST} \(Address already in use\)"
+            )
+            with pytest.raises(ConfigError, match=problem):
+                served(found)
+        found = Cache(config_of(kafka.bootstrap, prefix, metrics_port=port, metrics_host="no.such.host.invalid"), 1)
+        with pytest.raises(ConfigError, match=r"metrics\.host=no\.such\.host\.invalid \(Name or service not known\)"):
+            served(found)
+
+    run(work())

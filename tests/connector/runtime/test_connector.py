@@ -1,0 +1,366 @@
+"""The connector against a real Kafka: writing, zombies, and bad input that it must survive.
+
+Bad input tried here: a foreign record on the positions topic and on the change topic, a topic with other partitions,
+another segment.count, a topic deleted and made again, an entry above the broker's limit among good ones, malformed and
+unknown signals, an unsafe topic under topic.audit=strict, a node id used twice, a stop in the middle of a reset. What
+happens while Kafka is away is in `test_outages.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka import admin as brokers_module
+from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.client import OutRecord, WriteFailed, Writer, still_holds
+from deelog_connector.kafka.opening import KafkaAway, KafkaUnusable, begin_session
+from deelog_connector.runtime import MapError, SupersededError
+from deelog_schemas.errors import RecordError
+from deelog_schemas.header import Kind
+from tests.connector.cache import cache, config_of, run, started
+from tests.support.kafka import Broker
+from tests.support.topics import derived, read_topic
+
+
+def produce(bootstrap: str, topic: str, key: bytes | None, value: bytes | None) -> None:
+    """A plain record of somebody else's."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, value, key, partition=0)
+    assert producer.flush(10) == 0
+
+
+def test_topic_equals_cache_and_a_restart_resets(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config, 1, release=True) as found:
+            await started(found)
+            for i in range(3000):
+                await found.put(b"k%d" % (i % 200), None if i % 7 == 0 else b"v%d" % i)
+            await found.drained()
+            first = dict(found.entries_of)
+            assert found.connector.stats.written == 3000
+        records = read_topic(kafka.bootstrap, config.topics.changes)
+        content, readers = derived(records)
+        assert content == first
+        assert {r.mark[1] for r in readers.values()} != {0}
+        assert sum(r.repeats for r in readers.values()) == 0
+        assert sum(r.header.kind is Kind.RELEASE for r in records) == 8
+        async with cache(config, 2) as again:
+            await started(again)  # it came back empty: a changed cache
+        content, readers = derived(read_topic(kafka.bootstrap, config.topics.changes))
+        assert content == {}
+        assert [r.resets for r in readers.values()] == [["start", "start"]] * 8
+
+    run(work())
+
+
+def test_a_stop_in_the_middle_of_a_reset_ends_it_and_releases(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, **{"incremental.snapshot.chunk.size": "1", "max.batch.size": "8"})
+        async with cache(config, release=True) as found:
+            await started(found)
+            for i in range(300):
+                await found.put(b"k%d" % i, b"v%d" % i)
+            await found.drained()
+            for segment in range(8):
+                found.core.request_reset(segment, "signal")
+            await found.until(lambda: any(found.core.phase(s) == "rows" for s in range(8)))
+        records = read_topic(kafka.bootstrap, config.topics.changes)
+        content, readers = derived(records)
+        assert content == found.entries_of
+        assert all(r.open is None and r.resets == ["start", "signal"] for r in readers.values())
+        last = {r.header.segment: r.header.kind for r in records}
+        assert set(last.values()) == {Kind.RELEASE}
+
+    run(work())
+
+
+def test_a_zombie_writes_nothing_behind_its_successor(kafka: Broker, prefix: str) -> None:
+    """Another node claims: the first one's next commit is refused, it looks again and steps down."""
+
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        other = config_of(kafka.bootstrap, prefix, **{"node.id": "n2"})
+        async with cache(config) as first, cache(other) as second:
+            await started(first)
+            await first.put(b"a", b"1")
+            await first.drained()
+            second.own_all("owners_lost")
+            await second.drained()
+            await first.put(b"a", b"ghost")
+            await first.until(lambda: len(first.stepped) == 8)
+            assert first.connector.stats.zombie_commits_refused >= 1
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert content == second.entries_of == {}
+
+    run(work())
+
+
+def test_a_node_id_used_twice_ends_the_older(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config, 1) as older:
+            await started(older)
+            async with cache(config, 2) as newer:
+                await started(newer)
+                await older.put(b"a", b"ghost")
+                with pytest.raises(SupersededError, match="n1@2 is a newer process"):
+                    await older.until(lambda: False, 20)
+
+    run(work())
+
+
+def test_a_signal_resets_a_segment_and_bad_ones_do_nothing(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config) as found:
+            await started(found)
+            await found.put(b"a", b"1")
+            await found.drained()
+            topic, key = config.topics.signal, prefix.encode()
+            data = {"cache": "c", "segments": [3], "reason": "test"}
+            for value in (
+                b"{",
+                b"[]",
+                b'{"type":"log"}',
+                json.dumps({"type": "execute-snapshot", "data": {}}).encode(),
+                json.dumps({"type": "reset-segment", "data": {"cache": "c", "segments": ["x"]}}).encode(),
+                json.dumps({"type": "reset-segment", "data": {**data, "cache": "other"}}).encode(),
+            ):
+                produce(kafka.bootstrap, topic, key, value)
+            produce(kafka.bootstrap, topic, b"somebody", json.dumps({"type": "reset-segment", "data": data}).encode())
+            produce(kafka.bootstrap, topic, key, json.dumps({"type": "reset-segment", "data": data}).encode())
+            await found.until(lambda: found.connector.stats.resets.get("signal") == 1)
+            counts = found.connector.stats.signals
+            assert counts == {"malformed": 5, "other": 2, "reset-segment": 1}
+            _, readers = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert readers[3].resets == ["start", "signal"]
+
+    run(work())
+
+
+def test_a_foreign_record_on_the_positions_topic_stops_the_connector(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config) as found:
+            await started(found)
+            produce(kafka.bootstrap, config.topics.positions, b"position/1", b"{}")
+            with pytest.raises(RecordError, match=rf"{prefix}\.c\.positions\[0\]@\d+: .*no header"):
+                await found.until(lambda: False, 20)
+
+    run(work())
+
+
+def test_a_foreign_record_on_the_change_topic_stops_the_takeover(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config, 1) as found:
+            await started(found)
+            await found.put(b"a", b"1")
+            await found.drained()
+            produce(kafka.bootstrap, config.topics.changes, b"k", b"v")
+            found.core._reopen()  # READ begins at the last known offset, in front of the foreign record
+            found.connector.wake()
+            with pytest.raises(RecordError, match=rf"{prefix}\.c\[0\]@\d+: .*not written by deelog"):
+                await found.until(lambda: False, 20)
+
+    run(work())
+
+
+def test_another_number_of_partitions_or_segments_is_refused(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        async with cache(config) as found:
+            await started(found)
+        for partitions in (1, 4):
+            other = config_of(kafka.bootstrap, prefix, **{"topic.creation.default.partitions": partitions})
+            with pytest.raises(KafkaUnusable, match=r"has 2 partitions, but topic\.creation\.default\.partitions"):
+                async with cache(other, 2):
+                    pass
+        other = config_of(kafka.bootstrap, prefix, **{"segment.count": "16"})
+        with pytest.raises(MapError, match=r"claims with segment.count=8 on 2 partitions, this node has 16"):
+            async with cache(other, 2):
+                pass
+
+    run(work())
+
+
+def test_a_topic_deleted_and_made_again_is_noticed_and_repaired(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        topic = config.topics.changes
+        async with cache(config) as found:
+            await started(found)
+            for i in range(20):
+                await found.put(b"k%d" % i, b"v")
+            await found.drained()
+            admin.delete_topics([topic])[topic].result()
+            await found.until(lambda: topic not in admin.list_topics(timeout=5).topics)
+            admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+            resets = found.connector.stats
+            await found.until(lambda: found.connector.stats.resets.get("topic_recreated", 0) >= 8, 60)
+            await found.put(b"k0", b"later")
+            await found.drained()
+            content, _ = derived(read_topic(kafka.bootstrap, topic))
+            assert content == found.entries_of
+            assert resets.resets.get("topic_recreated", 0) < 8
+
+    run(work())
+
+
+def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, **{"max.entry.bytes": "200000"})
+        async with cache(config) as found:
+            await started(found)
+            lower_limit(kafka.bootstrap, config.topics.changes, 20_000)
+            for i in range(20):
+                await found.put(b"k%d" % i, b"v")
+            await found.put(b"big", os.urandom(60_000).hex().encode())  # no codec makes this small
+            await found.until(lambda: bool(found.connector.stats.stopped))
+            stopped = next(iter(found.connector.stats.stopped))
+            assert found.core.phase(stopped) == "stopped"
+            others = [s for s in range(8) if s != stopped]
+            await found.until(lambda: all(found.core.written(s) == found.core.last_sequence(s) for s in others))
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert b"big" not in content
+            assert content.items() <= found.entries_of.items()
+            assert len(content) >= 10
+
+            found.core.request_reset(stopped, "signal")  # which is refused as well
+            found.connector.wake()
+            await found.until(lambda: found.core.counts.resets_aborted == 1)
+            await found.until(lambda: list(found.connector.stats.stopped) == [stopped])
+            await found.put(b"big", b"small now")
+            found.core.request_reset(stopped, "signal")
+            found.connector.wake()
+            await found.drained()
+            assert found.connector.stats.stopped == {}
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert content == found.entries_of
+
+    run(work())
+
+
+def lower_limit(bootstrap: str, topic: str, limit: int) -> None:
+    """`max.message.bytes` of a topic that is in use."""
+    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def test_a_log_tells_whether_it_still_holds_an_offset(kafka: Broker, prefix: str) -> None:
+    config = config_of(kafka.bootstrap, prefix)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result()
+    for _ in range(3):
+        produce(kafka.bootstrap, prefix, b"k", b"v")
+    end = Brokers(config).ends(prefix, [0])[0]
+    assert end.offset == 3
+    assert still_holds(config, prefix, 0, 2, end.leader_epoch)
+    assert still_holds(config, prefix, 0, 3, end.leader_epoch)
+    assert not still_holds(config, prefix, 0, 4, end.leader_epoch)
+
+
+def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka gives -1001 without an error when the brokers are too slow: taken for an end, all would be reset."""
+
+    class Slow:
+        def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[Any]]:
+            found: dict[TopicPartition, Future[Any]] = {}
+            for where in asked:
+                found[where] = Future()
+                found[where].set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
+            return found
+
+    brokers = Brokers(config_of("127.0.0.1:1", "p"))
+    monkeypatch.setattr(brokers, "_client", Slow())
+    with pytest.raises(KafkaAway, match=r"no end of p\.c\[0\]: the brokers did not answer in time"):
+        brokers.ends("p.c", [0])
+
+
+def test_a_question_is_answered_though_another_thread_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a restart does. A client that nobody holds leaves its futures open for ever."""
+    monkeypatch.setattr(brokers_module, "REQUEST_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as threads:
+        brokers = Brokers(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"))
+        asked = threads.submit(brokers.ends, "p.c", [0])
+        with mute.accept()[0]:  # it is asking
+            brokers.close()
+            with pytest.raises(KafkaAway):
+                asked.result(20)
+
+
+def test_an_unsafe_topic_is_refused_by_a_strict_audit(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        with pytest.raises(KafkaUnusable, match=r"unsafe.*min\.insync\.replicas is 1"):
+            async with cache(config_of(kafka.bootstrap, prefix, **{"topic.audit": "strict"})):
+                pass
+
+    run(work())
+
+
+def test_no_broker_is_one_clear_sentence(prefix: str) -> None:
+    async def work() -> None:
+        with pytest.raises(KafkaUnusable, match=r"no broker answers at bootstrap\.servers=127\.0\.0\.1:1"):
+            async with cache(config_of("127.0.0.1:1", prefix)):
+                pass
+
+    run(work())
+
+
+def test_a_session_that_was_fenced_cannot_commit(kafka: Broker, prefix: str) -> None:
+    """What the in-memory Kafka of `world.py` rests on, seen on the real one."""
+    config = config_of(kafka.bootstrap, prefix)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result()
+    first, second = (Writer(config, f"{prefix}/node", 1_000_000) for _ in range(2))
+    record = OutRecord(prefix, 0, b"k", b"v", [])
+    first.open()
+    second.open()
+    with pytest.raises(WriteFailed) as refused:
+        first.commit([record])
+    assert refused.value.cause is Cause.FENCED
+    second.commit([record])
+    second.discard()
+
+
+def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str) -> None:
+    """On that to the bootstrap address, which is dropped, half of the sessions would wait for 0.5 s."""
+
+    class Noted:
+        """A producer, and which broker had answered it when its session began."""
+
+        def __init__(self, number: int) -> None:
+            settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{prefix}-{number}"}
+            self._producer = Producer(settings)
+            self.poll, self.answered, self.began = self._producer.poll, -1, -1
+
+        def list_topics(self, topic: str, timeout: float) -> Any:
+            found = self._producer.list_topics(topic, timeout)
+            self.answered = found.orig_broker_id
+            return found
+
+        def init_transactions(self, timeout: float) -> None:
+            self.began = self.answered
+            self._producer.init_transactions(timeout)
+
+    def begun(number: int) -> int:
+        producer = Noted(number)
+        begin_session(producer, 10.0)
+        return producer.began
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(begun, range(24))) == {1}

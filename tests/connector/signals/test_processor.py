@@ -1,0 +1,320 @@
+"""Signals and what is told of them, by one connector against a real Kafka; grids of them are in the grid's tests.
+
+Bad input tried here: records with another key, no JSON, unknown kinds, segments that there are not, a snapshot that
+goes on already, notes that are none, a file that is too large, a directory in its place, lines that are no signals, a
+line that is being written, an end of notifications for which there is no Kafka any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from deelog_connector.kafka.best_effort import Announcer
+from deelog_schemas.signals import Progress, encode_progress, progress_key
+from tests.connector.cache import Cache, cache, config_of, run, started
+from tests.support.kafka import Broker
+from tests.support.topics import derived, read_topic
+
+
+def send(kafka: Broker, prefix: str, kind: str, identity: str = "i", **data: Any) -> None:
+    """A signal as Debezium's users send it."""
+    raw(kafka, f"{prefix}-signal", prefix.encode(), json.dumps({"id": identity, "type": kind, "data": data}).encode())
+
+
+def raw(kafka: Broker, topic: str, key: bytes | None, value: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, value, key, partition=0)
+    assert producer.flush(30) == 0
+
+
+def read(kafka: Broker, topic: str) -> list[tuple[Any, Any]]:
+    """Keys and values, both JSON, of a topic of one partition."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "t", "enable.partition.eof": True})
+    found = []
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 20)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while (message := consumer.poll(20)) is not None and message.error() is None:
+            found.append((json.loads(message.key() or b""), json.loads(message.value() or b"")))
+            if int(message.offset() or 0) >= end - 1:
+                break  # more comes while this reads
+    finally:
+        consumer.close()
+    return found
+
+
+async def told(
+    found: Cache, kafka: Broker, topic: str, aggregate: str, kind: str, *identities: str
+) -> list[dict[str, Any]]:
+    """The notifications of an aggregate, once one of a kind is there, for each of the identities if any are named."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        values = [value for _, value in await asyncio.to_thread(read, kafka, topic)]
+        ours = [value for value in values if value["aggregate_type"] == aggregate]
+        there = {value["id"] for value in ours if value["type"] == kind}
+        if there and there.issuperset(identities):
+            return ours
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"no {kind} of {aggregate}")
+
+
+def test_what_cannot_be_done_is_counted_and_what_can_is_done(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+            await started(found)
+            topic, key = f"{prefix}-signal", prefix.encode()
+            everything: dict[str, Any] = {"data-collections": [".*"]}
+            for bad_key, bad in (
+                (b"somebody", b"{}"),
+                (None, b"{}"),
+                (key, None),
+                (key, b"\xff"),
+                (key, b"[" * 70_000),
+            ):
+                raw(kafka, topic, bad_key, bad)
+            raw(kafka, topic, progress_key(prefix), b"{}")
+            note = Progress("nobody's", "c", (1,), 1, "n9@9", False)
+            for one in (note, note._replace(cache="another"), note._replace(id="i", segments=(99,))):
+                raw(kafka, topic, progress_key(prefix), encode_progress(one))
+            send(kafka, prefix, "schema-changes")
+            send(kafka, prefix, "reset-segment", cache="c", segments=[8])
+            send(kafka, prefix, "execute-snapshot", segments=[1, 8], **everything)
+            elsewhere: dict[str, Any] = {"data-collections": ["another"]}
+            send(kafka, prefix, "execute-snapshot", **elsewhere)
+            send(kafka, prefix, "stop-snapshot", **everything)
+            send(kafka, prefix, "log", message="at {}\nforged")
+            await found.until(lambda: found.connector.stats.signals.get("log") == 1)
+            assert found.connector.stats.signals == {
+                "other": 3,
+                "malformed": 4,
+                "unknown": 1,
+                "refused": 2,
+                "stop-snapshot": 1,
+                "log": 1,
+            }
+            assert found.connector.stats.snapshots == []
+            await found.put(b"a", b"1")
+            await found.drained()
+
+    run(work())
+
+
+def test_what_log_says_is_one_line_and_tells_where(
+    kafka: Broker, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+            await started(found)
+            with caplog.at_level("INFO"):
+                send(kafka, prefix, "log", message="at {}\nforged")
+                await found.until(lambda: found.connector.stats.signals.get("log") == 1)
+
+    run(work())
+    assert "at cache c, primary of segments 0-7 forged" in [record.getMessage() for record in caplog.records]
+
+
+def test_a_snapshot_is_told_of_stopped_and_added_to(kafka: Broker, prefix: str) -> None:
+    topic = f"{prefix}.told"
+    more = {"notification_enabled_channels": "sink", "notification_sink_topic_name": topic}
+
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, **more, incremental_snapshot_chunk_size=3, commit_interval_ms=100)
+        async with cache(config) as found:
+            await started(found)
+            for number in range(400):
+                await found.put(b"k%d" % number, b"v")
+            await found.drained()
+            everything: dict[str, Any] = {"data-collections": ["c"]}
+            send(kafka, prefix, "execute-snapshot", "first", **everything)
+            await found.until(lambda: found.connector.stats.snapshot_rows > 0)
+            # Two signals at a time: a snapshot that ended before it is stopped would be no fault.
+            send(kafka, prefix, "execute-snapshot", "first", **everything)
+            send(kafka, prefix, "pause-writing")
+            await found.until(lambda: found.connector.paused)
+            assert found.connector.stats.signals.get("refused") == 1
+            send(kafka, prefix, "resume-writing")
+            send(kafka, prefix, "stop-snapshot", **everything)
+            await found.until(lambda: found.connector.stats.snapshots == [])
+            stopped_at = found.connector.stats.snapshot_rows
+            assert stopped_at < 400
+            aborted = await told(found, kafka, topic, "Incremental Snapshot", "ABORTED")
+            kinds = [value["type"] for value in aborted if value["type"] != "IN_PROGRESS"]
+            assert kinds == ["STARTED", "PAUSED", "RESUMED", "ABORTED"]
+
+            send(kafka, prefix, "execute-snapshot", "second", **everything)
+            send(kafka, prefix, "execute-snapshot", "third", segments=[0, 7], **everything)
+            await found.until(lambda: found.connector.stats.snapshots == ["second", "third"])
+            await found.until(lambda: found.connector.stats.snapshots == [], 60)
+            await told(found, kafka, topic, "Incremental Snapshot", "COMPLETED", "second", "third")
+            values = [value for _, value in await asyncio.to_thread(read, kafka, topic)]
+            for identity in ("second", "third"):
+                ours = [value["type"] for value in values if value["id"] == identity]
+                assert (ours[0], ours[-2:]) == ("STARTED", ["TABLE_SCAN_COMPLETED", "COMPLETED"])
+            done = {v["id"]: v["additional_data"] for v in values if v["type"] == "TABLE_SCAN_COMPLETED"}
+            assert done["second"]["total_rows_scanned"] == "400"
+            assert 0 < int(done["third"]["total_rows_scanned"]) < 400
+            initial = [value for value in values if value["aggregate_type"] == "Initial Snapshot"]
+            kinds = [value["type"] for value in initial if value["type"] != "IN_PROGRESS"]
+            assert kinds == ["STARTED", "COMPLETED"]
+            assert initial[-1]["additional_data"] == {
+                "connector_name": prefix,
+                "data_collections": "c",
+                "member": "n1@1",
+                "reason": "start",
+                "segments": "0-7",
+                "total_rows_scanned": "0",
+            }
+
+            send(kafka, prefix, "reset-segment", cache="c", segments=[2, 3])
+            reset = await told(found, kafka, topic, "Segment Reset", "COMPLETED")
+            assert [reset[n]["additional_data"]["segments"] for n in (0, -1)] == ["2-3", "2-3"]
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert content == found.entries_of
+
+    run(work())
+
+
+def test_who_starts_again_goes_on_with_what_is_not_complete(kafka: Broker, prefix: str) -> None:
+    """A process that died: what it had not noted is done by the next one, and what is over is not done again."""
+
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, incremental_snapshot_chunk_size=2, commit_interval_ms=100)
+        everything: dict[str, Any] = {"data-collections": ["c"]}
+        async with cache(config, 1) as found:
+            await started(found)
+            for number in range(200):
+                await found.put(b"k%d" % number, b"v")
+            await found.drained()
+            send(kafka, prefix, "execute-snapshot", "over", segments=[1], **everything)
+            await found.until(lambda: found.connector.stats.signals.get("execute-snapshot") == 1)
+            await found.until(lambda: found.connector.stats.snapshots == [])
+            send(kafka, prefix, "execute-snapshot", "left", **everything)
+            await found.until(lambda: found.connector.stats.snapshots == ["left"])
+            await found.until(lambda: found.connector.stats.snapshot_rows > 40)
+            entries = dict(found.entries_of)
+        again = Cache(config, 2)
+        again.entries_of = entries
+        await again.connector.start()
+        try:
+            assert again.connector.stats.snapshots == ["left"]
+            await started(again)
+            await again.until(lambda: again.connector.stats.snapshots == [], 60)
+            assert 0 < again.connector.stats.snapshot_rows <= 200
+        finally:
+            await again.connector.stop(release=False)
+
+    run(work())
+
+
+def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+            await started(found)
+            await found.connector.suspend(30, write_out=True)
+            found.connector.let_go(stopped=True)
+            send(kafka, prefix, "resume-writing")
+            await found.until(lambda: found.connector.stats.signals == {"refused": 1})
+            assert found.connector.paused
+            found.connector.resume()
+            await found.put(b"a", b"1")
+            await found.drained()
+
+    run(work())
+
+
+def test_signals_in_a_file_are_for_this_process_and_are_taken_out(kafka: Broker, prefix: str, tmp_path: Path) -> None:
+    file = tmp_path / "signals.txt"
+    more = {"signal_enabled_channels": "file", "signal_file": file, "signal_poll_interval_ms": 20}
+
+    def line(kind: str, **data: Any) -> str:
+        return json.dumps({"id": kind, "type": kind, "data": data})
+
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix, **more)
+        async with cache(config) as found:
+            await started(found)
+            for number in range(50):
+                await found.put(b"k%d" % number, b"v")
+            await found.drained()
+            stats = found.connector
+            file.write_text(f"{line('execute-snapshot', **{'data-collections': ['c']})}\n\nno JSON\n{line('odd')}\n")
+            await found.until(lambda: stats.stats.signals == {"execute-snapshot": 1, "malformed": 1, "unknown": 1})
+            await found.until(lambda: stats.stats.snapshots == [])
+            assert stats.stats.snapshot_rows == 50
+            assert file.read_text() == ""
+            with file.open("a") as writing:  # a line that is not whole yet
+                whole = line("pause-writing")
+                writing.write(whole[:9])
+                writing.flush()
+                await asyncio.sleep(0.015)
+                writing.write(whole[9:] + "\n")
+            await found.until(lambda: found.connector.paused or stats.stats.signals["malformed"] > 1)
+            if not found.connector.paused:  # two looks fell into that moment: it was taken for a whole one
+                file.write_text(whole)
+                await found.until(lambda: found.connector.paused)
+            file.write_text(line("resume-writing"))  # without a line end: taken when it stays so
+            await found.until(lambda: not found.connector.paused)
+            counts = dict(stats.stats.signals)
+            file.write_bytes(b"x" * 1_100_000)
+            await asyncio.sleep(0.2)
+            assert file.stat().st_size == 1_100_000
+            file.unlink()
+            file.mkdir()
+            await asyncio.sleep(0.1)
+            file.rmdir()
+            assert stats.stats.signals == counts
+            file.write_text(line("log", message="still here") + "\n")
+            await found.until(lambda: stats.stats.signals.get("log") == 1)
+
+    run(work())
+
+
+async def beating(kafka: Broker, topic: str, least: int) -> list[tuple[Any, Any]]:
+    """The heartbeats, once there are that many."""
+    beats: list[tuple[Any, Any]] = []
+    deadline = time.monotonic() + 30
+    while len(beats) < least and time.monotonic() < deadline:
+        beats = await asyncio.to_thread(read, kafka, topic)
+    assert len(beats) >= least
+    return beats
+
+
+def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        async with cache(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=60_000)) as found:
+            await asyncio.sleep(0.3)
+            topic = f"__debezium-heartbeat.{prefix}"
+            assert await asyncio.to_thread(read, kafka, topic) == []  # it owns nothing yet
+            await started(found)
+            begun = time.time() * 1000
+            assert len(await beating(kafka, topic, 1)) == 1
+            await found.connector.suspend(20, write_out=True)
+            await found.connector.restart(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=100))
+            found.connector.let_go(stopped=False)
+            beats = await beating(kafka, topic, 3)
+            assert {json.dumps(key) for key, _ in beats} == {json.dumps({"serverName": prefix})}
+            assert all(list(value) == ["ts_ms"] for _, value in beats)
+            assert abs(beats[-1][1]["ts_ms"] - begun) < 60_000
+
+    run(work())
+
+
+def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:
+    """No Kafka at all: nothing waits, what finds the queue full is counted, and so is what is left at the end."""
+    announcer = Announcer(config_of("127.0.0.1:1", prefix))
+    begun = time.monotonic()
+    for number in range(1500):
+        announcer.send("t", b"k", b"%d" % number)
+    announcer.poll()
+    assert time.monotonic() - begun < 1.0
+    assert announcer.dropped == 500
+    announcer.close()
+    assert announcer.dropped == 1500
+    assert time.monotonic() - begun < 10.0

@@ -1,0 +1,292 @@
+"""What nodes agree on about an incremental snapshot: who reads what, when it is complete, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
+from deelog_connector.kafka.best_effort import Announcer
+from deelog_connector.signals.incremental_snapshots import AGAIN_SECONDS, MAX_PASSES, MAX_RUNNING, Snapshots
+from deelog_connector.signals.notifications import Notifications, ranges
+from deelog_connector.signals.segment_progress import Watcher
+from deelog_schemas.signals import Progress
+from tests.connector.cache import config_of
+from tests.connector.world import SEGMENTS, Node, World, key_of
+
+ALL = list(range(SEGMENTS))
+
+
+class Told(Notifications):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        config = config_of("127.0.0.1:1", "p", notification_enabled_channels="log")
+        super().__init__(config, "c", Announcer(config))
+        self.found: list[tuple[str, str, str | None, dict[str, Any]]] = []
+
+    def tell(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
+        super().tell(aggregate, kind, identity, **more)
+        self.found.append((aggregate, kind, identity, more))
+
+    def kinds(self, identity: str) -> list[str]:
+        """Without what comes a few times a second."""
+        return [kind for _, kind, one, _ in self.found if one == identity and kind != "IN_PROGRESS"]
+
+
+class Grid:
+    """The nodes of a world, each with its `Snapshots`, and the signal topic between them."""
+
+    def __init__(self) -> None:
+        self.world = World(nodes=2, batch=50)
+        self.topic: list[Progress] = []
+        self.lost = False
+        self.told: dict[str, Told] = {}
+        self.of: dict[str, Snapshots] = {}
+        self._heard: dict[str, int] = {}
+        self._read: dict[str, int] = {}
+        nodes = list(self.world.nodes.values())
+        for segment in ALL:
+            self.world.own(segment, nodes[segment % 2], nodes[(segment + 1) % 2])
+        for node in nodes:
+            self.join(node)
+        for segment in ALL:
+            for number in range(5):
+                self.world.put(key_of(segment, number), b"v")
+        self.world.settle()
+
+    def join(self, node: Node) -> Snapshots:
+        """A process starts, and has not read the topic."""
+        told = self.told[node.member] = Told()
+        found = self.of[node.member] = Snapshots(node.core, "c", node.member, self._note, told)
+        self._heard[node.member] = len(node.told)
+        self._read[node.member] = 0
+        return found
+
+    def _note(self, note: Progress) -> None:
+        if not self.lost:
+            self.topic.append(note)
+
+    def step(self, read: bool = True) -> None:
+        """Each node polls, is told, works, and reads the topic on, as its connector does."""
+        self.world.now += 1.0
+        for node in [n for n in self.world.nodes.values() if n.alive]:
+            node.step()
+            snapshots, name = self.of[node.member], node.member
+            for effect in node.told[self._heard[name] :]:
+                if isinstance(effect, SnapshotRead | SnapshotRefused):
+                    snapshots.heard(effect)
+            self._heard[name] = len(node.told)
+            snapshots.work(self.world.now)
+            if read:
+                for note in self.topic[self._read[name] :]:
+                    snapshots.progressed(note)
+                self._read[name] = len(self.topic)
+
+    def ask(self, identity: str, segments: list[int] | None = None) -> set[str | None]:
+        """Every node reads the signal."""
+        return {self.of[n.member].ask(identity, segments) for n in self.world.nodes.values()}
+
+    def rest(self) -> None:
+        """Until nobody knows of a snapshot."""
+        for _ in range(60):
+            self.step()
+            if not any(self.of[n.member].running for n in self.world.nodes.values() if n.alive):
+                return
+        raise AssertionError(f"{[s.running for s in self.of.values()]} {self.topic}")
+
+    @property
+    def both(self) -> list[Told]:
+        return [self.told[n.member] for n in self.world.nodes.values()]
+
+
+def test_each_owner_reads_its_segments_once_and_one_node_speaks() -> None:
+    grid = Grid()
+    assert grid.ask("s") == {None}
+    grid.rest()
+    assert sorted(s for note in grid.topic for s in note.segments) == ALL
+    assert sum(note.rows for note in grid.topic) == 5 * SEGMENTS
+    kinds = [told.kinds("s") for told in grid.both]
+    assert kinds[0][0] == "STARTED"
+    assert sorted(kind for one in kinds for kind in one) == ["COMPLETED", "STARTED", "TABLE_SCAN_COMPLETED"]
+    (rows,) = [m["total_rows_scanned"] for t in grid.both for _, k, _, m in t.found if k == "TABLE_SCAN_COMPLETED"]
+    assert rows == 5 * SEGMENTS
+    grid.world.check()
+
+
+def test_what_a_file_asks_for_is_kept_apart_from_what_all_know_of() -> None:
+    """The same id, the end of one kind, and as many as there may be of one: the other kind is as it was."""
+    grid = Grid()
+    first = grid.of[next(iter(grid.world.nodes.values())).member]
+    for number in range(MAX_RUNNING):
+        assert first.ask("s" if not number else f"{number}", None, local=True) is None
+    assert "go on already" in str(first.ask("one more", None, local=True))
+    assert grid.ask("s") == {None}
+    first.stop(local=True)
+    assert [snapshots.running for snapshots in grid.of.values()] == [["s"], ["s"]]
+    assert first.ask("mine", None, local=True) is None
+    for snapshots in grid.of.values():
+        snapshots.stop()
+    assert [snapshots.running for snapshots in grid.of.values()] == [["mine"], []]
+    grid.rest()
+
+
+def test_it_is_complete_with_the_last_note_and_not_before() -> None:
+    grid = Grid()
+    grid.ask("s", [0, 1])
+    while len(grid.topic) < 2:
+        grid.step(read=False)
+    node = grid.of[next(iter(grid.world.nodes.values())).member]
+    node.progressed(grid.topic[0])
+    node.progressed(grid.topic[0])
+    assert node.running == ["s"]
+    node.progressed(grid.topic[1]._replace(cache="c", id="another"))
+    assert node.running == ["s"]
+    node.progressed(grid.topic[1])
+    assert node.running == []
+
+
+def test_the_next_owner_begins_what_is_not_noted_and_only_that() -> None:
+    grid = Grid()
+    n0, n1 = grid.world.nodes.values()
+    grid.ask("s", [0, 1])
+    n0.step()
+    grid.of[n0.member].work(0.0)
+    n0.step()
+    assert grid.topic == []
+    grid.world.crash(n0)
+    grid.world.own(0, n1)
+    grid.world.own(2, n1)
+    for _ in range(40):
+        grid.step()
+    assert grid.of[n1.member].running == []
+    assert sorted(s for note in grid.topic for s in note.segments) == [0, 1]
+    assert {note.member for note in grid.topic} == {n1.member}
+    late = grid.join(grid.world.restart(n0))
+    late.replaying = True
+    late.ask("s", [0, 1])
+    for note in grid.topic:
+        late.progressed(note)
+    assert late.running == []
+
+
+def test_a_note_that_got_lost_is_written_again() -> None:
+    grid = Grid()
+    grid.ask("s", [0])
+    grid.lost = True
+    for _ in range(8):
+        grid.step()
+    grid.lost = False
+    assert grid.ask("t", [0]) == {None}
+    for _ in range(int(AGAIN_SECONDS) + 2):
+        grid.step()
+    grid.rest()
+    assert [note.id for note in grid.topic].count("s") == 1
+
+
+def test_one_that_is_asked_for_meanwhile_is_added() -> None:
+    grid = Grid()
+    grid.ask("s")
+    grid.ask("t", [0, 1])
+    assert grid.ask("s") == {"a snapshot of this id goes on"}
+    grid.rest()
+    assert sorted(s for note in grid.topic if note.id == "t" for s in note.segments) == [0, 1]
+    grid.world.check()
+    for number in range(MAX_RUNNING):
+        assert grid.ask(f"u{number}") == {None}
+    assert grid.ask("v") == {f"{MAX_RUNNING} snapshots go on already"}
+    assert grid.ask("w", [SEGMENTS]) == {f"segment {SEGMENTS} is none of {SEGMENTS}"}
+
+
+def test_stop_ends_it_and_one_node_tells() -> None:
+    grid = Grid()
+    grid.ask("s")
+    grid.step()
+    for snapshots in grid.of.values():
+        snapshots.stop()
+        assert snapshots.running == []
+    assert [kind for told in grid.both for kind in told.kinds("s")] == ["STARTED", "ABORTED"]
+    rows = sum(n.core.counts.snapshot_rows for n in grid.world.nodes.values())
+    for _ in range(5):
+        grid.step()
+    assert sum(n.core.counts.snapshot_rows for n in grid.world.nodes.values()) <= rows + 2 * MAX_PASSES
+    assert all(n.core.snapshot_of(s) is None for n in grid.world.nodes.values() for s in ALL)
+
+
+def test_a_refused_row_ends_it_on_all_nodes() -> None:
+    grid = Grid()
+    n0 = next(iter(grid.world.nodes.values()))
+    grid.world.broker.refuse.add(n0.encoder._codec.key(key_of(0)))
+    grid.ask("s")
+    grid.rest()
+    assert sorted(kind for told in grid.both for kind in told.kinds("s")) == ["ABORTED", "STARTED"]
+    grid.world.settle()
+    assert {n.core.phase(s) for s in ALL for n in grid.world.nodes.values()} == {"writing", "idle"}
+    grid.world.check()
+
+
+def test_one_of_a_file_is_this_nodes_alone() -> None:
+    grid = Grid()
+    n0, n1 = grid.world.nodes.values()
+    assert grid.of[n0.member].ask("s", None, local=True) is None
+    assert grid.of[n0.member].ask("t", [1], local=True) is not None
+    grid.rest()
+    assert grid.topic == []
+    assert grid.told[n0.member].kinds("s") == ["STARTED", "TABLE_SCAN_COMPLETED", "COMPLETED"]
+    assert (n0.core.counts.snapshot_rows, n1.core.counts.snapshot_rows) == (5 * SEGMENTS / 2, 0)
+    assert grid.of[n0.member].ask("u", [0, 2], local=True) is None
+    grid.world.own(0, n1, n0)
+    grid.world.own(2, n1, n0)
+    grid.rest()
+    assert grid.told[n0.member].kinds("u")[-1] == "ABORTED"
+
+
+def test_resets_and_takeovers_are_told_together() -> None:
+    world, told = World(nodes=2), Told()
+    n0, n1 = world.nodes.values()
+    watchers = {n0: Watcher(told, n0.member), n1: Watcher(told, n1.member)}
+
+    def settle() -> list[tuple[str, str, str]]:
+        told.found.clear()
+        for _ in range(40):
+            world.now += 0.1
+            for node, watcher in watchers.items():
+                node.step()
+                watcher.look(node.core.primaries())
+        for watcher in watchers.values():
+            watcher.tell()
+        return [(aggregate, kind, str(more["segments"])) for aggregate, kind, _, more in told.found]
+
+    for segment in ALL:
+        world.own(segment, n0, n1)
+    assert settle() == [
+        ("Owner Change", "STARTED", "0-3"),
+        ("Owner Change", "COMPLETED", "0-3"),
+        ("Initial Snapshot", "STARTED", "0-3"),
+        ("Initial Snapshot", "COMPLETED", "0-3"),
+    ]
+    assert settle() == []
+    n0.core.request_reset(1, "signal")
+    n0.core.request_reset(3, "overflow")
+    assert settle() == [("Segment Reset", "STARTED", "1,3"), ("Segment Reset", "COMPLETED", "1,3")]
+    assert told.found[0][3]["reason"] == "overflow,signal"
+    n0.core.request_reset(1, "signal")
+    told.found.clear()
+    for _ in range(40):
+        world.now += 0.1
+        n0.step()
+        watchers[n0].look(n0.core.primaries())
+        if told.found == []:
+            n0.core.request_reset(3, "signal")
+        watchers[n0].tell()
+    kinds = [(kind, more["segments"]) for _, kind, _, more in told.found]
+    assert kinds[-1] == ("COMPLETED", "1,3")
+    assert ("IN_PROGRESS", "1") in kinds
+    world.clear(0)
+    assert settle() == []
+    world.own(2, n1, n0)
+    assert settle() == [("Owner Change", "STARTED", "2"), ("Owner Change", "COMPLETED", "2")]
+    assert told.found[0][3]["member"] == n1.member
+
+
+def test_ranges() -> None:
+    assert [ranges(found) for found in ([], [3], [0, 1, 2, 7, 9, 8])] == ["", "3", "0-2,7-9"]

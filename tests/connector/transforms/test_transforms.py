@@ -1,0 +1,456 @@
+"""Transforms without Kafka: how they are found and configured, what they may return, and those that come along.
+
+Bad input tried: a class, module or option that is not there, one that is no transform, abstract, or raises when it is
+imported or made; an option of the wrong type; a Filter without a predicate; aliases that are not in the lists, are
+there twice, or have no type; a predicate that nobody declared; all of `GARBAGE`, and a predicate that answers None;
+captured values that are not what their format says; classes that REST may not name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem
+from deelog_connector.transforms import Record, Row
+from deelog_connector.transforms.loading import steps_of
+from deelog_connector.transforms.pipeline import (
+    Closing,
+    PipedOperations,
+    PipedRows,
+    Pipeline,
+    Skipped,
+    Told,
+    TransformFailed,
+)
+from deelog_schemas.config import Config, ConfigError, parse, refused_from_rest
+from deelog_schemas.digest import digest_of
+from deelog_schemas.header import Kind
+from deelog_schemas.operation import Entry, Operation
+from tests.connector.transforms.transforms_for_tests import BOMB, GARBAGE
+
+MINE = "tests.connector.transforms.transforms_for_tests"
+OURS = "deelog_connector.transforms"
+REQUIRED = {"topic.prefix": "p", "cache.name": "c", "node.id": "n1", "bootstrap.servers": "h:1"}
+
+
+def config_of(**fields: str) -> Config:
+    return parse(REQUIRED | {name.replace("__", "."): value for name, value in fields.items()})
+
+
+def of(*transforms: dict[str, str], predicates: dict[str, dict[str, str]] | None = None, **fields: str) -> Config:
+    """A configuration with transforms t0, t1, … and predicates by alias."""
+    given = {"transforms": ",".join(f"t{n}" for n in range(len(transforms)))}
+    for number, options in enumerate(transforms):
+        given |= {f"transforms.t{number}.{name}": value for name, value in options.items()}
+    given["predicates"] = ",".join(predicates or {})
+    for alias, options in (predicates or {}).items():
+        given |= {f"predicates.{alias}.{name}": value for name, value in options.items()}
+    return config_of(**given, **fields)
+
+
+def put(sequence: int, key: str, value: str | None, epoch: int = 1, **more: Any) -> Operation:
+    raw = None if value is None else value.encode()
+    operation = Operation(epoch, sequence, "put" if raw else "remove", key.encode(), raw, None, 17, False)
+    return operation._replace(**more)
+
+
+def parts_of(config: Config, *operations: Operation) -> list[Any]:
+    pipeline = Pipeline.of(config)
+    assert pipeline is not None
+    (item,) = pipeline([OperationsItem(3, 1, operations)])
+    assert isinstance(item, PipedOperations)
+    return list(item.parts)
+
+
+def errors_of(config: Config) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        steps_of(config)
+    return [str(error) for error in raised.value.errors]
+
+
+# -- configuration ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [f"{OURS}.ReplaceField", f"{OURS}:ReplaceField", f"{OURS}.builtin:ReplaceField"])
+def test_a_class_is_found_by_either_form_of_its_path(path: str) -> None:
+    (step,) = steps_of(of({"type": path, "exclude": "a,b"}))
+    assert type(step.transform).__name__ == "ReplaceField"
+    assert step.transform.options == {"include": (), "exclude": ("a", "b"), "renames": ()}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"type": "no.such.Thing"}, "transforms.t0.type = 'no.such.Thing': cannot be imported: there is no module no;"),
+        ({"type": f"{OURS}.Filtr"}, "has no Filtr; did you mean Filter?"),
+        ({"type": f"{MINE}.NoTransform"}, "must be a subclass of deelog_connector.transforms.record.Transform"),
+        ({"type": f"{MINE}.BOMB"}, "must be a subclass of"),
+        ({"type": f"{MINE}.Undecided"}, "must be a subclass of"),
+        ({"type": f"{MINE}.Half"}, "must define what deelog_connector.transforms.record.Transform leaves open: apply"),
+        (
+            {"type": f"{OURS}.Filter"},
+            "transforms.t0.predicate: is required: deelog_connector.transforms.Filter with",
+        ),
+        ({"type": f"{MINE}.Picky"}, "transforms.t0.low: is required; a whole number of at least 1"),
+        ({"type": f"{MINE}.Picky", "low": "no"}, "transforms.t0.low = 'no': must be a whole number of at least 1"),
+        ({"type": f"{MINE}.Picky", "low": "9"}, "does not take its options: low must be below high (9)"),
+        ({"type": f"{MINE}.Picky", "low": "7"}, "cannot be made: RuntimeError: sevens are broken"),
+        ({"type": f"{MINE}.Picky", "low": "1", "hihg": "3"}, "transforms.t0.hihg: is no option of"),
+        ({"type": f"{MINE}.Picky", "low": "1", "hihg": "3"}, "did you mean transforms.t0.high?"),
+        ({"type": f"{OURS}.MaskField", "fields": " , "}, "fields must name at least one"),
+        ({"type": f"{OURS}.ReplaceField", "renames": "a"}, "renames must be old:new"),
+        ({"type": f"{OURS}.ReplaceField", "renames": "a:x,b:x"}, "renames must not give two fields one name"),
+    ],
+)
+def test_what_is_wrong_with_a_class_names_field_value_and_remedy(given: dict[str, str], told: str) -> None:
+    (error,) = errors_of(of(given))
+    assert told in error
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    broken = of(
+        {"type": "no.such.Thing"},
+        {"type": f"{MINE}.Picky", "low": "0", "more": "1"},
+        predicates={"p": {"type": f"{OURS}.KeyMatches", "pattern": "("}, "q": {"type": f"{OURS}.OperationIs"}},
+    )
+    found = [error.partition(":")[0].partition(" ")[0] for error in errors_of(broken)]
+    assert found == [
+        "predicates.p.type", "predicates.q.operations", "transforms.t0.type", "transforms.t1.low", "transforms.t1.more"
+    ]  # fmt: skip
+
+
+def test_a_module_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raises_at_import.py").write_text("1 / 0")
+    (tmp_path / "is_no_python.py").write_text("def")
+    (tmp_path / "wants_another.py").write_text("import not_installed_here")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, told in (
+        ("raises_at_import", "raised ZeroDivisionError: division by zero"),
+        ("is_no_python", "raised SyntaxError: "),
+        ("wants_another", "there is no module not_installed_here; install it"),
+    ):
+        (error,) = errors_of(of({"type": f"{name}.Thing"}))
+        assert told in error
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"transforms": "a"}, "transforms.a.type: is required, since transforms names a"),
+        ({"transforms": "a,a", "transforms.a.type": "m.C"}, "transforms = 'a,a': must not name an alias twice"),
+        ({"transforms": "a b", "transforms.a b.type": "m.C"}, "must be a comma separated list of aliases"),
+        ({"transforms.a.type": "m.C"}, "transforms.a.type: belongs to no alias: add a to transforms, or remove it"),
+        ({"transforms": "ab", "transforms.ab.type": "m.C", "transforms.abc.x": "1"}, "did you mean transforms.ab.x?"),
+        ({"transforms": "a", "transforms.a.type": "C"}, "transforms.a.type = 'C': must be text that matches"),
+        ({"transforms": "a", "transforms.a.type": "os.system()"}, "must be text that matches"),
+        (
+            {"transforms": "a", "transforms.a.type": "m.C", "transforms.a.predicate": "pp", "predicates": "p",
+             "predicates.p.type": "m.P"},
+            "transforms.a.predicate = 'pp': must be an alias of predicates; did you mean p?",
+        ),
+        (
+            {"transforms": "a", "transforms.a.type": "m.C", "transforms.a.negate": "true"},
+            "transforms.a.negate = 'true': says nothing without transforms.a.predicate",
+        ),
+        ({"transforms": "a", "transforms.a.type": "m.C", "transforms.a.negate": "maybe"}, "must be true or false"),
+        ({"skipped.operations": "none,c"}, "must be none alone, or some of c, u, d"),
+        ({"skipped.operations": ""}, "must not be empty"),
+        ({"skipped.operations": "t"}, "must be a comma separated list of none, c, u, d"),
+        ({"event.processing.failure.handling.mode": "ignore"}, "must be one of fail, skip, warn, dead-letter"),
+        (
+            {"event.processing.failure.handling.mode": "dead-letter"},
+            "errors.deadletterqueue.topic.name: is required, since event.processing.failure.handling.mode is dead-",
+        ),
+        ({"binary.handling.mode": "utf8"}, "must be one of bytes, base64, base64-url-safe, hex"),
+        ({"cache.include.list": "a", "cache.exclude.list": "b"}, "must not be set together"),
+    ],
+)  # fmt: skip
+def test_names_that_do_not_go_together_are_refused_by_any_program(fields: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(REQUIRED | fields)
+    assert any(told in str(error) for error in raised.value.errors), str(raised.value)
+
+
+def test_the_spark_job_reads_the_same_file_without_the_classes() -> None:
+    given = {"transforms": "a", "transforms.a.type": "only.on.the.Nodes", "diff.checkpoint.location": "/x"}
+    config = parse({k: v for k, v in (REQUIRED | given).items() if k != "node.id"}, "diff")
+    assert config["transforms"] == ("a",)
+
+
+def test_a_secret_of_a_transform_is_masked_and_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEPPER", "hunter2")
+    config = of({"type": f"{MINE}.Suffix", "text": "${env:PEPPER}", "password": "hunter2"})
+    assert "hunter2" not in repr(config)
+    assert "hunter2" not in str(errors_of(config))
+    (step,) = steps_of(of({"type": f"{MINE}.Suffix", "text": "${env:PEPPER}"}))
+    assert step.transform.options == {"text": "hunter2"}
+
+
+def test_aliases_behind_a_reference_are_checked_when_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHICH", "b")
+    config = parse(REQUIRED | {"transforms": "${env:WHICH}", "transforms.a.type": f"{MINE}.Suffix"})
+    assert sum("transforms." in error for error in errors_of(config)) == 2
+
+
+def test_rest_may_name_what_comes_along_and_what_the_nodes_file_names() -> None:
+    own = {"transforms": "x", "transforms.x.type": "mine.Allowed", "transforms.y.type": "${env:SOME}"}
+    allowed = {
+        "transforms.a.type": "mine.Allowed", "predicates.b.type": " mine.Allowed ", "transforms.a.x": "os.system",
+        "transforms.c.type": f"{OURS}.Filter", "transforms.d.type": f"{OURS}:Filter",
+        "transforms.e.type": "${env:SOME}",
+    }  # fmt: skip
+    assert refused_from_rest(allowed, own) == []
+    assert refused_from_rest({"topic.naming.strategy": "mine.names"}, {"topic.naming.strategy": "mine.names"}) == []
+    (error,) = refused_from_rest({"topic.naming.strategy": "os.getcwd"}, own)
+    assert error.field == "topic.naming.strategy"
+    bad = ["os.system", "mine.Allowed2", f"{OURS}.loading.importlib", f"{OURS}x.Filter", "${env:OTHER}", "x" * 500]
+    for text in bad:
+        for name in ("transforms.a.type", "predicates.a.type"):
+            (error,) = refused_from_rest({name: text}, own)
+            assert error.field == name
+            assert "code that REST may not bring in" in error.problem
+            assert len(error.value or "") < 100
+
+
+# -- what a transform sees, and what is made of it ----------------------------------------------------------------
+
+
+def test_transforms_run_in_order_and_see_before_and_after() -> None:
+    config = of(
+        {"type": f"{MINE}.Suffix", "text": "1"},
+        {"type": f"{MINE}.Suffix", "text": "2", "predicate": "p"},
+        {"type": f"{MINE}.Suffix", "text": "3", "predicate": "p", "negate": "true"},
+        predicates={"p": {"type": f"{MINE}.ValueIsLong"}},
+    )
+    update = put(2, "k", "abc", existed=True, before=b"old")
+    found = parts_of(config, put(1, "k", "ab"), update, put(3, "k", None, existed=True))
+    assert [part.operation.value for part in found] == [b"ab13", b"abc12", None]
+    assert [part.operation.before for part in found] == [None, b"old12", None]
+    assert found[1].headers == (("seen", "u>old>abc"), ("seen", "u>old1>abc1"))
+    assert found[2].headers == (("seen", "d>->-"), ("seen", "d>->-"))
+
+
+def test_a_record_says_where_it_is_from() -> None:
+    seen: list[Record] = []
+    config = of({"type": f"{MINE}.Suffix"})
+    pipeline = Pipeline.of(config)
+    assert pipeline is not None
+    pipeline._steps[0].transform.apply = lambda record: seen.append(record)  # type: ignore[method-assign]
+    operation = put(9, "k", "v", 4, existed=True, expires_at=5, reason="correct")
+    (item,) = pipeline([OperationsItem(3, 1, [operation])])
+    assert seen[0][:5] == ("p.c", "k", "u", None, Row("v", 5))
+    source = {"cache": "c", "segment": 3, "epoch": 4, "seq": 9, "reason": "correct", "ts_us": 17}
+    assert dict(seen[0].source) == source
+    with pytest.raises(TypeError):
+        seen[0].source["seq"] = 1  # type: ignore[index]
+    # A correction that is dropped becomes a delete: what it was to replace must go.
+    assert item.parts == [Told(operation._replace(value=None, expires_at=None))]  # type: ignore[union-attr]
+
+
+def test_what_is_dropped_leaves_one_record_for_each_run_of_an_epoch() -> None:
+    config = config_of(skipped__operations="c,d")
+    operations = [
+        put(1, "a", "x"), put(2, "b", None), put(3, "c", "x", existed=True), put(5, "a", "x"), put(6, "a", "x", 2),
+        put(7, "a", "x", 2), put(9, "a", "x", 2), put(10, "a", None, 2, reason="correct"),
+    ]  # fmt: skip
+    found = parts_of(config, *operations)
+    assert found == [
+        Skipped(1, 1, 2), Told(operations[2]), Skipped(1, 5, 5), Skipped(2, 6, 7), Skipped(2, 9, 9), Told(operations[7])
+    ]  # fmt: skip
+
+
+def test_a_reset_tells_count_and_digest_of_what_is_left() -> None:
+    config = of(
+        {"type": f"{OURS}.Filter", "predicate": "k"},
+        {"type": f"{MINE}.Suffix", "text": "!"},
+        predicates={"k": {"type": f"{OURS}.KeyMatches", "pattern": "x.*"}},
+        skipped__operations="c,u,d",
+    )
+    pipeline = Pipeline.of(config)
+    assert pipeline is not None
+    begin = ControlItem(Kind.RESET_BEGIN, 3, 1, (1, 1), 1, {"id": "r"})
+    end = ControlItem(Kind.RESET_END, 3, 1, (1, 9), 2, {"id": "r", "count": 3, "digest": "of what was read"})
+    rows = [Entry(b"a", b"1", None), Entry(b"x", b"2", None), Entry(b"b", b"3", 5)]
+    for _ in range(2):  # a reset that is begun again counts from the start
+        pipeline([begin, RowsItem(3, 1, (1, 9), "signal", rows[:2], True, False)])
+    told, ended = pipeline([RowsItem(3, 1, (1, 9), "signal", rows[2:], False, True), end])
+    assert isinstance(told, PipedRows)
+    assert (told.rows.entries, told.headers) == ([Entry(b"b", b"3!", 5)], [(("seen", "r>->3"),)])
+    assert isinstance(ended, ControlItem)
+    assert ended.fields == {"id": "r", "count": 2, "digest": digest_of([(b"a", b"1!"), (b"b", b"3!")])}
+    items: list[Item] = [begin, end]
+    assert pipeline(items)[1].fields == {"id": "r", "count": 0, "digest": digest_of(())}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("what", [name.replace("-", " ") for name in GARBAGE.split()])
+@pytest.mark.parametrize("mode", ["fail", "skip"])
+def test_garbage_is_a_failure_that_says_what_is_wrong(what: str, mode: str) -> None:
+    config = of({"type": f"{MINE}.Garbage", "what": what}, event__processing__failure__handling__mode=mode)
+    operations = [put(1, "a", "good"), put(2, "b", BOMB), put(3, "c", "good")]
+    if mode == "skip":
+        assert parts_of(config, *operations) == [Told(operations[0]), Skipped(1, 2, 2), Told(operations[2])]
+        return
+    with pytest.raises(TransformFailed) as raised:
+        parts_of(config, *operations)
+    told = str(raised.value)
+    assert f"transform t0 ({MINE}.Garbage) failed on cache c, segment 3, position 1.2: " in told
+    assert "event.processing.failure.handling.mode to skip, warn or dead-letter" in told
+    assert len(told) < 600
+    assert BOMB not in told
+
+
+def test_a_predicate_answers_true_or_false() -> None:
+    config = of({"type": f"{MINE}.Suffix", "predicate": "p"}, predicates={"p": {"type": f"{MINE}.Undecided"}})
+    with pytest.raises(TransformFailed, match="answered a NoneType, which is neither True nor False"):
+        parts_of(config, put(1, "a", "x"))
+
+
+def test_a_connector_that_is_closed_ends_between_two_records() -> None:
+    pipeline = Pipeline.of(of({"type": f"{MINE}.Suffix"}))
+    assert pipeline is not None
+    pipeline.closing.set()
+    with pytest.raises(Closing):
+        pipeline([OperationsItem(3, 1, [put(1, "a", "x")])])
+
+
+def test_without_anything_to_do_there_is_no_pipeline() -> None:
+    assert Pipeline.of(config_of()) is None
+    assert Pipeline.of(config_of(predicates="")) is None
+    only_headers = Pipeline.of(config_of(extended__headers__enabled="true"))
+    assert only_headers is not None
+    assert not only_headers.may_skip
+
+
+# -- formats ------------------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """What a transform gets of a value, and what is written of what it makes of it."""
+
+    def __init__(self, format_name: str) -> None:
+        config = of({"type": f"{MINE}.Suffix"}, cache__value__format=format_name, cache__key__format=format_name)
+        pipeline = Pipeline.of(config)
+        assert pipeline is not None
+        self.pipeline = pipeline
+
+    def made(self, raw: bytes, change: Any) -> tuple[Any, bytes]:
+        seen = []
+
+        def apply(record: Record) -> Record | None:
+            assert record.after is not None
+            seen.append(record.after.value)
+            return change(record)  # type: ignore[no-any-return]
+
+        self.pipeline._steps[0].transform.apply = apply  # type: ignore[method-assign]
+        operation = Operation(1, 1, "put", raw, raw, None, 17, False)
+        (item,) = self.pipeline([OperationsItem(3, 1, [operation])])
+        (told,) = item.parts  # type: ignore[union-attr]
+        assert isinstance(told, Told)
+        assert told.operation.key == raw
+        assert told.operation.value is not None
+        return seen[0], told.operation.value
+
+
+def test_what_is_not_changed_is_written_byte_for_byte() -> None:
+    raw = b'{ "b": 1.50, "a": [12345678901234567890123], "\\u00e4": null }'
+    value, written = Seen("json").made(raw, lambda record: record)
+    assert value == {"b": 1.5, "a": [12345678901234567890123], "ä": None}
+    assert written == raw
+    same = {"b": 1.5, "a": [12345678901234567890123], "ä": None}
+    assert Seen("json").made(raw, lambda record: record.with_value(same))[1] == raw
+    assert Seen("string").made(raw, lambda record: record) == (raw.decode(), raw)
+    assert Seen("bytes").made(b"\xff\0", lambda record: record) == (b"\xff\0", b"\xff\0")
+
+
+def test_what_is_changed_in_place_is_written_as_it_is_then() -> None:
+    def change(record: Record) -> Record:
+        assert record.after is not None
+        record.after.value["a"][0] = True
+        return record
+
+    _, written = Seen("json").made(b'{"a": [1], "n": 12345678901234567890123}', change)
+    assert json.loads(written) == {"a": [True], "n": 12345678901234567890123}
+    assert b"true" in written
+    assert Seen("bytes").made(b"x", lambda record: record.with_value(bytearray(b"y")))[1] == b"y"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, {1, 2}, object(), b"x", "\ud800", {"a": math.inf}],
+    ids=["nan", "set", "object", "bytes", "surrogate", "infinity"],
+)
+def test_what_is_no_json_is_a_failure(value: Any) -> None:
+    with pytest.raises(TransformFailed, match=r"the value is (no JSON|text that is no UTF-8)"):
+        Seen("json").made(b"1", lambda record: record.with_value(value))
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000])
+def test_a_captured_value_that_is_no_json_is_a_failure(raw: bytes) -> None:
+    with pytest.raises(TransformFailed, match="a captured value is not JSON, though its format says so"):
+        Seen("json").made(raw, lambda record: record)
+
+
+# -- those that come along ----------------------------------------------------------------------------------------
+
+
+def transformed(options: dict[str, str], before: Any, after: Any) -> tuple[Any, Any]:
+    config = of({**options, "type": f"{OURS}.{options['type']}"}, cache__value__format="json")
+    raws = [json.dumps(value).encode() for value in (before, after)]
+    (told,) = parts_of(config, put(1, "k", raws[1].decode(), existed=True, before=raws[0]))
+    return json.loads(told.operation.before), json.loads(told.operation.value)
+
+
+def test_mask_field() -> None:
+    value = {"text": "a", "number": 5, "real": 1.5, "flag": True, "list": [1], "object": {"a": 1}, "null": None, "k": 1}
+    names = ",".join(n for n in value if n != "k") + ",absent"
+    empty = {"text": "", "number": 0, "real": 0.0, "flag": False, "list": [], "object": {}, "null": None, "k": 1}
+    assert transformed({"type": "MaskField", "fields": names}, value, {"k": 2}) == (empty, {"k": 2})
+    found, _ = transformed({"type": "MaskField", "fields": "text,number,null", "replacement": "***"}, value, {})
+    assert found == {**value, "text": "***", "number": "***"}
+
+
+def test_replace_field() -> None:
+    value = {"a": 1, "b": 2, "c": 3}
+    assert transformed({"type": "ReplaceField", "exclude": "a"}, value, {}) == ({"b": 2, "c": 3}, {})
+    options = {"type": "ReplaceField", "include": "a,b", "exclude": "b", "renames": "a:x,c:y"}
+    assert transformed(options, value, {"c": 3}) == ({"x": 1}, {})
+    with pytest.raises(TransformFailed, match="give a field the name of another one that is there"):
+        transformed({"type": "ReplaceField", "renames": "a:b"}, value, {})
+
+
+def test_fields_are_those_of_objects() -> None:
+    with pytest.raises(TransformFailed, match=r"takes JSON objects \(cache.value.format=json\), not list"):
+        transformed({"type": "MaskField", "fields": "a"}, {}, [1])
+
+
+@pytest.mark.parametrize(
+    ("predicate", "kept"),
+    [
+        ({"type": "KeyMatches", "pattern": "a+"}, ["b", "ba"]),
+        ({"type": "OperationIs", "operations": "u,d"}, ["a", "b"]),
+        ({"type": "TopicNameMatches", "pattern": "p\\..*"}, []),
+        ({"type": "TopicNameMatches", "pattern": "p"}, ["a", "aa", "b", "ba"]),
+    ],
+)
+def test_filter_by_what_a_predicate_says(predicate: dict[str, str], kept: list[str]) -> None:
+    predicate = {**predicate, "type": f"{OURS}.{predicate['type']}"}
+    config = of({"type": f"{OURS}.Filter", "predicate": "p"}, predicates={"p": predicate})
+    operations = [
+        put(1, "a", "x"), put(2, "aa", "x", existed=True), put(3, "b", "x"), put(4, "ba", None, existed=True)
+    ]  # fmt: skip
+    found = parts_of(config, *operations)
+    assert [part.operation.key.decode() for part in found if isinstance(part, Told)] == kept
+
+
+def test_a_key_that_is_no_text_matches_nothing_and_says_so() -> None:
+    predicate = {"p": {"type": f"{OURS}.KeyMatches", "pattern": ".*"}}
+    config = of({"type": f"{OURS}.Filter", "predicate": "p"}, predicates=predicate, cache__key__format="bytes")
+    with pytest.raises(TransformFailed, match="takes keys that are text, not bytes"):
+        parts_of(config, put(1, "a", "x"))

@@ -1,0 +1,321 @@
+"""A captured cache with the real connector and a real Kafka."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cachetools
+import pytest
+
+import deelog_interceptors.cachetools as deelog
+from deelog_connector.runtime import SupersededError, TransformFailed
+from deelog_schemas.config import ConfigError
+from deelog_schemas.header import Kind
+from tests.connector.transforms.transforms_for_tests import BOMB, Bomb
+from tests.interceptors.cachetools.reading import Topic, read
+from tests.support.kafka import Broker
+
+SEGMENTS = 16
+
+
+def config(kafka: Broker, prefix: str, **more: Any) -> dict[str, Any]:
+    fields = {
+        "bootstrap.servers": kafka.bootstrap,
+        "topic.prefix": prefix,
+        "cache.name": "sessions",
+        "node.id": "n1",
+        "segment.count": SEGMENTS,
+        "topic.creation.default.partitions": 2,
+        "topic.creation.default.replication.factor": 1,
+        "cache.max.entries": 1000,
+    }
+    return fields | {name.replace("_", "."): value for name, value in more.items()}
+
+
+def told(kafka: Broker, prefix: str) -> Topic:
+    return read(kafka.bootstrap, f"{prefix}.sessions")
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.01)
+
+
+def ready(capture: deelog.Capture) -> None:
+    """What is written from here on is written as changes; before, the first reset holds it."""
+    until(lambda: capture.stats.takeovers == SEGMENTS and capture.stats.unwritten == 0)
+
+
+def our_threads() -> list[str]:
+    """The threads of captures; other tests' threads may still wait for a Kafka that hangs."""
+    names = ("deelog-sessions", "deelog-expiry", "deelog-topology")
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
+
+
+def test_the_topic_says_what_the_cache_holds_and_a_restart_says_what_is_gone(kafka: Broker, prefix: str) -> None:
+    cache: Any = cachetools.LRUCache(50)
+    cache["early"] = "there before"
+    with deelog.capture(cache, config(kafka, prefix)) as capture:
+        ready(capture)
+        for turn in range(400):
+            cache[f"k{turn * 7 % 90}"] = f"välue {turn}"
+            if turn % 9 == 0:
+                cache.pop(f"k{turn % 90}", None)
+        assert capture.failure is None
+    assert type(cache) is cachetools.LRUCache
+    topic = told(kafka, prefix)
+    assert topic.entries == dict(cache)
+    assert topic.repeats == 0
+    assert topic.resets == {"start": SEGMENTS}
+    assert topic.reasons["evict"] > 50
+    assert topic.reasons["remove"] > 5
+    cache["late"] = "after close() nothing is captured"
+    assert "late" not in told(kafka, prefix).entries
+
+    # Another process life: an empty cache, so everything that was there is gone.
+    second: Any = cachetools.LRUCache(50)
+    with deelog.capture(second, config(kafka, prefix)) as capture:
+        ready(capture)
+        second["new"] = "1"
+        second.update(a="1", b="2")
+        second.clear()
+        second["last"] = "2"
+    topic = told(kafka, prefix)
+    assert topic.entries.keys() == {"last"}
+    assert topic.resets["start"] == 2 * SEGMENTS
+    assert 2 <= topic.resets["clear"] <= 3
+    assert our_threads() == []
+
+
+def test_expiry_reaches_kafka_from_a_cache_that_nobody_touches(kafka: Broker, prefix: str) -> None:
+    cache: Any = cachetools.TTLCache(100, ttl=0.4)
+    lock = threading.RLock()
+    with deelog.capture(cache, config(kafka, prefix), lock=lock, expiry_interval=0.02) as capture:
+        ready(capture)
+        before = time.time()
+        with lock:
+            cache["a"] = "1"
+        until(lambda: cachetools.Cache.__len__(cache) == 0, 5)
+        assert 0.35 < time.time() - before < 3
+        with lock:
+            cache["b"] = "2"
+    topic = told(kafka, prefix)
+    (created,) = [change.after for change in topic.changes if change.after and change.after.key == b"a"]
+    assert created.expires_at is not None
+    assert abs(created.expires_at / 1000 - before - 0.4) < 0.2
+    assert topic.reasons == {"put": 2, "expire": 1}
+    assert topic.entries.keys() == {"b"}
+
+
+def test_a_cached_function_and_threads(kafka: Broker, prefix: str) -> None:
+    cache: Any = cachetools.LFUCache(30)
+    lock = threading.Lock()
+
+    @cachetools.cached(cache, key=lambda n: f"n{n}", lock=lock)
+    def square(number: int) -> dict[str, int]:
+        return {"square": number * number}
+
+    with deelog.capture(cache, config(kafka, prefix), lock=lock, value_serializer="json"):
+        threads = [
+            threading.Thread(target=lambda start=start: [square(n % 70) for n in range(start, start + 500)])
+            for start in range(0, 200, 50)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert square.cache is cache
+    expected = {key: f'{{"square":{int(key[1:]) ** 2}}}' for key in cache}
+    assert told(kafka, prefix).entries == expected
+
+
+@pytest.mark.parametrize("policy", ["block", "reset"])
+def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
+    own_kafka: Broker, prefix: str, policy: str
+) -> None:
+    cache: Any = cachetools.FIFOCache(100)
+    small = config(own_kafka, prefix, max_queue_size=200, oplog_overflow=policy, max_block_ms=300)
+    with deelog.capture(cache, small) as capture:
+        cache["first"] = "1"
+        ready(capture)
+        own_kafka.pause()
+        longest = 0.0
+        for turn in range(260):
+            before = time.monotonic()
+            cache[f"k{turn % 120}"] = str(turn)
+            longest = max(longest, time.monotonic() - before)
+            # In this order: what goes from the one to the other in between must not count twice.
+            assert capture.stats.unwritten + capture.pending <= 220
+        assert (longest > 0.25) == (policy == "block")
+        assert capture.stats.overflow["reset"] > 0
+        own_kafka.resume()
+    topic = told(own_kafka, prefix)
+    assert topic.entries == dict(cache)
+    assert topic.resets["overflow"] > 0
+    assert topic.repeats == 0
+
+
+def test_a_write_waits_no_longer_than_it_takes_to_make_room(own_kafka: Broker, prefix: str) -> None:
+    cache: Any = cachetools.FIFOCache(1000)
+    small = config(own_kafka, prefix, max_queue_size=200, max_block_ms=60_000)
+    with deelog.capture(cache, small) as capture:
+        ready(capture)
+        own_kafka.pause()
+        resumed = threading.Timer(0.7, own_kafka.resume)
+        resumed.start()
+        before = time.monotonic()
+        for turn in range(600):
+            cache[f"k{turn}"] = str(turn)
+        assert 0.5 < time.monotonic() - before < 30
+        resumed.join()
+        assert capture.stats.overflow.get("reset", 0) == 0
+    topic = told(own_kafka, prefix)
+    assert len(topic.entries) == 600
+    assert topic.resets == {"start": SEGMENTS}
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "raise"])
+def test_the_older_of_two_with_one_node_id_fails_and_says_so(kafka: Broker, prefix: str, on_failure: Any) -> None:
+    old: Any = cachetools.LRUCache(10)
+    new: Any = cachetools.LRUCache(10)
+    with deelog.capture(old, config(kafka, prefix), on_failure=on_failure) as first:
+        old["k"] = "old"
+        ready(first)
+        with deelog.capture(new, config(kafka, prefix)) as second:
+            new["k"] = "new"
+            until(lambda: first.failure is not None)
+            assert isinstance(first.failure, SupersededError)
+            if on_failure == "raise":
+                with pytest.raises(deelog.CaptureFailed, match="no longer reach Kafka"):
+                    old["more"] = "1"
+                assert dict(old) == {"k": "old"}
+            else:
+                old["more"] = "1"
+                assert type(old) is cachetools.LRUCache
+            assert second.failure is None
+    assert type(old) is cachetools.LRUCache
+    assert told(kafka, prefix).entries == {"k": "new"}
+
+
+def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
+    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bomb, "armed", True)
+    fields = config(kafka, prefix) | {"transforms": "b", "transforms.b.type": f"{Bomb.__module__}.Bomb"}
+    cache: Any = cachetools.LRUCache(10)
+    with deelog.capture(cache, fields) as capture:
+        cache["good"] = "1"
+        ready(capture)
+        cache["bad"] = BOMB
+        until(lambda: capture.failure is not None)
+        assert isinstance(capture.failure, TransformFailed)
+        assert "transform b" in str(capture.failure)
+        cache["later"] = "1"  # the cache goes on without capture
+    assert told(kafka, prefix).entries == {"good": "1"}
+    with deelog.capture(cache, fields) as capture:
+        until(lambda: capture.failure is not None)  # a row of the first reset fails, too
+    monkeypatch.setattr(Bomb, "armed", False)
+    with deelog.capture(cache, fields):
+        pass
+    assert told(kafka, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
+
+
+def test_of_two_processes_on_one_cache_name_one_gives_up(kafka: Broker, prefix: str) -> None:
+    caches: list[Any] = [cachetools.LRUCache(10), cachetools.LRUCache(10)]
+    captures = []
+    for number, cache in enumerate(caches):
+        captures.append(deelog.capture(cache, config(kafka, prefix, node_id=f"n{number}")))
+        cache["k"] = f"of {number}"
+    until(lambda: any(capture.failure is not None for capture in captures), 60)
+    (loser,) = [capture for capture in captures if capture.failure is not None]
+    (winner,) = [capture for capture in captures if capture.failure is None]
+    assert isinstance(loser.failure, deelog.CaptureFailed)
+    assert "another process captures cache 'sessions'" in str(loser.failure)
+    winner.cache["more"] = "1"
+    loser.close()
+    winner.close()
+    assert told(kafka, prefix).entries == dict(winner.cache)
+
+
+SCRIPT = """
+import os, sys, cachetools
+import deelog_interceptors.cachetools as deelog
+cache = cachetools.LRUCache(10)
+capture = deelog.capture(cache, sys.argv[1])
+cache["k"] = "v"
+child = os.fork()
+if child == 0:
+    cache["child"] = "v"
+    os._exit(0 if type(cache) is cachetools.LRUCache else 9)
+assert os.waitpid(child, 0)[1] == 0, "the child's cache is still captured"
+if len(sys.argv) > 2:
+    raise RuntimeError("an end that nobody caught")
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["raise"]])
+def test_a_program_that_ends_without_close_has_written_and_released(
+    kafka: Broker, prefix: str, tmp_path: Path, arguments: list[str]
+) -> None:
+    file = tmp_path / "sessions.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in config(kafka, prefix).items()))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(file), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == (1 if arguments else 0), done.stderr
+    topic = told(kafka, prefix)
+    assert topic.entries == {"k": "v"}
+    assert topic.last_kinds == dict.fromkeys(range(SEGMENTS), Kind.RELEASE)
+
+
+def test_what_capture_refuses(kafka: Broker, prefix: str) -> None:
+    fields = config(kafka, prefix)
+    timed: Any = cachetools.TTLCache(10, 10)
+    with pytest.raises(TypeError, match=r"TTLCache expires .*lock=.*expiry_interval=None"):
+        deelog.capture(timed, fields)
+    no_cache: Any = {}
+    with pytest.raises(TypeError, match="not dict"):
+        deelog.capture(no_cache, fields)
+    cache: Any = cachetools.LRUCache(10)
+    with pytest.raises(ConfigError, match=r"cache\.name = 'sessions': is not captured"):
+        deelog.capture(cache, fields | {"cache.exclude.list": "sess.*"})
+    never: Any = "never"
+    with pytest.raises(ValueError, match="on_failure"):
+        deelog.capture(cache, fields, on_failure=never)
+    with pytest.raises(ValueError, match="serializer 'never' is unknown"):
+        deelog.capture(cache, fields, value_serializer=never)
+    cache["k"] = 1
+    with pytest.raises(deelog.NotCapturable, match="value_serializer"):
+        deelog.capture(cache, fields)
+    assert type(cache) is cachetools.LRUCache
+    with deelog.capture(cache, fields, value_serializer="json"):
+        with pytest.raises(deelog.CaptureFailed, match="captured already"):
+            deelog.capture(cache, config(kafka, prefix + "b"), value_serializer="json")
+        cache["k"] = 2
+    assert told(kafka, prefix).entries == {"k": "2"}
+    with deelog.capture(timed, config(kafka, prefix + "c"), expiry_interval=None):
+        timed["k"] = "v"
+    assert our_threads() == []
+
+
+def test_a_kafka_that_is_not_there(prefix: str) -> None:
+    cache: Any = cachetools.LRUCache(10)
+    fields = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "topic.prefix": prefix,
+        "cache.name": "sessions",
+        "node.id": "n1",
+    }
+    with pytest.raises(deelog.CaptureFailed, match="not ready within 3 s: does Kafka answer"):
+        deelog.capture(cache, fields, start_timeout=3)
+    assert type(cache) is cachetools.LRUCache
+    cache["k"] = object()
+    assert our_threads() == []

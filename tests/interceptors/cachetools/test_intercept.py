@@ -1,0 +1,446 @@
+"""What a captured class notes, call by call; the arbitrary sequences are in `test_model.py`."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cachetools
+import pytest
+
+from deelog_interceptors.cachetools import EntryTooLarge, NotCapturable
+from deelog_schemas.errors import DeelogError
+from tests.interceptors.cachetools.support import Attached, Clock
+
+PLAIN: list[Callable[[], Any]] = [
+    lambda: cachetools.Cache(2),
+    lambda: cachetools.LRUCache(2),
+    lambda: cachetools.LFUCache(2),
+    lambda: cachetools.FIFOCache(2),
+    lambda: cachetools.RRCache(2, min),
+    lambda: cachetools.TTLCache(2, 10, Clock()),
+    lambda: cachetools.TLRUCache(2, lambda k, v, now: now + 10, Clock()),
+]
+each_kind = pytest.mark.parametrize("make", PLAIN, ids=lambda make: type(make()).__name__)
+
+
+@each_kind
+def test_an_eviction_is_told_before_the_put_that_caused_it(make: Callable[[], Any]) -> None:
+    attached = Attached(make())
+    attached.cache.update(a="1", b="2")
+    attached.cache["c"] = "3"
+    told = attached.told()
+    assert told[:2] == [("put", "a"), ("put", "b")]
+    assert told[2][0] == "evict"
+    assert told[2][1] in ("a", "b")
+    assert told[3] == ("put", "c")
+    attached.check()
+
+
+@each_kind
+def test_what_the_user_removes_is_no_eviction(make: Callable[[], Any]) -> None:
+    attached = Attached(make())
+    cache = attached.cache
+    cache["a"] = "1"
+    del cache["a"]
+    cache["a"] = "2"
+    assert cache.pop("a") == "2"
+    cache["a"] = "3"
+    assert cache.popitem() == ("a", "3")
+    assert cache.setdefault("a", "4") == "4"
+    assert cache.setdefault("a", "5") == "4"
+    assert attached.told() == [("put", "a"), ("remove", "a")] * 3 + [("put", "a")]
+
+
+@each_kind
+def test_a_clear_is_one_operation_per_segment_with_entries(make: Callable[[], Any]) -> None:
+    attached = Attached(make())
+    attached.cache.update(a="1", b="2")
+    attached.drain()
+    attached.cache.clear()
+    attached.cache.clear()
+    operations = attached.drain()
+    assert [o.reason for o in operations] == ["clear", "clear"]
+    assert [(o.key, o.value, o.existed) for o in operations] == [(b"", None, True)] * 2
+    attached.check()
+
+
+@each_kind
+def test_what_fails_is_not_noted_and_changes_nothing(make: Callable[[], Any]) -> None:
+    attached = Attached(make(), max_entry_bytes=10)
+    cache = attached.cache
+    cache.update(a="1", b="2")
+    attached.drain()
+    refused: list[tuple[Any, Any, type[DeelogError], str]] = [
+        ("k", object(), NotCapturable, "value_serializer"),
+        ("k", None, NotCapturable, "NoneType"),
+        ("k", bytearray(b"v"), NotCapturable, "bytearray"),
+        ("k", b"\xff", NotCapturable, r"not UTF-8 .*cache\.value\.format=bytes"),
+        ("k", "\udc80", NotCapturable, "not valid Unicode"),
+        ("\udc80", "v", NotCapturable, "not valid Unicode"),
+        (1, "v", NotCapturable, "key_serializer"),
+        (b"k", "v", NotCapturable, "type bytes"),
+        ("\0deelog/claim", "v", NotCapturable, "reserved"),
+        ("k", "0123456789", EntryTooLarge, r"11 bytes, max\.entry\.bytes allows 10"),
+        ("ä", "012345678", EntryTooLarge, "11 bytes"),
+    ]
+    for key, value, error, text in refused:
+        with pytest.raises(error, match=text):
+            cache[key] = value
+        with pytest.raises(error, match=text):
+            cache.setdefault(key, value)
+    for key in ("missing", 1, b"k"):
+        with pytest.raises(KeyError):
+            del cache[key]
+        with pytest.raises(KeyError):
+            cache.pop(key)
+    assert attached.drain() == []
+    assert sorted(cache.items()) == [("a", "1"), ("b", "2")]
+    cache["k"] = "012345678"
+    attached.check()
+
+
+def test_an_empty_key_and_a_key_that_begins_with_nul_are_keys() -> None:
+    attached = Attached(cachetools.LRUCache(9))
+    attached.cache[""] = "empty"
+    attached.cache["\0"] = "nul"
+    assert [(o.key, o.value) for o in attached.drain()] == [(b"", b"empty"), (b"\0", b"nul")]
+    del attached.cache[""]
+    attached.check()
+
+
+def test_text_is_captured_as_utf8_and_bytes_as_they_are() -> None:
+    attached = Attached(cachetools.LRUCache(9))
+    attached.cache["ä"] = "ö"
+    attached.cache["b"] = "ö".encode()
+    assert [(o.key.decode(), o.value) for o in attached.drain()] == [("ä", "ö".encode()), ("b", "ö".encode())]
+    raw = Attached(cachetools.LRUCache(9), key_format="bytes", value_format="bytes")
+    raw.cache[b"\xff"] = b"\xfe"
+    assert [(o.key, o.value) for o in raw.drain()] == [(b"\xff", b"\xfe")]
+    with pytest.raises(NotCapturable, match="takes bytes"):
+        raw.cache["text"] = b"v"
+    raw.check()
+
+
+def test_the_value_is_taken_at_the_write_and_not_read_again() -> None:
+    attached = Attached(cachetools.LRUCache(9), value_serializer="json")
+    value = [1]
+    attached.cache["k"] = value
+    value.append(2)
+    assert [o.value for o in attached.drain()] == [b"[1]"]
+    assert [entry.value for segment in range(16) for entry in attached.mirror.entries(segment)] == [b"[1]"]
+
+
+def test_a_value_that_the_serializer_refuses_fails_the_write() -> None:
+    attached = Attached(cachetools.LRUCache(1), value_serializer="json")
+    attached.cache["k"] = {"a": 1}
+    with pytest.raises(NotCapturable, match="cannot be serialized") as caught:
+        attached.cache["other"] = {"a": {1, 2}}
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert list(attached.cache) == ["k"]
+    attached.check()
+
+
+def test_equal_keys_stay_one_key_and_colliding_keys_are_refused() -> None:
+    attached = Attached(cachetools.LRUCache(9), key_serializer=lambda key: str(key))
+    cache = attached.cache
+    cache[1] = "int"
+    cache[1.0] = "float"
+    assert [(o.key, o.existed) for o in attached.drain()] == [(b"1", False), (b"1", True)]
+    with pytest.raises(NotCapturable, match="serialize to the same bytes"):
+        cache["1"] = "text"
+    del cache[True]
+    assert attached.told() == [("remove", "1")]
+    cache["1"] = "text"
+    cache.clear()
+    cache[1] = "int"
+    attached.check()
+    with pytest.raises(NotCapturable, match="reserved"):
+        cache["\0deelog/x"] = "v"
+
+
+def test_expiry_is_told_from_removal_in_each_way_it_is_noticed() -> None:
+    clock = Clock()
+    attached = Attached(cachetools.TTLCache(9, 10, clock), unix_time=lambda moment: 1000 + moment)
+    cache = attached.cache
+    cache["a"] = "1"
+    assert [o.expires_at for o in attached.drain()] == [1_010_000]
+    clock.now = 10
+    with pytest.raises(KeyError):
+        del cache["a"]  # cachetools removes it and says that it was gone
+    assert attached.told() == [("expire", "a")]
+    cache["b"] = "1"
+    clock.now = 20
+    cache["b"] = "2"
+    assert attached.told() == [("put", "b"), ("expire", "b"), ("put", "b")]
+    clock.now = 30
+    assert len(cache) == 0
+    assert attached.told() == [("expire", "b")]
+    cache["c"] = "1"
+    clock.now = 40
+    assert cache.expire() == [("c", "1")]
+    assert attached.told() == [("put", "c"), ("expire", "c")]
+    attached.check()
+
+
+def test_a_tlru_entry_whose_time_is_over_when_it_is_written() -> None:
+    attached = Attached(cachetools.TLRUCache(9, lambda k, v, now: now + len(v), Clock()))
+    attached.cache["a"] = ""
+    assert attached.told() == []
+    attached.cache["a"] = "1"
+    attached.cache["a"] = ""
+    assert attached.told() == [("put", "a"), ("expire", "a")]
+    attached.check()
+
+
+def test_an_entry_that_its_own_growth_evicts_comes_back() -> None:
+    attached = Attached(cachetools.LRUCache(4, getsizeof=len))
+    attached.cache.update(a="1", b="22")
+    attached.cache["a"] = "4444"
+    assert attached.told() == [("put", "a"), ("put", "b"), ("evict", "a"), ("evict", "b"), ("put", "a")]
+    with pytest.raises(ValueError, match="value too large"):
+        attached.cache["a"] = "55555"
+    attached.check()
+
+
+def test_after_a_write_that_failed_a_popitem_is_the_users_again() -> None:
+    caches: list[Any] = [cachetools.LRUCache(4, getsizeof=len), cachetools.TTLCache(4, 10, getsizeof=len)]
+    for cache in caches:
+        attached = Attached(cache)
+        cache["a"] = "1"
+        with pytest.raises(ValueError, match="value too large"):
+            cache["b"] = "55555"
+        cache.popitem()
+        assert attached.told()[-1] == ("remove", "a")
+
+
+def test_before_is_the_captured_value() -> None:
+    attached = Attached(cachetools.LRUCache(9), full_before=True, value_serializer="json")
+    attached.cache["k"] = [1]
+    attached.cache["k"] = [2]
+    del attached.cache["k"]
+    assert [o.before for o in attached.drain()] == [None, b"[1]", b"[2]"]
+
+
+def test_the_object_stays_what_it_was() -> None:
+    class Mine(cachetools.LRUCache[str, str]):
+        """Mine."""
+
+    cache = Mine(2)
+    attached = Attached(cache)
+    assert isinstance(cache, Mine)
+    cache["a"] = "1"
+    assert repr(cache) == "Mine({'a': '1'}, maxsize=2, currsize=1)"
+    assert type(cache).__doc__ == "Mine."
+    attached.check()
+
+
+def test_copies_and_pickles_are_caches_of_their_own() -> None:
+    attached = Attached(cachetools.TTLCache(2, 10))
+    attached.cache["a"] = "1"
+    attached.drain()
+    for other in (copy.deepcopy(attached.cache), pickle.loads(pickle.dumps(attached.cache))):
+        assert type(other) is cachetools.TTLCache
+        other["b"] = "2"
+        assert dict(other) == {"a": "1", "b": "2"}
+    assert attached.drain() == []
+    attached.check()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_cached_functions_are_captured(locked: bool) -> None:
+    attached = Attached(cachetools.LRUCache(2), key_serializer="json", value_serializer="json", max_entry_bytes=20)
+
+    @cachetools.cached(attached.cache, lock=threading.Lock() if locked else None)
+    def square(number: int) -> int:
+        return number * number
+
+    assert [square(n) for n in (1, 2, 2, 3)] == [1, 4, 4, 9]
+    assert attached.told() == [("put", "[1]"), ("put", "[2]"), ("evict", "[1]"), ("put", "[3]")]
+    square.cache_clear()
+    assert {reason for reason, _ in attached.told()} == {"clear"}
+    attached.check()
+
+
+def test_a_cached_function_goes_on_where_an_entry_is_too_large_and_fails_where_none_can_be_captured() -> None:
+    attached = Attached(cachetools.LRUCache(2), max_entry_bytes=9)
+
+    @cachetools.cached(attached.cache, key=str)
+    def call(value: Any) -> Any:
+        return value
+
+    assert call("0123456789") == "0123456789"  # as with cachetools' own "value too large"
+    with pytest.raises(NotCapturable):
+        call(7)
+    assert attached.drain() == []
+
+
+def test_threads_under_one_lock() -> None:
+    attached, lock = Attached(cachetools.LRUCache(50)), threading.Lock()
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        start.wait()
+        for turn in range(2000):
+            key = f"k{(turn * 7 + number * 13) % 90}"
+            with lock:
+                if turn % 5 == 0:
+                    attached.cache.pop(key, None)
+                else:
+                    attached.cache[key] = f"{number}:{turn}"
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        attached.mirror.drain(attached.tape, attached.core, 64)
+    for thread in threads:
+        thread.join()
+    attached.check()
+    assert len(attached.core.operations) > 8000
+
+
+def test_room_is_asked_for_before_the_cache_changes_and_only_by_writes() -> None:
+    asked: list[tuple[Any, int]] = []
+
+    class Full(Exception):
+        pass
+
+    def room(raw_key: Any, size: int) -> None:
+        asked.append((raw_key, size))
+        if raw_key == "no":
+            raise Full
+
+    caches: list[Any] = [cachetools.LRUCache(2), cachetools.TTLCache(2, 10)]
+    for cache in caches:
+        attached = Attached(cache, room=room)
+        asked.clear()
+        cache.update(a="1", b="2")
+        attached.tape.limit = attached.tape.taken + 203
+        cache["c"] = "33"
+        assert asked == []
+        cache["d"] = "4"
+        assert asked == [("d", 202)]
+        with pytest.raises(Full):
+            cache["no"] = "5"
+        assert set(cache) == {"c", "d"}
+        del cache["c"]
+        cache.clear()
+        assert len(asked) == 2
+        attached.check()
+
+
+class TestSubclasses:
+    def test_one_that_stores_under_another_key_is_refused(self) -> None:
+        class Lower(cachetools.LRUCache[str, str]):
+            def __setitem__(self, key: str, value: str) -> None:
+                super().__setitem__(key.lower(), value)
+
+        attached = Attached(Lower(9))
+        attached.cache["a"] = "fine"
+        with pytest.raises(NotCapturable, match="under another key"):
+            attached.cache["A2"] = "v"
+
+    def test_one_that_changes_values_is_captured_as_written(self) -> None:
+        class Packed(cachetools.LRUCache[str, Any]):
+            def __setitem__(self, key: str, value: Any) -> None:
+                super().__setitem__(key, ("packed", value))
+
+        attached = Attached(Packed(9))
+        attached.cache["a"] = "v"
+        assert [o.value for o in attached.drain()] == [b"v"]
+
+    def test_one_that_declines_or_fails_late(self) -> None:
+        class Odd(cachetools.LRUCache[str, str]):
+            def __setitem__(self, key: str, value: str) -> None:
+                if value != "no":
+                    super().__setitem__(key, value)
+                if value == "late":
+                    raise RuntimeError("after it was stored")
+
+            def __delitem__(self, key: str) -> None:
+                if key != "kept":
+                    super().__delitem__(key)
+
+        attached = Attached(Odd(9))
+        cache = attached.cache
+        cache["a"] = "no"
+        cache["a"] = "1"
+        cache["a"] = "no"
+        assert attached.told() == [("put", "a")]
+        with pytest.raises(RuntimeError):
+            cache["a"] = "late"
+        cache["kept"] = "1"
+        del cache["kept"]
+        assert attached.told() == [("put", "a"), ("put", "kept")]
+        attached.check()
+
+    def test_one_that_removes_past_its_own_methods(self) -> None:
+        class Direct(cachetools.Cache[str, str]):
+            def popitem(self) -> tuple[str, str]:
+                key = min(self)
+                value = self[key]
+                cachetools.Cache.__delitem__(self, key)
+                return key, value
+
+            def clear(self) -> None:
+                for key in list(self):
+                    if key != "kept":
+                        cachetools.Cache.__delitem__(self, key)
+
+        attached = Attached(Direct(3))
+        attached.cache.update(a="1", b="2", kept="3", z="4")
+        assert ("evict", "a") in attached.told()
+        attached.cache.popitem()
+        assert attached.told() == [("remove", "b")]
+        attached.cache.clear()
+        assert attached.told() == [("remove", "z")]
+        attached.check()
+
+    def test_one_that_writes_inside_a_write_and_on_eviction(self) -> None:
+        class Busy(cachetools.LRUCache[str, str]):
+            def __setitem__(self, key: str, value: str) -> None:
+                super().__setitem__(key, value)
+                if key == "a":
+                    self["copy"] = value
+
+            def popitem(self) -> tuple[str, str]:
+                key, value = super().popitem()
+                if key == "b":
+                    del self["copy"]
+                return key, value
+
+        attached = Attached(Busy(3))
+        attached.cache.update(b="1", a="2", c="3")
+        told = attached.told()
+        assert ("evict", "b") in told
+        attached.check()
+
+
+def test_what_changes_nothing_is_no_operation_where_only_changes_are_wanted() -> None:
+    clock = Clock()
+    timed: Any = cachetools.TTLCache(10, ttl=5, timer=clock)
+    attached = Attached(timed, changes_only=True, unix_time=lambda moment: 1_000_000 + moment)
+    timed["a"] = "1"
+    timed["a"] = "1"
+    timed["b"] = "1"
+    timed["a"] = "2"
+    assert attached.told() == [("put", "a"), ("put", "b"), ("put", "a")]
+    clock.now = 1.0
+    timed["a"] = "2"  # lives on for longer: that is a change
+    timed["a"] = "2"
+    assert [o.expires_at for o in attached.drain()] == [1_000_006_000]
+    plain: Any = cachetools.LRUCache(2)
+    attached = Attached(plain, changes_only=True)
+    plain["a"], plain["b"], plain["a"], plain["c"] = "1", "2", "1", "3"  # the third is a use: b goes
+    assert attached.told() == [("put", "a"), ("put", "b"), ("evict", "b"), ("put", "c")]
+    del plain["a"]
+    plain["a"] = "1"
+    assert attached.told() == [("remove", "a"), ("put", "a")]
+    attached.check()
+    everything = Attached(cachetools.LRUCache(2))
+    everything.cache["a"] = everything.cache["a"] = "1"
+    assert everything.told() == [("put", "a"), ("put", "a")]

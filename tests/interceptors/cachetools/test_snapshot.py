@@ -1,0 +1,52 @@
+"""`snapshot.mode` as a captured cache with entries of its own sees it, with a real Kafka."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cachetools
+
+import deelog_interceptors.cachetools as deelog
+from deelog_schemas.header import Kind
+from tests.interceptors.cachetools.test_capture import SEGMENTS, config, ready, told, until
+from tests.support.kafka import Broker
+from tests.support.topics import read_topic
+
+
+def filled() -> Any:
+    """Forty entries that no capture has seen."""
+    cache: Any = cachetools.LRUCache(100)
+    for number in range(40):
+        cache[f"k{number}"] = "there before"
+    return cache
+
+
+def test_no_data_sends_what_changes_and_a_restart_repairs(kafka: Broker, prefix: str) -> None:
+    cache = filled()
+    with deelog.capture(cache, config(kafka, prefix, snapshot_mode="no_data")) as capture:
+        ready(capture)
+        cache["k1"] = "changed"
+        del cache["k2"]
+        cache["new"] = "v"
+    topic = told(kafka, prefix)
+    assert topic.entries == {"k1": "changed", "new": "v"}
+    assert (topic.resets, topic.repeats) == ({}, 0)
+    with deelog.capture(cache, config(kafka, prefix, snapshot_mode="no_data")) as capture:
+        ready(capture)  # it came back: what happened in between is lost, and no mode holds that reset back
+    topic = told(kafka, prefix)
+    assert topic.entries == dict(cache)
+    assert topic.resets == {"start": SEGMENTS}
+
+
+def test_initial_only_sends_the_cache_and_lets_it_go(kafka: Broker, prefix: str) -> None:
+    cache = filled()
+    capture = deelog.capture(cache, config(kafka, prefix, snapshot_mode="initial_only"))
+    until(lambda: type(cache) is cachetools.LRUCache)
+    cache["late"] = "not captured"
+    capture.close()
+    assert capture.failure is None
+    topic = told(kafka, prefix)
+    assert topic.entries == {f"k{n}": "there before" for n in range(40)}
+    assert topic.resets == {"start": SEGMENTS}
+    last = {r.header.segment: r.header.kind for r in read_topic(kafka.bootstrap, f"{prefix}.sessions")}
+    assert set(last.values()) == {Kind.RELEASE}

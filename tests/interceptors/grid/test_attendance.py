@@ -1,0 +1,185 @@
+"""Whom a controller answers, whom it takes for dead, and whose lease has run out: an answer is a lease."""
+
+from __future__ import annotations
+
+from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
+from deelog_interceptors.grid.topology.controller import Request, Situation
+from deelog_interceptors.grid.topology.liveness import Attendance
+from deelog_interceptors.grid.topology.registry import Registry
+from deelog_interceptors.grid.topology.view import Member, Row, State, View
+
+A, B, C = "a@1", "b@1", "c@1"
+TIMEOUT, LAPSE = 1.0, 5.0
+
+
+class Desk:
+    """A is controller of a view of A, B and C since second 100."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.registry = Registry("p.c.topology", 1, lambda _: None, lambda: None)
+        members = {m: Member(m, "h:1", "h:2") for m in (A, B, C)}
+        self.registry.members = {m[0]: member for m, member in members.items()}
+        self.registry.controller = A
+        self.view = View(7, A, members, (Row(State.ONLINE, 3, B, (B, C), (B, C)),))
+        self.book = self.term(self.view)
+        self._beats = 0
+
+    def term(self, view: View) -> Attendance:
+        """Of A as controller, from `view` on, confirmed now."""
+        return Attendance(A, self.registry, view, self.now, asked=self.now, timeout=TIMEOUT, lapse=LAPSE)
+
+    def without_c(self) -> None:
+        """C is dead, and the view without it is there."""
+        members = {m: member for m, member in self.view.members.items() if m != C}
+        self.book = self.term(View(8, A, members, (Row(State.ONLINE, 8, A, (A,), (A,)),)))
+
+    def beat(self, member: str, *requests: Request, topology_id: int = 7) -> tuple[bool, bool]:
+        """A heartbeat: whether it is news, and whether it is answered, with its own number and the view's id."""
+        self._beats += 1
+        news, answer = self.book.heartbeat(member, Heartbeat(self._beats, topology_id, False, list(requests)), self.now)
+        assert answer in (None, Heard(self._beats, self.book.view.topology_id))
+        return news, answer is not None
+
+    def answers(self, *members: str) -> list[bool]:
+        return [self.beat(member)[1] for member in members]
+
+    def situation(self, *dead: str) -> Situation:
+        return self.book.situation(frozenset(dead), self.now, floor=0, copies=2, unclean=False, settle=1.0)
+
+
+def test_who_has_just_taken_office_answers() -> None:
+    desk = Desk()
+    assert desk.answers(B) == [True]
+    desk.now += 0.9
+    assert desk.answers(A, B, C) == [True, True, True]
+
+
+def test_nobody_is_answered_while_a_member_is_silent() -> None:
+    """It may be controller, of a view that this node has not read."""
+    desk = Desk()
+    desk.answers(A, B, C)
+    desk.now += 1.1
+    assert desk.answers(A, B) == [False, False]
+    desk.answers(C)
+    assert desk.answers(A, B, C) == [True, True, True]
+
+
+def test_a_refused_connection_counts_as_silence() -> None:
+    """A new process of that node may be controller by now."""
+    desk = Desk()
+    desk.answers(A, B, C)
+    assert desk.book.refuse(C)
+    assert not desk.book.refuse(C)
+    desk.now += 1.1
+    assert desk.answers(A, B) == [False, False]
+
+
+def test_after_a_pause_nobody_is_answered_until_the_seat_is_confirmed() -> None:
+    desk = Desk()
+    desk.now += 0.5
+    desk.book.doubt(desk.now)
+    assert desk.book.to_confirm(desk.now)
+    assert desk.answers(A, B, C) == [False, False, False]
+    desk.book.confirm(asked=desk.now - 0.1)  # what was asked before the pause tells nothing of what was behind it
+    assert desk.answers(A, B, C) == [False, False, False]
+    desk.book.confirm(asked=desk.now)
+    assert not desk.book.to_confirm(desk.now)
+    assert desk.answers(A, B, C) == [True, True, True]
+
+
+def test_with_a_node_gone_it_answers_only_as_long_as_kafka_confirms_the_seat() -> None:
+    """Cut off from Kafka with all the others, it would not hear of the one that comes back and finds no owner alive."""
+    desk = Desk()
+    desk.without_c()
+    assert desk.answers(A, B) == [True, True]
+    assert not desk.book.to_confirm(desk.now)
+    desk.now += 0.6
+    assert desk.book.to_confirm(desk.now)
+    assert desk.answers(A, B) == [True, True]
+    desk.now += 0.5
+    assert desk.answers(B, A) == [False, False]
+    desk.book.confirm(asked=desk.now - 0.2)
+    assert desk.answers(A, B) == [True, True]
+    desk.now += 0.9
+    assert desk.answers(B, A) == [False, False]
+
+
+def test_with_every_node_in_the_view_writes_go_on_while_kafka_is_away() -> None:
+    desk = Desk()
+    desk.without_c()
+    del desk.registry.members["c"]
+    desk.now += 100
+    desk.answers(A, B)
+    assert desk.answers(A, B) == [True, True]
+    assert not desk.book.to_confirm(desk.now)
+
+
+def test_who_is_not_controller_answers_nobody() -> None:
+    desk = Desk()
+    desk.registry.controller = B
+    assert desk.answers(A, B, C) == [False, False, False]
+
+
+def test_one_that_is_being_declared_dead_is_not_answered_until_the_view_is_there() -> None:
+    """The view that leaves it out is under way, and counts the lease from its silence."""
+    desk = Desk()
+    desk.answers(A, B, C)
+    desk.book.refuse(C)
+    assert desk.book.condemn(desk.now) == [C]
+    assert desk.answers(A, B, C) == [True, True, False]
+    desk.book.acquit()
+    assert desk.answers(C) == [True]
+
+
+def test_the_dead_are_the_silent_the_refused_and_those_that_were_replaced() -> None:
+    desk = Desk()
+    desk.answers(A, B, C)
+    assert desk.book.condemn(desk.now) == []
+    desk.registry.members["b"] = Member("b@2", "h:1", "h:2")
+    assert desk.book.condemn(desk.now) == [B]
+    assert desk.book.to_fence([B]) == []  # its newer process has fenced it
+    desk.now += 1.1
+    assert desk.book.condemn(desk.now) == [B, C]
+    assert desk.book.to_fence([B, C]) == [C]
+    desk.book.fenced(C)
+    assert desk.book.to_fence([B, C]) == []
+
+
+def test_a_controller_that_was_stopped_itself_holds_it_against_nobody() -> None:
+    desk = Desk()
+    desk.answers(A, B, C)
+    desk.now += 20.0
+    desk.book.forgive_own_pause(desk.now)
+    assert desk.book.condemn(desk.now) == []
+
+
+def test_leases_run_out_by_silence_alone_and_the_dead_are_remembered() -> None:
+    desk = Desk()
+    desk.answers(A, B, C)
+    desk.book.refuse(B)
+    desk.now += 1.1
+    assert desk.situation(B, C).lapsed == frozenset()
+    desk.now += 3.8
+    assert desk.situation().lapsed == frozenset()
+    desk.now += 0.2
+    assert desk.situation().lapsed == {B, C}
+    desk.beat(C)
+    assert desk.situation().lapsed == {B}
+
+
+def test_requests_count_in_the_view_that_they_were_made_in_and_of_the_living() -> None:
+    desk = Desk()
+    ask = Request("released", 0, 3)
+    assert desk.beat(B, ask) == (True, True)
+    assert desk.beat(B, ask)[0]
+    desk.beat(C, ask, topology_id=6)
+    assert desk.situation().requests == {B: [ask]}
+    assert desk.situation(B).requests == {}
+    assert B not in desk.situation().members  # forgotten, until it is heard again
+
+
+def test_a_heartbeat_that_says_nothing_new_is_no_news() -> None:
+    desk = Desk()
+    assert desk.beat(B)[0]
+    assert not desk.beat(B)[0]

@@ -1,0 +1,472 @@
+"""A primary and a backup in one process, their frames carried one by one: every way to catch up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from typing import Any, cast
+
+import pytest
+
+from deelog_connector.core import ConnectorCore
+from deelog_connector.core import Settings as CoreSettings
+from deelog_interceptors.grid.data.segment import Segment
+from deelog_interceptors.grid.data.store import Store
+from deelog_interceptors.grid.replication import frames
+from deelog_interceptors.grid.replication.backup import Backup
+from deelog_interceptors.grid.replication.frames import Answers, AnyFrame, Ask, Refused, Replicate, Report
+from deelog_interceptors.grid.replication.peers import Incoming, Link
+from deelog_interceptors.grid.replication.primary import Replicator
+from deelog_interceptors.grid.replication.roles import Roles
+from deelog_interceptors.grid.settings import Settings
+from deelog_interceptors.grid.topology.controller import GROW, SHRINK
+from deelog_interceptors.grid.topology.view import Member, Row, State, View
+from deelog_schemas.config import parse
+from deelog_schemas.operation import Entry
+
+A, B = "a@1", "b@1"
+
+
+class NoState:
+    def entries(self, segment: int) -> list[Entry]:
+        return []
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        return None
+
+
+def _carried(frame: AnyFrame) -> AnyFrame:
+    async def read() -> AnyFrame:
+        reader = asyncio.StreamReader()
+        reader.feed_data(frames.encode(frame))
+        return await frames.read(reader)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(read())
+    return frames._decoder.decode(frames.encode(frame)[4:])
+
+
+class Wire:
+    """Both ends of one connection from `member` to another: what each sent and the other has not read yet."""
+
+    def __init__(self, dialled_by: str, to: str) -> None:
+        self.member = to
+        self.ready = True
+        self.queued = 0
+        self.there: deque[AnyFrame] = deque()
+        self.back: deque[AnyFrame] = deque()
+        self.incoming = _In(dialled_by, self.back)
+
+    def send(self, frame: AnyFrame) -> None:
+        self.there.append(_carried(frame))
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+
+class _In:
+    def __init__(self, member: str, back: deque[AnyFrame]) -> None:
+        self.member, self._back = member, back
+        self.asked: list[Ask] = []
+
+    def send(self, frame: AnyFrame) -> None:
+        self._back.append(_carried(frame))
+
+
+class Side:
+    """One node's half of replication, with one segment."""
+
+    def __init__(self, member: str, other: str, entries: int = 10_000) -> None:
+        config = {"topic.prefix": "p", "cache.name": "c", "node.id": "x", "bootstrap.servers": "h:1"}
+        more = {"segment.count": "1", "topic.creation.default.partitions": "1", "cache.max.entries": str(entries)}
+        self.member = member
+        self.core = ConnectorCore(member, CoreSettings(1, 1, max_operations=10_000), NoState())
+        self.links: dict[str, Link] = {}
+        self.replicator = Replicator(self.core, self.links, True, lambda _: None, lambda: None, self.fail, lambda: True)
+        self.store = Store(Settings.of(parse(config | more)), self.core, self.replicator.operation)
+        self.replicator.store = self.store
+        self.backup = Backup(self.store, self.core)
+        self.roles = Roles(member, self.store, self.core, self.replicator, self.backup, lambda: None)
+        self.connect(other)
+
+    def connect(self, other: str) -> None:
+        self.wire = Wire(self.member, other)
+        self.links[other] = cast(Link, self.wire)
+        self.incoming = cast(Incoming, self.wire.incoming)
+
+    @staticmethod
+    def fail(error: BaseException) -> None:
+        raise error
+
+    @property
+    def segment(self) -> Segment:
+        return self.store.segments[0]
+
+    @property
+    def entries(self) -> dict[bytes, bytes]:
+        return {entry.key: entry.value for entry in self.store.entries(self.segment)}
+
+
+class Pair:
+    def __init__(self, entries_of_b: int = 10_000) -> None:
+        self.a, self.b = Side(A, B), Side(B, A, entries_of_b)
+        self.a.backup.up(self.b.incoming)
+        self.b.backup.up(self.a.incoming)
+
+    def view(
+        self, number: int, primary: str, *in_sync: str, to: str = A + B, epoch: int | None = None, **row: Any
+    ) -> None:
+        """Both (or one) apply a view; epoch = its number unless told."""
+        found = Row(State.ONLINE, epoch or number, primary, in_sync, (A, B))._replace(**row)
+        members = {m: Member(m, "h:1", "h:2") for m in (A, B)}
+        for side in (self.a, self.b):
+            if side.member in to:
+                side.roles.apply(View(number, A, members, (found,)))
+
+    async def settle(self) -> None:
+        """Carries frames until there are none."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+            for one, other in ((self.a, self.b), (self.b, self.a)):
+                while one.wire.there:
+                    other.backup.frame(one.incoming, one.wire.there.popleft())
+                while one.wire.back:
+                    one.replicator.frame(cast(Link, one.wire), one.wire.back.popleft())
+
+    def requests(self, side: Side, now: float = 0.0) -> list[tuple[str, str]]:
+        return [(r.kind, r.member) for r in side.replicator.requests(now, 1.0)]
+
+
+def put(side: Side, key: str, value: str) -> int:
+    return side.store.put(side.segment, key.encode(), value.encode(), None)
+
+
+def test_a_newcomer_is_streamed_to_waited_for_and_let_in() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        assert pair.a.segment.acked == 1
+        await pair.settle()
+        assert pair.b.entries == {b"k": b"1"}
+        assert pair.requests(pair.a) == [(GROW, B)]
+        assert pair.a.segment.waiting == {B}
+        put(pair.a, "k", "2")
+        assert pair.a.segment.acked == 1
+        await pair.settle()
+        assert pair.a.segment.acked == 2
+        pair.view(2, A, A, B, epoch=1)
+        assert pair.requests(pair.a) == []
+        assert pair.b.core.complete_from(0) == 1  # by operations: it could resume
+
+    asyncio.run(run())
+
+
+def test_what_a_promotion_evicts_is_acknowledged_by_all_who_are_waited_for() -> None:
+    """A backup takes all that its primary keeps; as a primary with room for less it gives entries up at once, and with
+    them what came before in its op log waits for the other owner."""
+
+    async def run() -> None:
+        pair = Pair(entries_of_b=4)
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        for number in range(10):
+            put(pair.a, f"k{number}", "v")
+        await pair.settle()
+        assert len(pair.b.entries) == 10
+        pair.view(3, B, A, B, to=B)
+        assert len(pair.b.entries) == 4
+        assert pair.b.segment.last == 16
+        core = pair.b.core._segments[0]
+        assert (pair.b.segment.acked, core.acked, core.replicated) == (0, 0, 0)
+        assert pair.b.replicator.unreplicated == 6
+        pair.view(3, B, A, B, to=A)
+        await pair.settle()
+        assert pair.a.entries == pair.b.entries
+        assert (pair.b.segment.acked, core.acked, core.replicated) == (16, 16, 16)
+        assert pair.b.replicator.unreplicated == 0
+        pair.view(4, A, A)
+        pair.b.segment.data = dict.fromkeys((b"1", b"2", b"3", b"4", b"5"), (b"v", None))
+        pair.view(5, B, B, to=B)  # alone: nobody is waited for
+        assert (pair.b.segment.acked, pair.b.replicator.unreplicated) == (pair.b.segment.last, 0)
+
+    asyncio.run(run())
+
+
+def test_a_state_is_no_operations_and_comes_while_writes_go_on() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A, to=A)
+        for number in range(3000):
+            put(pair.a, f"k{number}", "x" * 1000)
+        pair.a.core.overflow(0)
+        pair.view(2, A, A, epoch=1)
+        for number in range(50):
+            put(pair.a, f"k{number}", "later")
+            await asyncio.sleep(0)
+            if number == 25:
+                await pair.settle()
+        await pair.settle()
+        assert pair.b.entries == pair.a.entries
+        assert pair.b.backup.states == 1
+        assert pair.b.core.complete_from(0) > 3000
+        assert pair.b.core.history(0) == pair.a.core.history(0)
+
+    asyncio.run(run())
+
+
+def test_one_in_sync_leaves_before_it_takes_a_state() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A, to=A)
+        put(pair.a, "k", "1")
+        pair.a.core.overflow(0)
+        pair.view(2, A, A, B, epoch=1)
+        await pair.settle()
+        assert pair.b.backup.states == 0
+        assert pair.requests(pair.a) == [(SHRINK, B)]
+        pair.view(3, A, A, epoch=1)
+        await pair.settle()
+        assert pair.b.backup.states == 1
+        assert pair.b.entries == {b"k": b"1"}
+
+    asyncio.run(run())
+
+
+def test_what_the_new_primary_never_had_is_dropped_and_its_values_taken() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "both", "1")
+        put(pair.a, "changed", "1")
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        # These never reach B: A is about to lose its role.
+        put(pair.a, "changed", "lost")
+        put(pair.a, "new", "lost")
+        pair.view(3, B, B, A)
+        put(pair.b, "after", "1")
+        await pair.settle()
+        assert pair.a.entries == pair.b.entries == {b"both": b"1", b"changed": b"1", b"after": b"1"}
+        assert pair.a.core.history(0) == pair.b.core.history(0) == ((1, 2), (3, 3))
+        assert pair.b.segment.acked == 3
+        assert pair.a.backup.refused == pair.b.backup.refused
+
+    asyncio.run(run())
+
+
+def test_a_frame_of_an_older_view_or_a_replaced_stream_is_refused_and_acknowledges_nothing() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        pair.view(3, B, B, A, to=B)  # A has not read it
+        put(pair.a, "k", "zombie")
+        await asyncio.sleep(0)
+        (frame,) = pair.a.wire.there
+        assert isinstance(frame, Replicate)
+        await pair.settle()
+        assert b"k" not in pair.b.entries
+        assert pair.a.segment.acked == 0
+        assert pair.a.replicator.stale_answers == 1
+        # The right epoch, but a connection that was never reported to.
+        stranger = Wire(A, B)
+        pair.view(4, A, A, B)
+        pair.b.backup.frame(cast(Incoming, stranger.incoming), Replicate(4, [frames.encode_batch(0, 4, [])]))
+        assert isinstance(stranger.back.popleft(), Refused)
+
+    asyncio.run(run())
+
+
+def test_an_answer_of_another_epoch_or_connection_counts_for_nothing() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B)
+        sequence = put(pair.a, "k", "1")
+        link = cast(Link, pair.a.wire)
+        pair.a.replicator.frame(link, Answers(2, [(0, 1, sequence)]))
+        pair.a.replicator.frame(cast(Link, Wire(A, B)), Answers(2, [(0, 2, sequence)]))
+        assert pair.a.segment.acked == 0
+        await pair.settle()
+        assert pair.a.segment.acked == sequence
+
+    asyncio.run(run())
+
+
+def test_a_question_from_a_newer_view_waits_until_that_view_is_read() -> None:
+    """Else the report would speak of entries that a view in between takes away."""
+
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        await pair.settle()
+        pair.view(2, A, A, epoch=1, owners=(A,), to=A)
+        pair.view(3, A, A, epoch=1, to=A)
+        await pair.settle()
+        assert pair.a.wire.incoming.asked
+        assert pair.requests(pair.a) == []
+        pair.view(2, A, A, epoch=1, owners=(A,), to=B)
+        assert pair.b.entries == {}
+        pair.view(3, A, A, epoch=1, to=B)
+        await pair.settle()
+        assert pair.b.entries == {b"k": b"1"}
+        assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_an_answer_to_an_older_question_says_nothing_of_what_is_held_now() -> None:
+    """It was a holder when it answered, is none in the next view, which it has yet to read, and is one again."""
+
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        await pair.settle()
+        pair.a.replicator.link_down(cast(Link, pair.a.wire))
+        pair.a.replicator.follow([pair.a.segment], 1)
+        pair.b.backup.frame(pair.a.incoming, pair.a.wire.there.popleft())
+        old = pair.a.wire.back.popleft()
+        assert isinstance(old, Report)
+        pair.view(2, A, A, epoch=1, owners=(A,), to=A)
+        pair.view(3, A, A, epoch=1, to=A)
+        pair.a.replicator.frame(cast(Link, pair.a.wire), old)
+        await asyncio.sleep(0)
+        assert all(isinstance(frame, Ask) for frame in pair.a.wire.there)
+        pair.a.replicator.frame(cast(Link, pair.a.wire), Answers(1, [(0, 1, 1)]))
+        assert pair.a.segment.sessions[B].answered == 0
+        pair.view(2, A, A, epoch=1, owners=(A,), to=B)
+        pair.view(3, A, A, epoch=1, to=B)
+        await pair.settle()
+        assert pair.b.entries == {b"k": b"1"}
+        assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_one_that_does_not_answer_is_reported_and_waited_for_until_a_view_lets_it_go() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        put(pair.a, "k", "1")
+        assert pair.requests(pair.a, 10.0) == []
+        assert pair.requests(pair.a, 10.9) == []
+        assert pair.requests(pair.a, 11.1) == [(SHRINK, B)]
+        assert pair.a.segment.acked == 0
+        pair.view(3, A, A, epoch=1, to=A)
+        assert pair.a.segment.acked == 1
+        assert pair.a.replicator.unreplicated == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_changes_hands_both_hold_the_same_and_nothing_acknowledged_is_lost(seed: int) -> None:
+    """Random writes, frames carried or not, roles that change: the acknowledged value of each key is never older."""
+
+    async def run() -> None:
+        random_ = random.Random(seed)
+        pair = Pair()
+        number, primary = 1, A
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        number = 2
+        acked: dict[bytes, int] = {}
+        written: dict[int, tuple[bytes, int]] = {}
+        for step in range(1, 300):
+            side = pair.a if primary == A else pair.b
+            key = b"k%d" % random_.randrange(6)
+            written[side.store.put(side.segment, key, b"%d" % step, None)] = (key, step)
+            if random_.random() < 0.3:
+                await pair.settle()
+            for sequence in [s for s in written if s <= side.segment.acked]:
+                found, value = written.pop(sequence)
+                acked[found] = max(acked.get(found, 0), value)
+            if random_.random() < 0.05:
+                written.clear()
+                number, primary = number + 1, B if primary == A else A
+                pair.view(number, primary, primary, B if primary == A else A)
+                if random_.random() < 0.5:
+                    await pair.settle()
+        await pair.settle()
+        assert pair.a.entries == pair.b.entries
+        assert pair.a.core.history(0) == pair.b.core.history(0)
+        assert all(int(pair.a.entries[key]) >= value for key, value in acked.items())
+
+    asyncio.run(run())
+
+
+def test_a_newcomer_is_let_in_only_once_it_answered_what_was_acknowledged_without_it() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        pair.b.backup.frame(pair.a.incoming, pair.a.wire.there.popleft())
+        pair.a.replicator.frame(cast(Link, pair.a.wire), pair.a.wire.back.popleft())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert pair.a.replicator.stages() == {"streaming": 1}
+        assert pair.requests(pair.a) == []
+        await pair.settle()
+        assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_a_patch_that_answers_an_older_report_is_refused_and_drops_nothing() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        ask = pair.a.wire.there.popleft()
+        for _ in range(2):
+            pair.b.backup.frame(pair.a.incoming, ask)
+        for report in [pair.a.wire.back.popleft() for _ in range(2)]:
+            pair.a.replicator.frame(cast(Link, pair.a.wire), report)
+            await asyncio.sleep(0)  # the patch leaves
+        first, second = pair.a.wire.there
+        assert first == second
+        pair.b.backup.frame(pair.a.incoming, first)
+        assert isinstance(pair.a.wire.back.popleft(), Answers)
+        pair.b.backup.frame(pair.a.incoming, second)
+        assert isinstance(pair.a.wire.back[-1], Refused)
+        assert pair.b.core.last_sequence(0) == 1
+        assert pair.b.entries == {b"k": b"1"}
+        pair.a.wire.there.clear()
+        await pair.settle()
+        assert pair.requests(pair.a) == []
+        pair.view(2, A, A, epoch=1)  # asked again
+        await pair.settle()
+        assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_one_whose_admission_was_asked_for_is_waited_for_until_the_next_view_even_if_its_stream_broke() -> None:
+    """The view that lets it in may be made already: it is elected next, as one that lacks nothing."""
+
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+        assert pair.requests(pair.a) == [(GROW, B)]
+        pair.a.wire.ready = False
+        pair.a.replicator.link_down(cast(Link, pair.a.wire))
+        put(pair.a, "k", "1")
+        pair.a.replicator.follow([pair.a.segment], 1)
+        assert pair.a.segment.acked == 0
+        pair.view(2, A, A, epoch=1)
+        assert pair.a.segment.acked == 1
+
+    asyncio.run(run())

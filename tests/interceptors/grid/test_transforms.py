@@ -1,0 +1,114 @@
+"""Filters and transforms on a grid of real processes: nothing that is left out looks lost to the next owner.
+
+Bad input tried: a transform that raises on one node, which is then killed; a class that is not there; a cache that is
+left out of what is captured.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deelog_interceptors.grid.cli import node
+from deelog_schemas.header import Kind
+from deelog_schemas.keys import segment_of
+from tests.connector.transforms.transforms_for_tests import BOMB
+from tests.interceptors.grid.clients import SEGMENTS, assert_copies_equal
+from tests.interceptors.grid.cluster import Grid, eventually
+from tests.support.topics import derived, read_topic
+
+MINE = "tests.connector.transforms.transforms_for_tests"
+FILTER = {
+    "skip.messages.without.change": "true",
+    "transforms": "f,s",
+    "transforms.f.type": "deelog_connector.transforms.Filter",
+    "transforms.f.predicate": "private",
+    "transforms.s.type": f"{MINE}.Suffix",
+    "predicates": "private",
+    "predicates.private.type": "deelog_connector.transforms.KeyMatches",
+    "predicates.private.pattern": "private:.*",
+}
+
+
+def resets(grid: Grid) -> set[str]:
+    return {reason for n in grid.live() for reason in n.stats()["resets"]}
+
+
+def test_kill_9_behind_what_was_left_out_resets_nothing(grid: Grid) -> None:
+    grid.config |= FILTER
+    grid.start(2)
+    client = grid.client()
+    for number in range(200):
+        client.set(f"k{number}", number)
+        client.set(f"private:{number}", number)  # for many segments the last operation
+    operations = sum(n.stats()["grid"]["operations"] for n in grid.live())
+    assert all(client.set(f"k{number}", number) for number in range(200))
+    assert sum(n.stats()["grid"]["operations"] for n in grid.live()) == operations == 400
+    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()))
+    grid.primary_of(0).kill()
+    grid.complete(1)
+    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()))
+    for number in range(100):
+        client.set(f"k{number}", "again")
+        client.delete(f"private:{number}")
+    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()))
+    assert resets(grid) == {"initial"}
+    client.close()
+    records = read_topic(grid.config["bootstrap.servers"], f"{grid.config['topic.prefix']}.c")
+    content, readers = derived(records)
+    expected = {b"k%d" % n: b"again!" if n < 100 else b"%d!" % n for n in range(200)}
+    assert content == expected
+    assert {reason for reader in readers.values() for reason in reader.resets} == {"initial"}
+    assert any(record.header.kind is Kind.SKIPPED for record in records)
+
+
+def test_the_successor_of_a_halted_node_writes_from_where_it_stopped(grid: Grid) -> None:
+    grid.config |= {"transforms": "b", "transforms.b.type": f"{MINE}.Bomb"}
+    grid.nodes["n1"] = first = grid.node("n1")
+    grid.nodes["n2"] = second = grid.node("n2", event_processing_failure_handling_mode="skip")  # mended, so to say
+    for one in (first, second):
+        one.start()
+    for one in (first, second):
+        one.wait()
+    grid.complete(2)
+    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()), 30)
+    client = grid.client()
+    mine = [k for k in map("k{}".format, range(200)) if first.dump(segment_of(k.encode(), SEGMENTS))[0] == "primary"]
+    client.set(mine[0], "good")
+    eventually(lambda: first.stats()["unwritten"] == 0)
+    client.set(mine[0], BOMB)
+    halted = eventually(lambda: first.stats()["halted"])
+    assert f"transform b ({MINE}.Bomb) failed on cache c, segment {segment_of(mine[0].encode(), SEGMENTS)}" in halted
+    for key in mine:  # the cache lives on, on this node too
+        assert client.set(f"{{{key}}}", "behind")
+    assert_copies_equal(grid)
+    assert first.stats()["unwritten"]
+    first.kill()
+    grid.complete(1)
+    eventually(lambda: second.stats()["unwritten"] == 0, 30)
+    assert second.stats()["erroneous"] >= 1
+    assert resets(grid) == {"initial"}
+    client.close()
+    content, _ = derived(read_topic(grid.config["bootstrap.servers"], f"{grid.config['topic.prefix']}.c"))
+    assert content == {f"{{{key}}}".encode(): b"behind" for key in mine} | {mine[0].encode(): b"good"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"cache.exclude.list": "c|d"}, "cache.name = 'c': is not captured: cache.include.list or cache.exclude.list"),
+        ({"cache.include.list": "cc"}, "cache.name = 'c': is not captured"),
+        ({"transforms": "t", "transforms.t.type": "not.There"}, "transforms.t.type = 'not.There': cannot be imported"),
+    ],
+)
+def test_a_node_that_may_not_or_cannot_capture_does_not_start(
+    tmp_path: Path, fields: dict[str, str], told: str
+) -> None:
+    given = {"topic.prefix": "p", "cache.name": "c", "node.id": "n1", "bootstrap.servers": "127.0.0.1:1", **fields}
+    path = tmp_path / "node.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    result = CliRunner().invoke(node, ["--config", str(path)])
+    assert result.exit_code == 2
+    assert told in result.output

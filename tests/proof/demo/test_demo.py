@@ -1,0 +1,128 @@
+"""The whole path on real parts: `deelog demo` as a user runs it, and what it leaves behind, however it ends."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from deelog_proof.harness.child import until
+from tests.support.programs import Program
+
+# A slow machine is not a broken demo: the demo's own deadlines say what is stuck.
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
+KEYS = {
+    "operations", "acked", "lost_acked", "written", "duplicates", "pruned", "takeovers", "resets", "reset_rows",
+    "fenced", "zombie_commits_refused", "transactions", "diff", "keys", "differing_keys", "equal", "seconds",
+    "takeover_ms", "seed",
+}  # fmt: skip
+
+
+class Demo(Program):
+    """A demo with its report."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.report = directory / "report.json"
+        command = [sys.executable, "-c", "from deelog_connector.cli import main; main()", "demo", *arguments]
+        super().__init__(directory, [*command, "--report", str(self.report)])
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Any:
+    demos: list[Demo] = []
+
+    def started(*arguments: str) -> Demo:
+        demos.append(Demo(tmp_path, *arguments))
+        return demos[-1]
+
+    yield started
+    for demo in demos:
+        demo.end()
+
+
+def test_all_faults_and_every_promise(start: Any) -> None:
+    demo = start("--ops", "3000", "--faults", "all", "--seed", "11")
+    code = demo.ended()
+    output = demo.output.read_text()
+    assert code == 0, output
+    report = orjson.loads(demo.report.read_bytes())
+    assert report.keys() >= KEYS
+    assert report["operations"] == report["acked"] == 3000
+    assert (report["lost_acked"], report["duplicates"], report["differing_keys"], report["equal"]) == (0, 0, 0, True)
+    assert [fault["fault"] for fault in report["faults"]] == [
+        "kill",
+        "restart-kafka",
+        "zombie",
+        "kill-owners",
+        "overflow",
+    ]
+    assert report["takeovers"] > 0
+    assert report["zombie_commits_refused"] > 0
+    assert {"owners_lost", "overflow"} <= report["resets"].keys()
+    assert report["diff"].keys() == {"changes", "resets"}
+    assert sum(report["diff"]["changes"].values()) > 0
+    assert report["seconds"].keys() == {"setup", "run", "drain", "verify"}
+    assert list(demo.temporary.iterdir()) == demo.spark_files() == []
+
+
+@pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "nodes serve"), (signal.SIGTERM, "kill -9 of node")])
+def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: str) -> None:
+    demo = start("--ops", "50000", "--faults", "survivable")
+    until(lambda: demo.said(after), 200, after, 0.2)
+    demo.process.send_signal(number)
+    assert demo.ended() == 128 + number
+    assert list(demo.temporary.iterdir()) == demo.spark_files() == []
+    assert not demo.report.exists()
+
+
+def test_no_process_is_left_when_it_is_killed(start: Any) -> None:
+    demo = start("--ops", "50000", "--faults", "none")
+    until(lambda: demo.said("the Spark job runs"), 200, "the Spark job", 0.2)
+    demo.process.kill()
+    assert demo.ended() == -signal.SIGKILL
+    # Its files stay, and Spark's own are where a demo that ends in order removes them.
+    (spark,) = demo.spark_files()
+    assert list(spark.iterdir())
+    shutil.rmtree(spark)
+
+
+def test_missing_java_is_one_sentence(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    demo = start()
+    assert demo.ended() == 2
+    lines = demo.output.read_text().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: ")
+    assert "install Java 17 or newer" in lines[0]
+
+
+def test_no_network_at_the_first_start_is_one_sentence(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEELOG_CACHE_DIR", str(tmp_path / "downloads"))
+    monkeypatch.setenv("DEELOG_MAVEN_REPOSITORY", "http://127.0.0.1:9/")
+    demo = start()
+    assert demo.ended() == 2
+    *told, error = demo.output.read_text().splitlines()
+    assert all("fetching" in line for line in told)
+    assert error.startswith("Error: ")
+    assert "connect to the network" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--nodes", "1"], "needs --nodes 2 at least"),
+        (["--keep", "."], "is not empty"),
+        (["--trace", "report.json"], "does not exist"),
+    ],
+)
+def test_wrong_use_is_told_before_anything_starts(start: Any, arguments: list[str], problem: str) -> None:
+    demo = start(*arguments)
+    assert demo.ended() == 2
+    assert problem in demo.output.read_text()

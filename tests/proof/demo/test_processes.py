@@ -1,0 +1,102 @@
+"""Children: started, seen to end, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deelog_proof.harness.child import Child, ProcessError, until
+
+# Prints the id of a child of its own, which ignores SIGTERM, as a JVM behind Python might.
+_PARENT = """
+import signal, subprocess, sys
+code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+child.stdout.readline()
+print("grandchild", child.pid, flush=True)
+child.wait()
+"""
+# Starts a child as the demo does and waits to be killed.
+_DEMO = """
+import sys, time
+from pathlib import Path
+from deelog_proof.harness.child import Child
+child = Child("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"], Path(sys.argv[1]))
+child.start()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def _gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def _child(tmp_path: Path, code: str) -> Child:
+    return Child("child", [sys.executable, "-c", code], tmp_path / "child.log")
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_grandchildren_end_with_the_child(tmp_path: Path, how: str) -> None:
+    child = _child(tmp_path, _PARENT)
+    child.start()
+    until(lambda: child.line("grandchild") is not None, 20, "the grandchild")
+    grandchild = int(child.line("grandchild") or 0)
+    assert not _gone(grandchild)
+    getattr(child, how)()
+    assert child.pid is None
+    until(lambda: _gone(grandchild), 10, "the end of the grandchild")
+
+
+def test_a_stopped_child_is_ended(tmp_path: Path) -> None:
+    child = _child(tmp_path, "import time; print('up', flush=True); time.sleep(600)")
+    child.start()
+    until(lambda: child.line("up") is not None, 20, "the child")
+    child.send(signal.SIGSTOP)
+    child.stop()
+    assert child.exit_code == -signal.SIGTERM
+
+
+def test_an_early_end_shows_the_log(tmp_path: Path) -> None:
+    child = _child(tmp_path, "raise SystemExit('the port is taken')")
+    child.start()
+    until(lambda: child.pid is None, 20, "the end of the child")
+    with pytest.raises(ProcessError, match=r"exit code 1; its log ends with:\n  the port is taken"):
+        child.must_run()
+    with pytest.raises(RuntimeError, match="does not run"):
+        child.send(signal.SIGTERM)
+
+
+def test_a_second_start_looks_at_its_own_output(tmp_path: Path) -> None:
+    child = _child(tmp_path, "import os; print('up', os.getpid(), flush=True)")
+    seen = []
+    for _ in range(2):
+        child.start()
+        until(lambda: child.line("up") is not None and child.pid is None, 20, "a line and the end")
+        seen.append(child.line("up"))
+    assert len(set(seen)) == 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux kills children with their parent")
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
+    demo = subprocess.Popen([sys.executable, "-c", _DEMO, str(tmp_path / "log")], stdout=subprocess.PIPE)
+    with demo:
+        assert demo.stdout is not None
+        pid = int(demo.stdout.readline())
+        assert not _gone(pid)
+        os.kill(demo.pid, signal.SIGKILL)
+    until(lambda: _gone(pid), 10, "the end of the child")
+
+
+def test_until_names_what_it_waited_for() -> None:
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError, match="in vain for: a miracle"):
+        until(lambda: False, 0.2, "a miracle")
+    assert time.monotonic() - begin < 5

@@ -1,0 +1,47 @@
+"""Scenarios are about their rules: without the rule, one of them tells something else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.mutants.table import MUTANTS
+from tests.mutants.tool import Mutant, copy, environment
+from tests.proof.simulation.rows import RULES
+from tests.support.paths import ROOT
+
+UNNOTICED: Final = {
+    "read-from-trails": "what its mutant lets slip is caught where READ begins: a position beyond one's own history is "
+    "read from the base offset, and an open reset has a record of its own",
+    "release-is-final": "its mutant writes on where the scenario's old owner has nothing left to write: seeds find it",
+}
+"""Rules whose scenario shows the situation, and no difference without the rule."""
+_SECONDS: Final = 60.0
+
+
+def _noticed(mutant: Mutant, copied: Path) -> bool:
+    copy(copied, mutant)
+    names = re.findall(r"`([a-z_]+)`", RULES[mutant.rule])
+    command = [sys.executable, "-m", "tests.proof.simulation.golden", "--check", *names]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment(copied), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with child:
+        try:
+            told, errors = child.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return True  # it never comes to rest
+    assert all(f"{name}: " in told.decode() for name in names), errors.decode()
+    return child.returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", sorted({mutant.rule for mutant in MUTANTS} - {""}))
+def test_a_scenario_notices_that_its_rule_is_gone(rule: str, tmp_path: Path) -> None:
+    mutants = [mutant for mutant in MUTANTS if mutant.rule == rule]
+    noticed = any(_noticed(mutant, tmp_path / mutant.name) for mutant in mutants)
+    assert noticed is (rule not in UNNOTICED), UNNOTICED.get(rule, "the scenario is about something else")

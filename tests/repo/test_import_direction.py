@@ -1,0 +1,191 @@
+"""Who may import whom: spark → schemas ← connector ← interceptors ← proof, a core without I/O, one adapter per library.
+
+Read from the source by its syntax tree, imports inside functions included, so that a package which is not installed
+here is checked as well and no import is missed because its function was not called.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PACKAGES = {
+    "deelog_schemas": ROOT / "schemas",
+    "deelog_connector": ROOT / "connector",
+    "deelog_interceptors": ROOT / "interceptors",
+    "deelog_proof": ROOT / "proof",
+    "deelog_spark": ROOT / "spark",
+}
+MAY_IMPORT = {
+    "deelog_schemas": set(),
+    "deelog_connector": {"deelog_schemas"},
+    "deelog_interceptors": {"deelog_schemas", "deelog_connector"},
+    "deelog_proof": {"deelog_schemas", "deelog_connector", "deelog_interceptors"},
+    "deelog_spark": {"deelog_schemas"},
+}
+# What neither does I/O nor reads a clock nor draws randomness. Add to it only what is like that, too: the simulation
+# and the replay of a failure depend on it.
+_PURE = """
+    __future__ abc array base64 binascii bisect collections contextlib copy dataclasses datetime difflib enum fastavro
+    functools hashlib heapq io itertools json math operator re string struct types typing typing_extensions zlib msgspec
+    orjson
+"""
+PURE = set(_PURE.split())
+# The parts of schemas that read files and the environment, or ask a registry; the codecs and the core may not use them.
+CONFIG = "deelog_schemas.config"
+CONFIG_MAY = PURE | {"importlib", "os", "pathlib", "javaproperties", "tomllib"}
+PINNED = "deelog_schemas.avro.pinned"  # reads the package's own files
+REGISTRY = "deelog_schemas.avro.registry"
+FORMATS = "deelog_schemas.formats"  # from a configuration to a codec, by way of both
+CONNECTIONS = "deelog_schemas.kafka.connections"  # asks a broker for its certificate, for connector and job alike
+OUTSIDE = {
+    CONFIG: CONFIG_MAY,
+    PINNED: PURE | {"importlib"},
+    REGISTRY: PURE | {"confluent_kafka", "httpx2", "logging", "ssl", "tenacity", "time"},
+    CONNECTIONS: PURE | {"socket", "ssl"},
+    FORMATS: PURE | {"confluent_kafka"},
+}
+IMPURE_CALLS = {"open", "print", "input", "breakpoint"}
+
+
+def modules(package: str) -> Iterator[tuple[str, Path]]:
+    """Every module of a package by its dotted name."""
+    folder = PACKAGES[package]
+    for path in sorted((folder / package).rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(module: str, tree: ast.Module, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything that a module imports, wherever it stands in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                # One dot is the module's own package; for a package's __init__ that is the module itself.
+                parts = module.split(".")
+                parts = parts[: len(parts) - node.level + is_package]
+                base = ".".join([*parts, base] if base else parts)
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def found(package: str, below: str = "") -> Iterator[tuple[str, str, str]]:
+    """(module, place as path:line, imported name) of all modules of a package whose name starts with `below`."""
+    for module, path in modules(package):
+        if within(module, below or package):
+            tree = ast.parse(path.read_text("utf-8"), str(path))
+            for line, name in imports(module, tree, is_package=path.name == "__init__.py"):
+                yield module, f"{path.relative_to(ROOT)}:{line}", name
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def importers(package: str, library: str) -> set[str]:
+    return {module for module, _, name in found(package) if within(name, library)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_there(package: str) -> None:
+    assert package in dict(modules(package))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_direction(package: str) -> None:
+    forbidden = set(PACKAGES) - MAY_IMPORT[package] - {package}
+    assert [f"{place} imports {name}" for _, place, name in found(package) if top(name) in forbidden] == []
+
+
+def test_nothing_imports_the_tests() -> None:
+    assert [place for package in PACKAGES for _, place, name in found(package) if top(name) == "tests"] == []
+
+
+def test_the_core_is_pure() -> None:
+    """No I/O, clock or randomness, not even by way of another part of the connector."""
+    core = "deelog_connector.core"
+    rows = list(found("deelog_connector", core))
+    assert rows
+    assert [
+        f"{place} imports {name}"
+        for _, place, name in rows
+        if not within(name, core)
+        and not (within(name, "deelog_schemas") and not any(within(name, part) for part in OUTSIDE))
+        and top(name) not in PURE
+    ] == []
+
+
+def test_schemas_is_pure() -> None:
+    """But for the parts of OUTSIDE, which the rest may not use."""
+    wrong = []
+    for module, place, name in found("deelog_schemas"):
+        part = next((part for part in OUTSIDE if within(module, part)), None)
+        if within(name, "deelog_schemas"):
+            right = part is not None or not any(within(name, other) for other in OUTSIDE)
+        else:
+            right = top(name) in (PURE if part is None else OUTSIDE[part])
+        if not right:
+            wrong.append(f"{place} imports {name}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("package", "below"), [("deelog_connector", "deelog_connector.core"), ("deelog_schemas", "")])
+def test_pure_modules_neither_open_nor_print(package: str, below: str) -> None:
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno} calls {node.func.id}()"
+        for module, path in modules(package)
+        if within(module, below or package) and not within(module, CONFIG)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
+    ]
+    assert calls == []
+
+
+def test_kafkas_client_stands_behind_the_adapters() -> None:
+    library = "confluent_kafka"
+    in_connector = importers("deelog_connector", library)
+    assert in_connector
+    behind = {module for module in in_connector if not within(module, "deelog_connector.kafka")}
+    assert behind == {"deelog_connector.devkafka.ports"}  # waits until a broker answers
+    # The demo's proof reads Kafka with a consumer that shares no code with the connector.
+    assert importers("deelog_interceptors", library) == set()
+    assert importers("deelog_proof", library) == {"deelog_proof.audit.topics"}
+    assert importers("deelog_schemas", f"{library}.schema_registry") == {REGISTRY, FORMATS}  # asks; is it installed?
+    assert importers("deelog_schemas", library) == {REGISTRY, FORMATS}
+    assert importers("deelog_spark", library) <= {"deelog_spark.kafka", "deelog_spark.sinks.kafka"}  # reads; writes
+
+
+@pytest.mark.parametrize("library", ["prometheus_client", "opentelemetry", "aiohttp", "fastapi", "starlette", "httpx2"])
+@pytest.mark.parametrize("package", PACKAGES)
+def test_one_module_of_a_package_knows_a_library(package: str, library: str) -> None:
+    assert len(importers(package, library)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "code", "names"),
+    [
+        ("a.b", False, "import x.y as z, w", ["x.y", "w"]),
+        ("a.b", False, "from x import y", ["x.y"]),
+        ("a.b", False, "def f():\n    import socket", ["socket"]),
+        ("a.b", False, "if TYPE_CHECKING:\n    from time import time", ["time.time"]),
+        ("a.b.c", False, "from . import d", ["a.b.d"]),
+        ("a.b.c", False, "from ..x import d", ["a.x.d"]),
+        ("a.b", True, "from .x import d", ["a.b.x.d"]),
+        ("a.b", True, "from .. import d", ["a.d"]),
+    ],
+)
+def test_how_imports_are_read(module: str, is_package: bool, code: str, names: list[str]) -> None:
+    assert [name for _, name in imports(module, ast.parse(code), is_package=is_package)] == names

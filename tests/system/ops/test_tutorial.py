@@ -1,0 +1,52 @@
+"""docs/tutorial.md, its commands run as they stand and their output compared.
+
+In namespaces of its own, by util-linux's `unshare`: the page's ports are fixed, and whoever runs the tests may have a
+Kafka at 9092; and it kills nodes by the name of their file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.system.ops.follow import Block, blocks, same
+
+NAMESPACES = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+SECONDS = 600
+
+
+def can_follow() -> bool:
+    """Whether there is redis-cli, which the page uses, and a kernel that gives namespaces to everybody."""
+    if shutil.which("redis-cli") is None or shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.tutorial
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.skipif(not can_follow(), reason="needs redis-cli, and unshare with user namespaces")
+def test_the_tutorial_to_the_letter() -> None:
+    command = [*NAMESPACES, sys.executable, "-m", "tests.system.ops.follow", "docs/tutorial.md"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.splitlines()[-1].split()[0]) > 20
+
+
+def test_how_a_page_is_read() -> None:
+    page = "a\n```sh\none\ntwo\n```\n```text\n1\n```\n\n```sh terminal=n1\nthree\n```\n```text terminal=n1\n3\n```\n"
+    assert list(blocks(page)) == [
+        Block("sh", "", "one\ntwo\n", 2),
+        Block("text", "", "1\n", 6),
+        Block("sh", "n1", "three\n", 10),
+        Block("text", "n1", "3\n", 13),
+    ]
+
+
+def test_what_counts_as_the_same() -> None:
+    assert same("n1@1795341431015 epoch 3 sequence 2") == same("n1@1795341430000 epoch 12 sequence 2")
+    assert same("epoch 3 sequence 2") != same("epoch 3 sequence 3")
+    assert same("c  session:1  - -> 1") != same("u  session:1  - -> 1")
