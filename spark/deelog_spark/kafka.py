@@ -37,7 +37,7 @@ from confluent_kafka.admin import (
 
 from deelog_schemas.config import Config
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
-from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections, settle
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
@@ -109,7 +109,7 @@ def unreachable(error: KafkaException) -> DiffError:
 
 def refused(error: KafkaException, client: str, **asked: tuple[str, str]) -> Exception:
     """`RightsError` where a right is missing, of those that the request `asked` for; else the error itself."""
-    told = missing_right(error.args[0], client, **asked)
+    told = missing_acl(error.args[0], client, **asked)
     return error if told is None else RightsError(told)
 
 

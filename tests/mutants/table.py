@@ -157,7 +157,7 @@ TAKEOVER: Final = (
             Edit(SEGMENT, "    Phase.WRITING: Phase.ACTIVE,\n", "    Phase.WRITING: Phase.CLAIM,\n"),
         ),
         detector="scenario fenced_for_no_reason",
-        because="it costs takeovers and loses nothing, and the judge allows it while it ends",
+        because="it costs takeovers and loses nothing, and the checker allows it while it ends",
     ),
     Mutant(
         "writes-after-release",
@@ -577,7 +577,7 @@ RESETS: Final = (
         "rows are written whose position may never be acknowledged",
         (Edit(BATCH, "if segment.acked < reset.position[1] and reset.reason != Reason.CLEAR:", "if False:"),),
         detector="pytest tests/proof/simulation/test_scenarios.py -k [reset_acked_only]",
-        because="end-beyond-again covers for it: the next owner begins another reset, which the judge allows",
+        because="end-beyond-again covers for it: the next owner begins another reset, which the checker allows",
     ),
     Mutant(
         "open-reset-resumed",
@@ -679,7 +679,7 @@ BACKUPS: Final = (
         "backups catch up by state alone: two failovers in a row need a reset",
         (Edit(DECIDE, "return complete_from <= sequence + 1\n\n\ndef knows", "return False\n\n\ndef knows"),),
         detector="model N=3 CRASH=2",
-        because="a needless reset costs work and loses nothing, and the judge allows it",
+        because="a needless reset costs work and loses nothing, and the checker allows it",
     ),
     Mutant(
         "eviction-not-captured",

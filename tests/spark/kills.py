@@ -32,7 +32,7 @@ from deelog_schemas.config import Config
 from deelog_spark.session import JARS_VARIABLE
 from tests.spark import scenes, watched
 from tests.spark.processes import Job, until
-from tests.spark.reference import Told, expected, held, in_parquet, in_topic, places
+from tests.spark.reference import DiffRecord, expected, held, in_parquet, in_topic, places
 from tests.spark.tables import Database, OnPostgres, Sqlite, in_table
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker, running_broker
@@ -270,9 +270,9 @@ def _workers(below: list[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def by_key(told: dict[int, list[Told]]) -> dict[tuple[int, bytes], list[Told]]:
+def by_key(told: dict[int, list[DiffRecord]]) -> dict[tuple[int, bytes], list[DiffRecord]]:
     """The differences of each key, in order."""
-    found: dict[tuple[int, bytes], list[Told]] = {}
+    found: dict[tuple[int, bytes], list[DiffRecord]] = {}
     for segment, rows in told.items():
         for row in rows:
             found.setdefault((segment, row.key), []).append(row)

@@ -21,7 +21,7 @@ from deelog_spark.folding.diff_record import op_of
 from tests.support.changes import settled_ends
 
 
-class Told(NamedTuple):
+class DiffRecord(NamedTuple):
     """One difference: `before` only on rows of a reset, where it is the job's own knowledge."""
 
     segment: int
@@ -95,7 +95,7 @@ def expected(
     start: Mapping[int, int] | None = None,
     records: Sequence[Record] | None = None,
     letters: list[tuple[int, int]] | None = None,
-) -> dict[int, list[Told]]:
+) -> dict[int, list[DiffRecord]]:
     """What a reader that was there from the first record on tells, by segment, in order.
 
     One that begins without state at the offsets `start` tells first what each segment has come to there; of one in an
@@ -111,7 +111,7 @@ def expected(
 
     records = read(config, config.topics.changes, partitions) if records is None else records
     readers = {record.header.segment: SegmentReader(record.header.segment) for record in records}
-    told: dict[int, list[Told]] = defaultdict(list)
+    told: dict[int, list[DiffRecord]] = defaultdict(list)
 
     def tell(number: int, changes: list[Change], record: Record | None) -> None:
         for change in changes:
@@ -119,7 +119,7 @@ def expected(
             if record is not None and change.cause == "change" and record.value is not None:
                 op = codec.decode_value(record.value).op  # as the cache saw it
             before = change.before if change.cause == "reset" else None
-            told[number].append(Told(number, op, change.key, before, change.after, change.position, change.cause))
+            told[number].append(DiffRecord(number, op, change.key, before, change.after, change.position, change.cause))
 
     for record in records:
         if record.offset < start.get(record.partition, 0):
@@ -141,11 +141,11 @@ def expected(
     return dict(told)
 
 
-def in_topic(config: Config, partitions: int, records: Sequence[Record] | None = None) -> dict[int, list[Told]]:
+def in_topic(config: Config, partitions: int, records: Sequence[Record] | None = None) -> dict[int, list[DiffRecord]]:
     """What stands in the diff topic, by segment, in order; each delete with its tombstone right behind it. `records`
     are those of a topic that holds fewer by now."""
     codec = codec_of(connected(config))
-    told: dict[int, list[Told]] = defaultdict(list)
+    told: dict[int, list[DiffRecord]] = defaultdict(list)
     due: Record | None = None
     for record in read(config, config.topics.diff, partitions) if records is None else records:
         header = record.header
@@ -162,24 +162,24 @@ def in_topic(config: Config, partitions: int, records: Sequence[Record] | None =
         assert envelope.op == "c" or envelope.before is not None
         key = codec.decode_key(record.key)
         told[header.segment].append(
-            Told(header.segment, envelope.op, key, before, envelope.after, header.position, cause)
+            DiffRecord(header.segment, envelope.op, key, before, envelope.after, header.position, cause)
         )
         if envelope.op == "d" and config["tombstones.on.delete"]:
             due = record
     return dict(told)
 
 
-def in_parquet(path: Path) -> dict[int, list[Told]]:
+def in_parquet(path: Path) -> dict[int, list[DiffRecord]]:
     """What stands in the parquet sink, by segment, in order."""
     table = ds.dataset(path, partitioning="hive").to_table()
     rows = sorted(table.to_pylist(), key=lambda r: (r["batch"], r["partition"], r["offset"]))
-    told: dict[int, list[Told]] = defaultdict(list)
+    told: dict[int, list[DiffRecord]] = defaultdict(list)
     for row in rows:
         before = _entry(row["before"]) if row["cause"] == "reset" else None
         position = (row["epoch"], row["sequence"])
         key = row["key"].encode()
         told[row["segment"]].append(
-            Told(row["segment"], row["op"], key, before, _entry(row["after"]), position, row["cause"])
+            DiffRecord(row["segment"], row["op"], key, before, _entry(row["after"]), position, row["cause"])
         )
     return dict(told)
 
@@ -208,7 +208,7 @@ class Stored(NamedTuple):
     position: tuple[int, int]
 
 
-def held(told: dict[int, list[Told]]) -> dict[bytes, Stored]:
+def held(told: dict[int, list[DiffRecord]]) -> dict[bytes, Stored]:
     """What the differences add up to, by key."""
     found: dict[bytes, Stored] = {}
     for row in (row for rows in told.values() for row in rows):
@@ -218,7 +218,7 @@ def held(told: dict[int, list[Told]]) -> dict[bytes, Stored]:
     return found
 
 
-def unordered(told: dict[int, list[Told]]) -> dict[int, list[Told]]:
+def unordered(told: dict[int, list[DiffRecord]]) -> dict[int, list[DiffRecord]]:
     """For sinks whose rows of one reset have no order of their own."""
     return {number: sorted(rows, key=lambda t: (t.position, t.cause, t.key, t.op)) for number, rows in told.items()}
 

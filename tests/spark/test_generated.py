@@ -29,7 +29,7 @@ from deelog_spark.batches import tasks
 from deelog_spark.sinks.kafka import Written
 from tests.spark.history import TURNS, History, Turn
 from tests.spark.processes import until_read
-from tests.spark.reference import Told, expected, held, in_topic
+from tests.spark.reference import DiffRecord, expected, held, in_topic
 from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
@@ -123,7 +123,7 @@ class Topic:
         return {e.key: (e.value, e.expires_at) for h in self.histories for e in h.entries.values()}
 
 
-def check(topic: Topic, config: Config, start: dict[int, int]) -> dict[int, list[Told]]:
+def check(topic: Topic, config: Config, start: dict[int, int]) -> dict[int, list[DiffRecord]]:
     """The diff topic holds exactly what the reference tells."""
     wanted, found = expected(config, topic.cache.partitions, start), in_topic(config, topic.cache.partitions)
     for number in sorted(wanted.keys() | found.keys()):

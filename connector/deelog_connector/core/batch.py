@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem, StateItem, TakenBackItem
-from deelog_connector.core.reset_strategy import Held, Strategy, taken_back
+from deelog_connector.core.reset_strategy import KeysInKafka, Strategy, taken_back
 from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_schemas.digest import digest_of
@@ -202,7 +202,7 @@ class BatchBuilder:
         _await(segment, self._put_control(batch, Kind.RESET_BEGIN, segment, reset.begin, fields), end)
         if strategy.takes_back:
             known = segment.known.position
-            segment.gather(Held(max(segment.base_offset, known.base_offset if known else -1)))
+            segment.gather(KeysInKafka(max(segment.base_offset, known.base_offset if known else -1)))
         self._reset_state(batch, segment, reset)
         batch.advances.append(Advance(segment.number, segment.turn, Phase.OWED))
 

@@ -36,7 +36,7 @@ from deelog_connector.core.effects import (
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
 from deelog_connector.core.positions_table import PositionsTable
-from deelog_connector.core.reset_strategy import Held
+from deelog_connector.core.reset_strategy import KeysInKafka
 from deelog_connector.core.rules import (
     advanced_read_from,
     foreign,
@@ -50,9 +50,9 @@ from deelog_connector.core.rules import (
     to_fence,
     where_to_read,
 )
-from deelog_connector.core.scan import Run, SegmentScan, reason_to_reset
+from deelog_connector.core.scan import CommittedRun, SegmentScan, reason_to_reset
 from deelog_connector.core.segment import RECHECK, Phase, Requested, Segment, Snapshot
-from deelog_connector.core.snapshot_mode import Turns
+from deelog_connector.core.snapshot_mode import ResetSchedule
 from deelog_connector.core.timing import RESETTING, UNDECIDED, Timing
 from deelog_schemas.keys import partition_of
 from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
@@ -131,7 +131,7 @@ class ConnectorCore:
         self._cuts: dict[int, int] = {}
         """By partition the leader epoch under which it was last found to be cut."""
         self._turn = 0
-        self._turns = Turns(settings.segments, settings.reset_interval)
+        self._turns = ResetSchedule(settings.segments, settings.reset_interval)
         self._reset_once: set[int] = set()
         """Segments that this process has reset."""
 
@@ -561,7 +561,7 @@ class ConnectorCore:
                 self.counts.written += advance.value - seg.sent
                 seg.sent = advance.value
                 above = self._batch_ends.get(seg.partition, -1)
-                seg.wrote(Run(advance.first, advance.value, advance.count, above))
+                seg.wrote(CommittedRun(advance.first, advance.value, advance.count, above))
         if self._suspects and batch.writers and not self._untested(self._suspects[-1]):
             self._suspects.pop()
         self._chunks_written(batch)
@@ -600,7 +600,7 @@ class ConnectorCore:
             if seg.snapshot is not None:  # the reset sent all of it, and later
                 self._snapshot_over(seg, SnapshotRead(seg.number, len(reset.entries)))
         seg.reset, seg.sent = None, reset.position[1]
-        seg.wrote(Run(reset.position[1], reset.position[1], 0, reset.begin_offset))
+        seg.wrote(CommittedRun(reset.position[1], reset.position[1], 0, reset.begin_offset))
         seg.atomic_to = 0
         seg.go(Phase.OWED if seg.owed else Phase.WRITING)
 
@@ -719,7 +719,7 @@ class ConnectorCore:
                 seg.scan_next = max(seg.scan_next, read_to)
             held = seg.reset.held if seg.reset is not None else None
             if held is not None and (held.in_vain or (seg.marker_offset >= 0 and not held.whole)):
-                seg.gather(Held(-1))
+                seg.gather(KeysInKafka(-1))
             elif seg.marker_offset >= 0:
                 seg.marker = None
                 self._marker_read(seg)

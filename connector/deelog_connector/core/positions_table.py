@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from deelog_connector.core.scan import Claimant
-from deelog_connector.core.segment import Known
+from deelog_connector.core.segment import PositionsView
 from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, StateRecord
 
 T = TypeVar("T")
@@ -46,11 +46,11 @@ class PositionsTable:
         """`(epoch, member)` of every claim of a segment."""
         return frozenset((c.epoch, c.member) for c in self.claims[segment].values())
 
-    def known(self, segment: int) -> Known:
+    def known(self, segment: int) -> PositionsView:
         """What it says of a segment now."""
         release = self.releases.get(segment)
         released = (release.epoch, release.member) if release else None
-        return Known(self.claimants(segment), self.positions.get(segment), self.resets.get(segment), released)
+        return PositionsView(self.claimants(segment), self.positions.get(segment), self.resets.get(segment), released)
 
 
 def _put(table: dict[int, T], segment: int, state: T | None) -> None:

@@ -43,7 +43,7 @@ TAKING_BACK = frozenset(str(s) for s in Strategy if s.takes_back)
 
 
 @dataclass(slots=True)
-class Held:
+class KeysInKafka:
     """The keys that such a consumer holds, folded from `start` (-1: the partition's beginning) on."""
 
     start: int

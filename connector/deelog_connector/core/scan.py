@@ -22,7 +22,7 @@ _ALL: Final = 1 << 62
 """Of a reset whose begin is gone."""
 
 
-class Run(NamedTuple):
+class CommittedRun(NamedTuple):
     """Records that were committed, none of them below the offset.
 
     Number 0 stands for the end of a reset; `first` below 0 for rows of an incremental snapshot, which have no sequence
@@ -78,7 +78,7 @@ class SegmentScan:
     expected: int = -1
     """The sequence within `history` that must be read, or one above it; `told`: within or beyond."""
     told: int = -1
-    runs: Sequence[Run] = ()
+    runs: Sequence[CommittedRun] = ()
     """What this very node committed and must find."""
     others: tuple[int, int] | None = None
     """`(sequence, offset)`: above that sequence, and up to `expected` or `told`, all is somebody else's and stands at
@@ -166,18 +166,18 @@ class SegmentScan:
             self.strange.update(beyond)
             self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
-    def inherited(self) -> list[Run]:
+    def inherited(self) -> list[CommittedRun]:
         """What somebody else has committed, and this node must find as long as nobody has looked at it."""
         if self.others is None:
             return []
         (above, offset), upto = self.others, max(self.expected, self.told)
         above = max(above, self.reset_at)
-        return [Run(above + 1, upto, upto - above, offset, self.told < 0)] if upto > above else []
+        return [CommittedRun(above + 1, upto, upto - above, offset, self.told < 0)] if upto > above else []
 
-    def to_find_again(self, offset: int) -> list[Run]:
+    def to_find_again(self, offset: int) -> list[CommittedRun]:
         """What was found, from `offset` on: a look at the log's end has not vouched for all of it yet."""
         found = [sequence for sequence in self.found if sequence > self.reset_at]
-        again = [Run(min(found), max(found), len(found), offset)] if found else []
+        again = [CommittedRun(min(found), max(found), len(found), offset)] if found else []
         return [*(run for run in self.runs if not run.number or run.first < 0), *again]
 
     @property
@@ -187,7 +187,7 @@ class SegmentScan:
         short = self.top < self.expected or self.last < self.told or self.torn > len(self.changed)
         return short or any(map(self._misses, runs))
 
-    def _misses(self, run: Run) -> bool:
+    def _misses(self, run: CommittedRun) -> bool:
         if run.first < 0:
             upto = sum(other.number for other in self.runs if other.first < 0 and other.offset >= run.offset)
             return sum(offset >= run.offset for offset in self.beside) < upto

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from deelog_connector.core.history import History, last_of
 from deelog_connector.core.oplog import OpLog
-from deelog_connector.core.reset_strategy import Held
-from deelog_connector.core.scan import Claimant, Run, SegmentScan
+from deelog_connector.core.reset_strategy import KeysInKafka
+from deelog_connector.core.scan import Claimant, CommittedRun, SegmentScan
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import PositionState, ResetState
 
@@ -79,7 +79,7 @@ RECHECK: Final[dict[Phase, Phase]] = {
 
 
 @dataclass(slots=True)
-class Known:
+class PositionsView:
     """What the positions topic said of a segment when one's own record was read there: no later, no earlier."""
 
     claims: frozenset[Claimant] = frozenset()
@@ -108,7 +108,7 @@ class Reset:
     """Position at which the rows were read; None until they were."""
     entries: list[Entry] = field(default_factory=list)
     digest: str = ""
-    held: Held | None = None
+    held: KeysInKafka | None = None
     """What consumers hold; read up to the begin, and given up once `gone` and `again` follow from it."""
     gone: list[bytes] = field(default_factory=list)
     """Keys to delete before the rows; `again`: those to delete directly before their row."""
@@ -190,7 +190,7 @@ class Segment:
     """Number of one's own claim record that is being waited for on the positions topic; 0 = none."""
     asked_at: float = 0.0
     """When the record of `awaited` was committed."""
-    known: Known = field(default_factory=Known)
+    known: PositionsView = field(default_factory=PositionsView)
 
     sent: int = 0
     """Highest sequence that a committed transaction of this session holds."""
@@ -204,9 +204,9 @@ class Segment:
     """All above this stand at `read_from` or behind it; -1: all that matters does."""
     coalesced_to: int = 0
     """Up to here sequences may be missing in the topic, because they gave way to later ones."""
-    unwatched: list[Run] = field(default_factory=list)
+    unwatched: list[CommittedRun] = field(default_factory=list)
     """What was committed since Kafka was last looked at; `watched`: in the time before."""
-    watched: list[Run] = field(default_factory=list)
+    watched: list[CommittedRun] = field(default_factory=list)
     base_offset: int = -1
     candidate: tuple[int, int] | None = None
     """`(offset, sequence)`: the next read_from, once every in-sync owner holds the sequence."""
@@ -244,26 +244,26 @@ class Segment:
         """Whether rows were written of which this node alone would know that they are gone: the next owner cannot."""
         return any(run.first < 0 for run in (*self.watched, *self.unwatched))
 
-    def gather(self, held: Held) -> None:
+    def gather(self, held: KeysInKafka) -> None:
         """Reads from `held.start` up to the begin of its reset, instead of only up to that."""
         assert self.reset is not None
         # The begin may stand below, in a log that was cut: it is where it was expected, or behind.
         self.scan_next = min(held.start, self.scan_next)
         self.reset.held, self.marker_offset = held, -1
 
-    def wrote(self, run: Run) -> None:
+    def wrote(self, run: CommittedRun) -> None:
         """A run of records was committed. Runs that follow one another are kept as one, so that there are few."""
         for index, before in enumerate(self.unwatched):
             beside = before.first < 0 and run.first < 0
             if beside or (index == len(self.unwatched) - 1 and run.number and _is_followed(before, run)):
                 number, offset = before.number + run.number, min(before.offset, run.offset)
-                self.unwatched[index] = Run(before.first, run.last, number, offset)
+                self.unwatched[index] = CommittedRun(before.first, run.last, number, offset)
                 return
         self.unwatched.append(run)
 
     def wrote_beside(self, rows: int, offset: int) -> None:
         """Rows of an incremental snapshot were committed, none of them below the offset."""
-        self.wrote(Run(-1, -1, rows, offset))
+        self.wrote(CommittedRun(-1, -1, rows, offset))
 
     def go(self, phase: Phase) -> None:
         """Enters a phase; an invalid transition is a bug of ours and stops the connector."""
@@ -273,5 +273,5 @@ class Segment:
             self.stopped_by = ""
 
 
-def _is_followed(before: Run, run: Run) -> bool:
+def _is_followed(before: CommittedRun, run: CommittedRun) -> bool:
     return before.number > 0 and before.first >= 0 and before.known and before.last + 1 == run.first

@@ -41,7 +41,7 @@ class SnapshotMode(StrEnum):
         return self is not SnapshotMode.INITIAL_ONLY
 
 
-class Turns:
+class ResetSchedule:
     """Whose turn it is to be reset again: one segment after the other, each once in `interval` seconds (0: never).
 
     By the wall clock, of which every owner knows the same: a takeover or restart does not begin to count anew, as it

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from deelog_connector.kafka.opening import (
     LOOK_SECONDS,
     REQUEST_SECONDS,
-    KafkaAway,
-    KafkaRefuses,
+    KafkaUnauthorized,
+    KafkaUnavailable,
     KafkaUnusable,
     common_settings,
     failure,
@@ -24,7 +24,7 @@ from deelog_connector.kafka.opening import (
     reason,
 )
 from deelog_schemas.config import Config
-from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
 
 A = TypeVar("A")
@@ -38,7 +38,7 @@ class PartitionEnd(NamedTuple):
     leader_epoch: int
 
 
-class Brokers:
+class KafkaAdmin:
     """What the brokers say of topics, and their creation."""
 
     def __init__(self, config: Config) -> None:
@@ -60,7 +60,7 @@ class Brokers:
         self._client = None
 
     def _asked(self, ask: Callable[[AdminClient], Mapping[A, Future[Any]]]) -> Mapping[A, Future[Any]]:
-        """A request's futures, all done. Raises `KafkaAway` where they are not in time.
+        """A request's futures, all done. Raises `KafkaUnavailable` where they are not in time.
 
         The client is held until then: of one that another thread has let go of meanwhile they would never be.
         """
@@ -68,10 +68,10 @@ class Brokers:
         futures = ask(admin)
         if concurrent.futures.wait(futures.values(), 2 * REQUEST_SECONDS).not_done:
             self.close()
-            raise KafkaAway("the brokers did not answer in time")
+            raise KafkaUnavailable("the brokers did not answer in time")
         return futures
 
-    def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaAway:
+    def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaUnavailable:
         # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
         # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
         self.close()
@@ -109,13 +109,13 @@ class Brokers:
         self._await(topic)
 
     def _must_be_seen(self, topic: str) -> None:
-        """Raises `KafkaRefuses` where a topic is hidden from this user, be it there or not."""
+        """Raises `KafkaUnauthorized` where a topic is hidden from this user, be it there or not."""
         try:
             self._described(topic)
         except KafkaException as error:
-            told = missing_right(error.args[0], "admin", topic=("Describe", topic))
+            told = missing_acl(error.args[0], "admin", topic=("Describe", topic))
             if told is not None:
-                raise KafkaRefuses(told) from error
+                raise KafkaUnauthorized(told) from error
 
     def _await(self, topic: str) -> None:
         until = time.monotonic() + REQUEST_SECONDS
@@ -167,7 +167,7 @@ class Brokers:
         return str(found[name].value)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        """Last stable offsets; raises `KafkaAway` where the brokers do not answer."""
+        """Last stable offsets; raises `KafkaUnavailable` where the brokers do not answer."""
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
         futures = self._asked(
             lambda admin: admin.list_offsets(
@@ -182,10 +182,10 @@ class Brokers:
                 raise self._away(f"no end of {topic}[{where.partition}]", error, "Describe", topic) from error
             if result.offset < 0:
                 # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
-                raise KafkaAway(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
+                raise KafkaUnavailable(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
             epoch = result.leader_epoch
             found.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
         return found
 
 
-__all__ = ["Brokers", "PartitionEnd"]
+__all__ = ["KafkaAdmin", "PartitionEnd"]

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.kafka.opening import common_settings
 from deelog_schemas.config import Config
-from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.acls import missing_acl
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ PATIENCE_MS: Final = 60_000
 CLOSE_SECONDS: Final = 2.0
 
 
-class Announcer:
+class BestEffortProducer:
     """`send` and `poll` return at once, `close` within `CLOSE_SECONDS`. For one thread. `dropped` counts."""
 
     def __init__(self, config: Config) -> None:
@@ -73,7 +73,7 @@ class Announcer:
 
     def _drop(self, error: KafkaError, topic: str) -> None:
         self.dropped += 1
-        told = missing_right(error, "producer", topic=("Write", topic)) or error.str()
+        told = missing_acl(error, "producer", topic=("Write", topic)) or error.str()
         log.warning("a record for %s is given up: %s", topic, told)
         if error.fatal():
             self._producer = None  # the next record makes a new one

@@ -30,8 +30,8 @@ from deelog_connector.core.effects import Cause
 from deelog_connector.kafka.opening import (
     LOOK_SECONDS,
     REQUEST_SECONDS,
-    KafkaAway,
-    KafkaRefuses,
+    KafkaUnauthorized,
+    KafkaUnavailable,
     KafkaUnusable,
     begin_session,
     common_settings,
@@ -41,7 +41,7 @@ from deelog_connector.kafka.opening import (
     reason,
 )
 from deelog_schemas.config import Config, ConfigError
-from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
 
 log = logging.getLogger(__name__)
@@ -177,17 +177,17 @@ class Writer:
 
     def _denied(self, error: KafkaException) -> Exception | None:
         """The error where this user may not write, or cannot connect; None where it is another one."""
-        told = missing_right(error.args[0], "producer", **self._asked)
+        told = missing_acl(error.args[0], "producer", **self._asked)
         if told is None and not self._connections.hopeless:
             return None
         told = told or self._connections.why
-        return WriteFailed(Cause.LOST, told, denied=True) if self.has_written else KafkaRefuses(told)
+        return WriteFailed(Cause.LOST, told, denied=True) if self.has_written else KafkaUnauthorized(told)
 
     def commit(self, records: Iterable[OutRecord]) -> None:
         """Writes all records in one transaction and commits it.
 
         Raises `WriteFailed`; the session is then dead, and what it has open is aborted by the next one. Raises
-        `KafkaRefuses` where this user may not write, unless it has written before.
+        `KafkaUnauthorized` where this user may not write, unless it has written before.
         """
         producer = self._producer
         if producer is None:
@@ -296,7 +296,7 @@ class Tail:
         for partition in range(partitions):
             try:
                 low, high = _bounds(self._consumer, self._connections, topic, partition)
-            except KafkaAway:
+            except KafkaUnavailable:
                 self._consumer.close()
                 raise
             self._ends[partition] = high
@@ -322,7 +322,7 @@ class Tail:
         found = []
         for message in self._consumer.consume(2000, seconds):
             error = message.error()
-            told = None if error is None else missing_right(error, "consumer", **self._asked)
+            told = None if error is None else missing_acl(error, "consumer", **self._asked)
             if error is None:
                 record = _record(message)
                 self._next[record.partition] = record.offset + 1
@@ -335,7 +335,7 @@ class Tail:
                 self._serves = True
             elif told is not None:
                 if not self._serves:
-                    raise KafkaRefuses(told)
+                    raise KafkaUnauthorized(told)
                 log.error("%s", told)
             elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
                 raise KafkaUnusable(f"cannot read {self._topic}[{message.partition()}] on: {error.str()}")
@@ -362,8 +362,8 @@ class Scanner:
         """Batches of records from `offset` (-1: the beginning) on, until the caller stops or `seconds` have passed.
 
         An offset that the partition does not have (any more) means its beginning: what READ then finds decides.
-        Raises `KafkaAway` where reading fails, `KafkaUnusable` or `ConfigError` where the consumer cannot be made:
-        `close` it then.
+        Raises `KafkaUnavailable` where reading fails, `KafkaUnusable` or `ConfigError` where the consumer cannot be
+        made: `close` it then.
         """
         consumer = self._consumer
         if consumer is None:
@@ -401,14 +401,14 @@ def can_read(config: Config) -> None:
 
 
 def _bounds(consumer: Consumer, connections: Connections, topic: str, partition: int) -> tuple[int, int]:
-    """First and next offset of a partition; raises `KafkaAway`."""
+    """First and next offset of a partition; raises `KafkaUnavailable`."""
     until = time.monotonic() + REQUEST_SECONDS
     while True:
         try:
             return consumer.get_watermark_offsets(TopicPartition(topic, partition), LOOK_SECONDS)
         except KafkaException as error:
             hear(consumer, connections)
-            if connections.hopeless or time.monotonic() > until or missing_right(error.args[0], "consumer"):
+            if connections.hopeless or time.monotonic() > until or missing_acl(error.args[0], "consumer"):
                 what = f"cannot read {topic}[{partition}]"
                 raise failure(what, error, connections, topic=("Read", topic)) from error
 
@@ -417,7 +417,7 @@ def still_holds(config: Config, topic: str, partition: int, offset: int, leader_
     """Whether the partition still has its log up to `offset`, as it was under `leader_epoch` (KIP-320).
 
     A broker that has just come back may name an end below its log's for a moment; the log itself tells. Raises
-    `KafkaAway` where there is no answer in time.
+    `KafkaUnavailable` where there is no answer in time.
     """
     consumer, _ = opened(Consumer, "consumer", consumer_settings(config))
     try:
@@ -432,7 +432,7 @@ def still_holds(config: Config, topic: str, partition: int, offset: int, leader_
                 return False
     finally:
         consumer.close()
-    raise KafkaAway(f"no answer about {topic}[{partition}]@{offset}")
+    raise KafkaUnavailable(f"no answer about {topic}[{partition}]@{offset}")
 
 
 def _record(message: Message) -> InRecord:

@@ -28,11 +28,11 @@ from confluent_kafka import (
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.opening import KafkaUnusable, begin_session, common_settings, opened, reason
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.errors import DeelogError
-from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class GridKafkaError(DeelogError):
     exit_code = 3
 
 
-class SeatLost(Exception):
+class NotController(Exception):
     """Somebody else is controller, or nobody can tell: give up the office, `rejoin()`, and wait to be seated anew."""
 
 
@@ -69,7 +69,7 @@ def _error(found: KafkaException) -> KafkaError:
 
 def create_topology_topic(config: Config) -> None:
     """Creates the topology topic (one partition, compacted) where it is missing. Blocks; `KafkaUnusable`."""
-    Brokers(config).ensure(config.topics.topology, 1, {"cleanup.policy": "compact"})
+    KafkaAdmin(config).ensure(config.topics.topology, 1, {"cleanup.policy": "compact"})
 
 
 class TopologyReader:
@@ -134,7 +134,7 @@ class TopologyReader:
         if error is None:
             self._has_read = True
             return TopologyRecord(message.offset(), (message.key() or b"").decode(), message.value())
-        refused = missing_right(error, "consumer", topic=("Read", self._topic), group=("Read", self._group))
+        refused = missing_acl(error, "consumer", topic=("Read", self._topic), group=("Read", self._group))
         if refused is not None:
             if not self._has_read:
                 raise GridKafkaError(refused)
@@ -222,16 +222,16 @@ def _transactional(config: Config, transactional_id: str) -> Any:
 
 def _refuse(error: KafkaException, client: str, **asked: tuple[str, str]) -> None:
     """Raises `GridKafkaError` where the error is a missing right."""
-    told = missing_right(_error(error), client, **asked)
+    told = missing_acl(_error(error), client, **asked)
     if told is not None:
         raise GridKafkaError(told) from error
 
 
-class ControllerSeat:
+class Election:
     """A member of the controller group, and the producer of whoever is assigned the topology topic.
 
     `on_seated(seated)` is called on `loop` at each change, `on_refused(error)` where a right to stand for the office is
-    missing. When seated: `take()`, read the topic to your own record, then `commit()` views. After `SeatLost`:
+    missing. When seated: `take()`, read the topic to your own record, then `commit()` views. After `NotController`:
     `rejoin()`, never `take()` again until seated. You must call `stop()`.
     """
 
@@ -288,19 +288,19 @@ class ControllerSeat:
         self._rejoin.set()
 
     def take(self) -> None:
-        """Takes the office: fences the last controller's producer. Blocks; `SeatLost`."""
+        """Takes the office: fences the last controller's producer. Blocks; `NotController`."""
         producer = self._candidate
         if producer is None:
-            raise SeatLost("not seated")
+            raise NotController("not seated")
         try:
             begin_session(producer, _CALL_SECONDS)
         except KafkaException as error:
             self._tell_of_rights(_error(error), "producer")
-            raise SeatLost(f"the office cannot be taken: {_error(error).str()}") from error
+            raise NotController(f"the office cannot be taken: {_error(error).str()}") from error
         self._producer = producer
 
     def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
-        """Commits records to the topology topic if this node is still controller. Blocks; `SeatLost`."""
+        """Commits records to the topology topic if this node is still controller. Blocks; `NotController`."""
         last = ""
         deadline = time.monotonic() + _CALL_SECONDS
         while time.monotonic() < deadline:
@@ -316,12 +316,12 @@ class ControllerSeat:
                 if found.code() == KafkaError.UNKNOWN_MEMBER_ID:
                     break
                 time.sleep(_POLL_SECONDS)  # a rebalance: the next poll brings the group's new generation
-        raise SeatLost(f"a view cannot be committed: {last}")
+        raise NotController(f"a view cannot be committed: {last}")
 
     def _commit_once(self, records: Sequence[tuple[str, bytes]]) -> None:
         producer, metadata = self._producer, self._metadata
         if producer is None or metadata is None:
-            raise SeatLost("not seated")
+            raise NotController("not seated")
         producer.begin_transaction()
         for key, value in records:
             producer.produce(self._topic, value, key.encode(), partition=0)
@@ -378,7 +378,7 @@ class ControllerSeat:
 
     def _tell_of_rights(self, error: KafkaError, client: str) -> bool:
         """Whether the error is a missing right; the node is told then."""
-        told = missing_right(error, client, **self._asked)
+        told = missing_acl(error, client, **self._asked)
         if told is not None:
             _hand_over(self._loop, self._on_refused, GridKafkaError(told))
         return told is not None
@@ -388,7 +388,7 @@ class ControllerSeat:
 
 
 def _within(seconds: float, call: Callable[[], None]) -> None:
-    """Runs a client's call that may outlast its own timeout; raises `SeatLost` where it does.
+    """Runs a client's call that may outlast its own timeout; raises `NotController` where it does.
 
     After a broker's restart librdkafka 2.16 may never answer `send_offsets_to_transaction`. The thread that waits for
     it is given up, with its producer: a new seat has a new one.
@@ -406,4 +406,4 @@ def _within(seconds: float, call: Callable[[], None]) -> None:
     try:
         answer.result(seconds)
     except FutureTimeout as error:
-        raise SeatLost(f"the group's coordinator did not answer within {seconds:.0f} s") from error
+        raise NotController(f"the group's coordinator did not answer within {seconds:.0f} s") from error

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
-from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections, settle
 
 C = TypeVar("C")
@@ -55,13 +55,13 @@ class KafkaUnusable(DeelogError):
     exit_code = 5
 
 
-class KafkaAway(KafkaUnusable):
+class KafkaUnavailable(KafkaUnusable):
     """The brokers do not answer, or not as they should, at the moment: try again with a new client."""
 
     exit_code = 9
 
 
-class KafkaRefuses(KafkaAway):
+class KafkaUnauthorized(KafkaUnavailable):
     """The brokers answer, but not to this user. Ends what starts; what runs goes on asking until the right is there."""
 
     exit_code = 5
@@ -103,11 +103,11 @@ def hear(client: Any, connections: Connections) -> None:
 def reason(error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> str:
     """Why a request failed, as a sentence: a missing right, the connection, or else what the client says."""
     found = error.args[0]
-    return missing_right(found, connections.client, **asked) or connections.why or str(found.str())
+    return missing_acl(found, connections.client, **asked) or connections.why or str(found.str())
 
 
-def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaAway:
-    """The error of a request that failed: `KafkaRefuses` where a right is missing."""
+def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaUnavailable:
+    """The error of a request that failed: `KafkaUnauthorized` where a right is missing."""
     found = error.args[0]
-    kind = KafkaAway if missing_right(found, connections.client, **asked) is None else KafkaRefuses
+    kind = KafkaUnavailable if missing_acl(found, connections.client, **asked) is None else KafkaUnauthorized
     return kind(f"{what}: {reason(error, connections, **asked)}")

@@ -6,7 +6,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaUnusable, common_settings, opened
 from deelog_schemas.config import Config
-from deelog_schemas.kafka.acls import missing_right
+from deelog_schemas.kafka.acls import missing_acl
 
 
 def send(config: Config, value: bytes) -> None:
@@ -15,7 +15,7 @@ def send(config: Config, value: bytes) -> None:
 
     def report(error: KafkaError | None, _: Message) -> None:
         if error is not None:
-            failures.append(missing_right(error, "producer", topic=("Write", topic)) or error.str())
+            failures.append(missing_acl(error, "producer", topic=("Write", topic)) or error.str())
 
     topic = config.topics.signal
     settings = {**common_settings(config), **dict(config.overrides("producer")), "acks": "all"}

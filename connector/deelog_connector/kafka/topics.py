@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_schemas.config import Config
 
 log = logging.getLogger(__name__)
 
 
-def ensure_topics(brokers: Brokers, config: Config) -> None:
+def ensure_topics(brokers: KafkaAdmin, config: Config) -> None:
     """Creates what is not there; raises `KafkaUnusable` where a topic has another number of partitions."""
     topics, partitions = config.topics, config["topic.creation.default.partitions"]
     lag = str(config["reader.max.lag.ms"])
@@ -32,7 +32,7 @@ def ensure_topics(brokers: Brokers, config: Config) -> None:
         brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {}, replicas)
 
 
-def audit(brokers: Brokers, config: Config) -> int:
+def audit(brokers: KafkaAdmin, config: Config) -> int:
     """Checks the change topic's settings by `topic.audit`; returns its `max.message.bytes`.
 
     `warn` logs what is unsafe, `strict` raises `KafkaUnusable` with all of it.

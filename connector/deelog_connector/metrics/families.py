@@ -28,7 +28,7 @@ OURS = ("name", "cache")
 _DEBEZIUM = ("plugin", "name", "context", "cache")
 
 
-class Figure(NamedTuple):
+class MetricFamily(NamedTuple):
     """One name with its samples: values of `labels`, and a number, or `Durations` where `kind` is a histogram."""
 
     name: str
@@ -38,9 +38,9 @@ class Figure(NamedTuple):
     samples: list[Sample]
 
 
-def merged(figures: Iterable[Figure]) -> Iterator[Figure]:
+def merged(figures: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
     """Those of one name put together: Prometheus wants each name once."""
-    found: dict[str, Figure] = {}
+    found: dict[str, MetricFamily] = {}
     for figure in figures:
         known = found.get(figure.name)
         if known is None:
@@ -50,14 +50,14 @@ def merged(figures: Iterable[Figure]) -> Iterator[Figure]:
     yield from found.values()
 
 
-def placed(found: Iterable[Figure], name: str, cache: str) -> Iterator[Figure]:
+def placed(found: Iterable[MetricFamily], name: str, cache: str) -> Iterator[MetricFamily]:
     """Figures of ours with the labels that all of them have."""
     for figure in found:
         samples = [((name, cache, *labels), value) for labels, value in figure.samples]
         yield figure._replace(labels=(*OURS, *figure.labels), samples=samples)
 
 
-def figures(cache: str, connector: Connector, now: float, wall: float) -> Iterator[Figure]:
+def figures(cache: str, connector: Connector, now: float, wall: float) -> Iterator[MetricFamily]:
     """All figures of one connector. `now`: as `poll` is given it; `wall`: Unix seconds. On the loop's thread."""
     name = str(connector.config["topic.prefix"])
     for attribute, help_, context, value in _debezium(cache, connector, now, wall):
@@ -65,14 +65,14 @@ def figures(cache: str, connector: Connector, now: float, wall: float) -> Iterat
         where: tuple[str, ...] = ("deelog", name, context, cache)
         if attribute == "RowsScanned":  # Debezium's has the table's name
             labels, where = (*_DEBEZIUM, "table"), (*where, cache)
-        yield Figure(f"debezium_metrics_{attribute}", help_, GAUGE, labels, [(where, value)])
+        yield MetricFamily(f"debezium_metrics_{attribute}", help_, GAUGE, labels, [(where, value)])
     up = connector.observed.kafka_problem(now) is None
-    kafka = Figure("deelog_kafka_up", "Whether the brokers answer.", GAUGE, (), [((), up)])
+    kafka = MetricFamily("deelog_kafka_up", "Whether the brokers answer.", GAUGE, (), [((), up)])
     for part in ([kafka], _counted(connector), _op_log(connector, wall), _segments(connector), _durations(connector)):
         yield from placed(part, name, cache)
     member, labels = connector.member, (*OURS, "node", "member", "version")
     info = (name, cache, member.rpartition("@")[0], member, __version__)
-    yield Figure("deelog_info", "The node and its version.", GAUGE, labels, [(info, 1)])
+    yield MetricFamily("deelog_info", "The node and its version.", GAUGE, labels, [(info, 1)])
 
 
 def _debezium(cache: str, connector: Connector, now: float, wall: float) -> Iterator[tuple[str, str, str, float]]:
@@ -132,7 +132,7 @@ _OVERFLOWS = ("block", "coalesce", "reset", "backup")
 """Told from the start, at 0: of a counter that begins with 1 nobody sees the first increase."""
 
 
-def _counted(connector: Connector) -> Iterator[Figure]:
+def _counted(connector: Connector) -> Iterator[MetricFamily]:
     counts, core = connector.core.counts, connector.core
     single = {
         "operations_written": ("Operations that committed transactions hold.", counts.written),
@@ -146,7 +146,7 @@ def _counted(connector: Connector) -> Iterator[Figure]:
         "scans_in_vain": ("Times one's own record was hidden by an open transaction.", counts.scans_in_vain),
     }
     for name, (help_, value) in single.items():
-        yield Figure(f"deelog_{name}_total", help_, COUNTER, (), [((), value)])
+        yield MetricFamily(f"deelog_{name}_total", help_, COUNTER, (), [((), value)])
     failed = {str(cause): connector.failed_transactions[cause] for cause in Cause}
     resets = dict.fromkeys(_RESETS, 0) | counts.resets
     overflows = dict.fromkeys(_OVERFLOWS, 0) | counts.overflows
@@ -156,17 +156,17 @@ def _counted(connector: Connector) -> Iterator[Figure]:
         ("transactions_failed", "cause", "Transactions that were not committed.", failed),
         ("signals", "outcome", "Records of the signal topic.", connector.signals),
     ):
-        yield Figure(f"deelog_{name}_total", help_, COUNTER, (label,), _by(by))
+        yield MetricFamily(f"deelog_{name}_total", help_, COUNTER, (label,), _by(by))
 
 
 def _by(counts: Mapping[str, int]) -> list[Sample]:
     return [((str(label),), count) for label, count in sorted(counts.items())]
 
 
-def _op_log(connector: Connector, wall: float) -> Iterator[Figure]:
+def _op_log(connector: Connector, wall: float) -> Iterator[MetricFamily]:
     budget = connector.core.budget
-    yield Figure("deelog_oplog_operations", "Operations in the op logs.", GAUGE, (), [((), budget.operations)])
-    yield Figure("deelog_oplog_bytes", "Bytes in the op logs.", GAUGE, (), [((), budget.bytes)])
+    yield MetricFamily("deelog_oplog_operations", "Operations in the op logs.", GAUGE, (), [((), budget.operations)])
+    yield MetricFamily("deelog_oplog_bytes", "Bytes in the op logs.", GAUGE, (), [((), budget.bytes)])
     oldest: dict[str, float] = {"primary": wall * 1e6, "backup": wall * 1e6}
     for segment in connector.core.owned():
         first = segment.log.oldest
@@ -174,27 +174,27 @@ def _op_log(connector: Connector, wall: float) -> Iterator[Figure]:
             oldest[_role(segment)] = min(oldest[_role(segment)], first.ts_us)
     ages: list[Sample] = [((role,), max(0.0, round(wall - at / 1e6, 6))) for role, at in oldest.items()]
     help_ = "Age of the oldest change that Kafka is not yet known to hold; 0: it holds all."
-    yield Figure("deelog_oldest_unverified_change_seconds", help_, GAUGE, ("role",), ages)
-    yield Figure("deelog_paused", "Whether writing is paused.", GAUGE, (), [((), connector.paused)])
+    yield MetricFamily("deelog_oldest_unverified_change_seconds", help_, GAUGE, ("role",), ages)
+    yield MetricFamily("deelog_paused", "Whether writing is paused.", GAUGE, (), [((), connector.paused)])
 
 
 def _role(segment: Segment) -> str:
     return "primary" if segment.is_primary else "backup"
 
 
-def _segments(connector: Connector) -> Iterator[Figure]:
+def _segments(connector: Connector) -> Iterator[MetricFamily]:
     found = Counter((_role(s), str(s.phase)) for s in connector.core.owned())
     every = [("backup", str(Phase.IDLE)), *(("primary", str(phase)) for phase in Phase if phase is not Phase.IDLE)]
     samples: list[Sample] = [(labels, found[labels]) for labels in every]
-    yield Figure("deelog_segments", "Segments of this node by role and phase.", GAUGE, ("role", "phase"), samples)
+    yield MetricFamily("deelog_segments", "Segments of this node by role and phase.", GAUGE, ("role", "phase"), samples)
 
 
-def _durations(connector: Connector) -> Iterator[Figure]:
+def _durations(connector: Connector) -> Iterator[MetricFamily]:
     timing = connector.core.timing
     phases: list[Sample] = [((str(phase),), spent) for phase, spent in timing.phases.items()]
     help_ = "Seconds that segments spent in a phase of a takeover or reset."
-    yield Figure("deelog_phase_seconds", help_, HISTOGRAM, ("phase",), phases)
+    yield MetricFamily("deelog_phase_seconds", help_, HISTOGRAM, ("phase",), phases)
     help_ = "Seconds from promotion to writing."
-    yield Figure("deelog_takeover_seconds", help_, HISTOGRAM, (), [((), timing.takeovers)])
+    yield MetricFamily("deelog_takeover_seconds", help_, HISTOGRAM, (), [((), timing.takeovers)])
     help_ = "Seconds of a committed transaction, from its first record to Kafka's answer."
-    yield Figure("deelog_commit_seconds", help_, HISTOGRAM, (), [((), connector.observed.commits)])
+    yield MetricFamily("deelog_commit_seconds", help_, HISTOGRAM, (), [((), connector.observed.commits)])

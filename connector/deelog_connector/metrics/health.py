@@ -41,7 +41,7 @@ class Health(NamedTuple):
 
 
 def problems(connector: Connector, now: float) -> list[str]:
-    """What keeps a connector from being ready. On the loop's thread; `now` as `Observed.kafka_problem` takes it."""
+    """What keeps a connector from being ready. On the loop's thread; `now` as `EventMeter.kafka_problem` takes it."""
     failure = connector.failure
     if failure.done():
         error = None if failure.cancelled() else failure.exception()

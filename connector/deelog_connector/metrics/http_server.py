@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import orjson
 
 from deelog_connector.metrics.health import Health
-from deelog_connector.metrics.prometheus import LoopStands, Monitor, Source
+from deelog_connector.metrics.prometheus import LoopStands, PrometheusCollector, Source
 from deelog_connector.runtime.connector import Connector
 
 log = logging.getLogger(__name__)
@@ -71,13 +71,13 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class MetricsServer:
-    """Serves what it was told of with `add`. Made by `Served`."""
+    """Serves what it was told of with `add`. Made by `MetricsShare`."""
 
     def __init__(self, host: str, port: int) -> None:
         """Raises `OSError` where the port is not to be had."""
         self._connectors: dict[str, Connector] = {}
         self._others: list[Source] = []
-        self.monitor = Monitor(self._connectors, self._others)
+        self.monitor = PrometheusCollector(self._connectors, self._others)
         # As `http.server` does it: the family of the address, so that `::1` can be bound, too.
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         server_class = type("Server", (_Server,), {"address_family": family})

@@ -22,7 +22,7 @@ from prometheus_client.exposition import choose_encoder
 
 from deelog_connector.core.durations import Durations
 from deelog_connector.metrics import families, health
-from deelog_connector.metrics.families import Figure
+from deelog_connector.metrics.families import MetricFamily
 from deelog_connector.metrics.health import Health
 from deelog_connector.runtime.connector import Connector
 
@@ -42,7 +42,7 @@ class Source(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
-    def figures(self) -> Iterable[Figure]: ...
+    def figures(self) -> Iterable[MetricFamily]: ...
 
     def problems(self) -> Sequence[str]:
         """What keeps it from being ready."""
@@ -58,14 +58,14 @@ class _Captured:
         failure = connector.failure
         self.failed = failure.done() and not failure.cancelled() and failure.exception() is not None
 
-    def figures(self) -> Iterable[Figure]:
+    def figures(self) -> Iterable[MetricFamily]:
         return list(families.figures(self._cache, self._connector, time.monotonic(), time.time()))
 
     def problems(self) -> Sequence[str]:
         return [f"cache {self._cache}: {problem}" for problem in health.problems(self._connector, time.monotonic())]
 
 
-class Monitor:
+class PrometheusCollector:
     """Tells of all `connectors`, by cache, and of `others`. Both may change meanwhile. Call it from any thread."""
 
     def __init__(self, connectors: Mapping[str, Connector], others: Sequence[Source] = ()) -> None:
@@ -139,7 +139,7 @@ def _asked(loop: asyncio.AbstractEventLoop, question: Callable[[], T]) -> T:
         raise LoopStands(f"the event loop has not answered for {ANSWER_SECONDS:g} s") from error
 
 
-def _family(figure: Figure) -> Metric:
+def _family(figure: MetricFamily) -> Metric:
     kinds: dict[str, Any] = {families.COUNTER: CounterMetricFamily, families.GAUGE: GaugeMetricFamily}
     if figure.kind in kinds:
         family = kinds[figure.kind](figure.name, figure.help, labels=figure.labels)

@@ -23,7 +23,7 @@ _lock = threading.Lock()
 _servers: dict[tuple[str, int], MetricsServer] = {}
 
 
-class Served:
+class MetricsShare:
     """A share in the server of `metrics.port`; `close()` it. Nothing where the port is 0."""
 
     def __init__(self, config: Config, connectors: dict[str, Connector], others: Iterable[Source] = ()) -> None:
@@ -59,9 +59,9 @@ def _started(host: str, port: int) -> MetricsServer:
 
 def page(connectors: dict[str, Connector], others: Sequence[Source] = ()) -> Callable[[], tuple[bytes, str]]:
     """What the REST API answers to `GET /metrics`: body and content type."""
-    from deelog_connector.metrics.prometheus import Monitor
+    from deelog_connector.metrics.prometheus import PrometheusCollector
 
-    return Monitor(connectors, others).render
+    return PrometheusCollector(connectors, others).render
 
 
 def _forget() -> None:

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deelog_connector.errors import DeelogError
-from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.rest.access import Access
 from deelog_connector.rest.app import application
@@ -97,7 +97,7 @@ class RestServer:
         async with self._asking:
             if not self._cluster_id and time.monotonic() >= self._ask_again:
                 try:
-                    self._cluster_id = await asyncio.to_thread(Brokers(self._config).cluster_id)
+                    self._cluster_id = await asyncio.to_thread(KafkaAdmin(self._config).cluster_id)
                 except (KafkaUnusable, ConfigError) as error:
                     log.warning("GET /: %s", error)
                     self._ask_again = time.monotonic() + _ASK_AGAIN_SECONDS

@@ -55,17 +55,17 @@ from deelog_connector.core.effects import (
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_connector.kafka import client as kafka
-from deelog_connector.kafka.admin import Brokers
-from deelog_connector.kafka.best_effort import Announcer
-from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaAway, KafkaRefuses, KafkaUnusable
+from deelog_connector.kafka.admin import KafkaAdmin
+from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.topics import audit, ensure_topics
 from deelog_connector.runtime.encode import Decoder, Encoder
-from deelog_connector.runtime.meters import Observed
+from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import Notifications
 from deelog_connector.signals.processor import Signals
-from deelog_connector.signals.segment_progress import Watcher
-from deelog_connector.transforms.dead_letters import Letters
+from deelog_connector.signals.segment_progress import SegmentProgress
+from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import SLOW_SECONDS, PipedItem, Pipeline, TransformFailed
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.errors import DeelogError
@@ -180,8 +180,8 @@ class Connector:
         self._connector_name = connector_name
         self._encoder: Encoder
         self._decoder: Decoder
-        self.observed = Observed()
-        self._brokers = Brokers(config)
+        self.observed = EventMeter()
+        self._brokers = KafkaAdmin(config)
         self._writer: kafka.Writer | None = None
         self._threads = ThreadPoolExecutor(SCANNERS + 4, thread_name_prefix="deelog")
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="deelog-writer")
@@ -197,10 +197,10 @@ class Connector:
         self._room = asyncio.Event()
         self._causes: Counter[Cause] = Counter()
         self._has_read = False
-        self._announcer = Announcer(config)
+        self._announcer = BestEffortProducer(config)
         cache = self._topics.cache
         notifications = Notifications(config, cache, self._announcer)
-        self._watcher = Watcher(notifications, member)
+        self._watcher = SegmentProgress(notifications, member)
         key, topic = progress_key(config["topic.prefix"]), self._topics.signal
         self.snapshots = Snapshots(
             self.core,
@@ -283,7 +283,7 @@ class Connector:
             config["tombstones.on.delete"],
             config["tracing.headers.enabled"],
             _context(config),
-            Letters(config) if config["event.processing.failure.handling.mode"] == "dead-letter" else None,
+            DeadLetterEncoder(config) if config["event.processing.failure.handling.mode"] == "dead-letter" else None,
         )
         self._decoder = Decoder(codec, self.core.segments)
 
@@ -415,7 +415,7 @@ class Connector:
         Raises `KafkaUnusable` where Kafka does not answer to `config`; nothing is changed then.
         """
         assert self.core.closed, "suspend it first"
-        brokers = Brokers(config)
+        brokers = KafkaAdmin(config)
         limit = await self._blocking(audit, brokers, config)
         # All that can be wrong with the configuration shows before anything is closed.
         writer = self._new_writer(config, limit)
@@ -428,7 +428,7 @@ class Connector:
                 self.failure.set_exception(error)
             raise
 
-    async def _replace(self, config: Config, brokers: Brokers, writer: kafka.Writer) -> None:
+    async def _replace(self, config: Config, brokers: KafkaAdmin, writer: kafka.Writer) -> None:
         self._readers_end.set()
         # They end by themselves: a consumer that is closed under the thread that reads from it takes the process along.
         await asyncio.gather(*self._readers)
@@ -645,7 +645,7 @@ class Connector:
                 self._has_read = True
                 break
             except (KafkaUnusable, ConfigError) as error:
-                passing = isinstance(error, KafkaAway) and not isinstance(error, KafkaRefuses)
+                passing = isinstance(error, KafkaUnavailable) and not isinstance(error, KafkaUnauthorized)
                 if not passing and not self._has_read:
                     raise
                 log.warning("%s; trying again", error)
@@ -785,7 +785,7 @@ class Connector:
         # Partitions of a topic that was just made, or of a broker that is just back, have no leader for a moment.
         # Later, in a restart, Kafka may be away for as long as it likes.
         stop = stop_never if self.started else stop_after_delay(REQUEST_SECONDS)
-        error = (KafkaUnusable, ConfigError) if self.started else KafkaAway
+        error = (KafkaUnusable, ConfigError) if self.started else KafkaUnavailable
         return await self._again_on(error, stop, run, *args)
 
     async def _again_on(
@@ -796,7 +796,7 @@ class Connector:
         *args: Any,
     ) -> T:
         # What a node that starts is refused ends it; one that runs asks on.
-        ends = () if self.started else KafkaRefuses
+        ends = () if self.started else KafkaUnauthorized
         retry = retry_all(retry_if_exception_type(error), retry_if_not_exception_type(ends))
         longest = self.config["retriable.restart.connector.wait.ms"] / 1000
         wait = wait_exponential_jitter(multiplier=0.1, max=longest)

@@ -18,15 +18,15 @@ from deelog_connector.core.effects import (
     TakenBackItem,
 )
 from deelog_connector.kafka.client import InRecord, OutRecord
-from deelog_connector.transforms.dead_letters import Letters
+from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import (
+    DeadLetter,
     Headers,
-    Letter,
     PipedItem,
     PipedOperations,
     PipedRows,
     Skipped,
-    Told,
+    TransformedOperation,
 )
 from deelog_schemas import canonical
 from deelog_schemas.envelope import Codec, Stamp
@@ -86,7 +86,7 @@ class Encoder:
         tombstones: bool,
         traced: bool = False,
         context: Headers = (),
-        letters: Letters | None = None,
+        letters: DeadLetterEncoder | None = None,
     ) -> None:
         self._codec, self._traced, self._context, self._letters = codec, traced, context, letters
         self.tally = Tally()
@@ -154,14 +154,16 @@ class Encoder:
         last = len(item.parts) - 1
         for index, part in enumerate(item.parts):
             begins, ends = Flags.FIRST if index == 0 else 0, Flags.LAST if index == last else 0
-            if isinstance(part, Told):
+            if isinstance(part, TransformedOperation):
                 yield from self._told(item, part, begins, ends, stamp)
             elif isinstance(part, Skipped):
                 yield self._skipped(item, part, begins | ends)
             else:
                 yield self._letter(part, item.segment, item.partition, stamp)
 
-    def _told(self, item: PipedOperations, part: Told, begins: int, ends: int, stamp: Stamp) -> Iterator[OutRecord]:
+    def _told(
+        self, item: PipedOperations, part: TransformedOperation, begins: int, ends: int, stamp: Stamp
+    ) -> Iterator[OutRecord]:
         topic, partition, operation = self._changes, item.partition, part.operation
         flags = begins | (Flags.KEY_ONLY_BEFORE if operation.before is None else 0)
         key, value = self._codec.key(operation.key), self._codec.change(operation, stamp)
@@ -182,7 +184,7 @@ class Encoder:
         headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header), (CONTROL_HEADER_NAME, control)]
         return OutRecord(self._changes, item.partition, key, None, headers)
 
-    def _letter(self, letter: Letter, segment: int, partition: int, stamp: Stamp) -> OutRecord:
+    def _letter(self, letter: DeadLetter, segment: int, partition: int, stamp: Stamp) -> OutRecord:
         assert self._letters is not None  # the configuration asks for a topic where there are letters
         return self._letters.record(letter, self._codec, segment, partition, self._node, stamp)
 

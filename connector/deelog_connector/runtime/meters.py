@@ -13,7 +13,7 @@ ANSWER_SECONDS: Final = 2 * REQUEST_SECONDS
 """Kafka is asked every second; not answered for this long, it counts as away though no request has failed yet."""
 
 
-class Observed:
+class EventMeter:
     """Sums over committed transactions, and how it stands with Kafka."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable
 
-from deelog_connector.kafka.best_effort import Announcer
+from deelog_connector.kafka.best_effort import BestEffortProducer
 from deelog_schemas.config import Config
 from deelog_schemas.notifications import Notification
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class Notifications:
     """Tells of one cache. `told` counts what was handed over, by aggregate and type."""
 
-    def __init__(self, config: Config, cache: str, announcer: Announcer) -> None:
+    def __init__(self, config: Config, cache: str, announcer: BestEffortProducer) -> None:
         channels = config["notification.enabled.channels"]
         self._topic: str | None = config["notification.sink.topic.name"] if "sink" in channels else None
         self._log = "log" in channels

@@ -54,7 +54,7 @@ class Round:
     under_way: bool = False
 
 
-class Watcher:
+class SegmentProgress:
     """`look` after every poll, `tell` a few times a second."""
 
     def __init__(self, notifications: Notifications, member: str) -> None:

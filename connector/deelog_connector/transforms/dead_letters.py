@@ -8,14 +8,14 @@ the cache itself. The names are those of the diff job's dead letters, which may 
 from __future__ import annotations
 
 from deelog_connector.kafka.client import OutRecord
-from deelog_connector.transforms.pipeline import Letter
+from deelog_connector.transforms.pipeline import DeadLetter
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import Codec, Stamp
 from deelog_schemas.header import HEADER_NAME, Flags, Kind, pack
 from deelog_schemas.operation import Operation
 
 
-class Letters:
+class DeadLetterEncoder:
     """Encodes the dead letters of one cache."""
 
     def __init__(self, config: Config) -> None:
@@ -23,7 +23,9 @@ class Letters:
         self._context: bool = config["errors.deadletterqueue.context.headers.enable"]
         self._changes, self._connector = config.topics.changes, config["name"]
 
-    def record(self, letter: Letter, codec: Codec, segment: int, partition: int, node: int, stamp: Stamp) -> OutRecord:
+    def record(
+        self, letter: DeadLetter, codec: Codec, segment: int, partition: int, node: int, stamp: Stamp
+    ) -> OutRecord:
         """The record of a change or row that was left out."""
         captured = letter.captured
         if isinstance(captured, Operation):

@@ -64,7 +64,7 @@ class Closing(DeelogError):
     """The connector is being closed while a transaction goes through the transforms."""
 
 
-class Told(NamedTuple):
+class TransformedOperation(NamedTuple):
     """An operation as it is to be written, with headers of the user's."""
 
     operation: Operation
@@ -79,7 +79,7 @@ class Skipped(NamedTuple):
     last: int
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """What a transform failed on, as captured, and why: for the dead-letter topic."""
 
     captured: Operation | Entry
@@ -99,7 +99,7 @@ class PipedOperations:
 
     segment: int
     partition: int
-    parts: Sequence[Told | Skipped | Letter]
+    parts: Sequence[TransformedOperation | Skipped | DeadLetter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class PipedRows:
 
     rows: RowsItem
     headers: Sequence[Headers]
-    letters: Sequence[Letter]
+    letters: Sequence[DeadLetter]
 
 
 PipedItem = Item | PipedOperations | PipedRows
@@ -174,7 +174,7 @@ class Pipeline:
 
     # -- operations -----------------------------------------------------------------------------------------------
 
-    def _operations(self, item: OperationsItem) -> Iterator[Told | Skipped | Letter]:
+    def _operations(self, item: OperationsItem) -> Iterator[TransformedOperation | Skipped | DeadLetter]:
         run: Skipped | None = None
         for operation in item.operations:
             told, letter = self._operation(item, operation)
@@ -195,14 +195,16 @@ class Pipeline:
         if run is not None:
             yield run
 
-    def _operation(self, item: OperationsItem, operation: Operation) -> tuple[Told | None, Letter | None]:
+    def _operation(
+        self, item: OperationsItem, operation: Operation
+    ) -> tuple[TransformedOperation | None, DeadLetter | None]:
         correction = operation.reason == Reason.CORRECT
         code = "d" if operation.value is None else "u" if operation.existed else "c"
         if code in self._skipped and not correction:
             self.counts["filtered"] += 1
             return None, None
         if not self._steps:
-            return Told(operation, operation.trace), None
+            return TransformedOperation(operation, operation.trace), None
         letter = None
         try:
             changed = self._transformed(item.segment, operation, code)
@@ -211,10 +213,12 @@ class Pipeline:
             changed = None
         if changed is not None:
             value, before, headers = changed
-            return Told(operation._replace(value=value, before=before), (*operation.trace, *headers)), letter
+            return TransformedOperation(
+                operation._replace(value=value, before=before), (*operation.trace, *headers)
+            ), letter
         if correction:
             # CHECK correct-phantoms: what no survivor holds does not stay, whatever becomes of what replaces it.
-            return Told(operation._replace(value=None, expires_at=None, before=None)), letter
+            return TransformedOperation(operation._replace(value=None, expires_at=None, before=None)), letter
         return None, letter
 
     def _transformed(
@@ -237,7 +241,7 @@ class Pipeline:
         now_us = time.time_ns() // 1000
         entries: list[Entry] = []
         headers: list[Headers] = []
-        letters: list[Letter] = []
+        letters: list[DeadLetter] = []
         for entry in item.entries:
             try:
                 found = self._row(item, entry, now_us)
@@ -341,7 +345,7 @@ class Pipeline:
         position: tuple[int, int],
         captured: Operation | Entry,
         reason: str,
-    ) -> Letter | None:
+    ) -> DeadLetter | None:
         step = failure.step
         told = (
             f"transform {step.alias} ({step.name}) failed on cache {self._cache}, segment {segment}, position "
@@ -357,7 +361,7 @@ class Pipeline:
             self._log(f"{told}; the change is left out ({self._mode})")
         if self._mode != "dead-letter":
             return None
-        return Letter(captured, position, reason, step.name, told, failure.kind)
+        return DeadLetter(captured, position, reason, step.name, told, failure.kind)
 
     def _log(self, told: str) -> None:
         """At most one line a second, which counts those that were not logged."""

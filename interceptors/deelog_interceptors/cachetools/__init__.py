@@ -8,9 +8,9 @@
         ...
 
 The way of a change: `intercept` (a class for the one cache, whose writes are checked and noted), `serialize` (what is
-kept of keys and values), `tape` (one queue), `mirror` (positions, op log, and what a reset reads), `runner` (the
-connector on the loop of its `host`). `captures` has several of them. Names are absolute everywhere: `import cachetools`
-is the library.
+kept of keys and values), `change_queue` (one queue), `mirror` (positions, op log, and what a reset reads), `runner`
+(the connector on the loop of its `ConnectorThread`). `captures` has several of them. Names are absolute everywhere:
+`import cachetools` is the library.
 """
 
 from deelog_interceptors.cachetools.capture import Capture, capture

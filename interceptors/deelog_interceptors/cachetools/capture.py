@@ -21,14 +21,14 @@ from typing import Any, Final, Literal
 import cachetools
 
 from deelog_connector.runtime import Stats
+from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.intercept import AnyCache, Seam, captured_class, subclass, timed
+from deelog_interceptors.cachetools.intercept import AnyCache, CaptureContext, captured_class, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
-from deelog_interceptors.cachetools.tape import Tape
-from deelog_interceptors.hosting.connector_thread import Host, close_all, forget_all
+from deelog_interceptors.hosting.connector_thread import ConnectorThread, close_all, forget_all
 from deelog_schemas.config import Config, ConfigError, FieldError, load, parse
 from deelog_schemas.operation import Trace
 
@@ -48,7 +48,7 @@ def capture(
     unix_time: Callable[[Any], float] | None = None,
     on_failure: Literal["continue", "raise"] = "continue",
     start_timeout: float = 60.0,
-    host: Host | None = None,
+    host: ConnectorThread | None = None,
 ) -> Capture:
     """Captures every change of `cache` from now on; what it holds already is sent first. For several caches see
     `Captures`, which gives them one `host`; else the capture has one of its own.
@@ -94,8 +94,8 @@ def capture(
     )
     traces = _traces() if settings["tracing.headers.enabled"] else None
     made = Capture(cache, settings, mirror, on_failure, host)
-    seam = Seam(made._tape, keys, values, settings["max.entry.bytes"], made.make_room, traces)
-    made.start(seam, nullcontext() if lock is None else lock, start_timeout)
+    context = CaptureContext(made._change_queue, keys, values, settings["max.entry.bytes"], made.make_room, traces)
+    made.start(context, nullcontext() if lock is None else lock, start_timeout)
     if lock is not None and expiry_interval is not None and timed(type(cache)):
         made.start_timer(lock, expiry_interval)
     return made
@@ -124,9 +124,11 @@ def _traces() -> Callable[[], Trace | None]:
 class Capture:
     """A cache that is being captured. Made by `capture()`; also a context manager."""
 
-    def __init__(self, cache: AnyCache, config: Config, mirror: Mirror, on_failure: str, host: Host | None) -> None:
+    def __init__(
+        self, cache: AnyCache, config: Config, mirror: Mirror, on_failure: str, host: ConnectorThread | None
+    ) -> None:
         self.cache = cache
-        self._tape = Tape()
+        self._change_queue = ChangeQueue()
         self._plain = type(cache)
         self._mirror = mirror
         self._raise = on_failure == "raise"
@@ -135,8 +137,8 @@ class Capture:
         self.topic = config.topics.changes
         """Its change topic."""
         self._timer: ExpiryTimer | None = None
-        self._host, self._owns_host = host or Host(config), host is None
-        self._runner = Runner(config, mirror, self._tape, self._failed, self._detach, self._host)
+        self._host, self._owns_host = host or ConnectorThread(config), host is None
+        self._runner = Runner(config, mirror, self._change_queue, self._failed, self._detach, self._host)
         self._closing = threading.Lock()
         self._closed = False
 
@@ -158,9 +160,9 @@ class Capture:
     @property
     def pending(self) -> int:
         """Changes that no position was given yet; those that Kafka does not hold yet are in the op log."""
-        return len(self._tape.queue)
+        return len(self._change_queue.queue)
 
-    def start(self, seam: Seam, lock: AbstractContextManager[Any], timeout: float) -> None:
+    def start(self, context: CaptureContext, lock: AbstractContextManager[Any], timeout: float) -> None:
         """For `capture()`: connector first, then the cache, so that nothing is captured that nobody takes."""
         try:
             try:
@@ -171,8 +173,8 @@ class Capture:
             with lock, _attaching:
                 if type(self.cache) in _captured_classes:
                     raise CaptureFailed("this cache is captured already: close() that capture first")
-                self._load(seam, expiry)
-                made = captured_class(self._plain, seam, expiry)
+                self._load(context, expiry)
+                made = captured_class(self._plain, context, expiry)
                 _captured_classes.add(made)
                 self.cache.__class__ = made
         except BaseException:
@@ -181,10 +183,10 @@ class Capture:
         self._runner.begin()
         _live.add(self)
 
-    def _load(self, seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
+    def _load(self, context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
         for key in list(cachetools.Cache.__iter__(self.cache)):
-            raw_key, raw_value = seam.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
-            seam.keys.stored(key, raw_key)
+            raw_key, raw_value = context.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
+            context.keys.stored(key, raw_key)
             self._mirror.load(raw_key, raw_value, None if expiry is None else expiry(self.cache, key))
 
     def start_timer(self, lock: AbstractContextManager[Any], interval: float) -> None:
@@ -192,7 +194,7 @@ class Capture:
         self._timer = ExpiryTimer(self.cache, lock, interval, self._failed)
 
     def make_room(self, raw_key: Raw, size: int) -> None:
-        """For the write path: see `Seam.make_room`."""
+        """For the write path: see `CaptureContext.make_room`."""
         try:
             self._runner.make_room(raw_key, size)
         except CaptureFailed:

@@ -20,7 +20,7 @@ from deelog_interceptors.cachetools.capture import Capture, capture
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.intercept import AnyCache
 from deelog_interceptors.cachetools.serialize import Serializer
-from deelog_interceptors.hosting.connector_thread import Host
+from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
@@ -53,7 +53,7 @@ class Captures(Mapping[str, Capture]):
         if self._config["cache.name"] is not None:
             problem = "must not be set for several caches: each is given its name with capture()"
             raise ConfigError([FieldError("cache.name", problem, repr(self._config["cache.name"]))])
-        self._host = Host(self._config)
+        self._host = ConnectorThread(self._config)
         self._open: dict[str, Capture] = {}
         self._closed = False
 

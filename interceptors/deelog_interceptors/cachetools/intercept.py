@@ -29,9 +29,9 @@ from typing import Any, Final
 
 import cachetools
 
+from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
 from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
 from deelog_interceptors.cachetools.serialize import Keys, PlainKeys, Raw, Values
-from deelog_interceptors.cachetools.tape import Tape, charge
 from deelog_schemas.operation import OVERHEAD, Reason, Trace
 
 AnyCache = cachetools.Cache[Any, Any]
@@ -47,10 +47,10 @@ _look = cachetools.Cache.__getitem__
 
 
 @dataclass(frozen=True, slots=True)
-class Seam:
+class CaptureContext:
     """What a captured class is made of."""
 
-    tape: Tape
+    changes: ChangeQueue
     keys: Keys
     values: Values
     max_entry_bytes: int
@@ -70,16 +70,16 @@ class Seam:
         """Notes an entry that now stands in the cache."""
         self.keys.stored(key, raw_key)
         trace = None if self.trace is None else self.trace()
-        self.tape.queue.append((_PUT, raw_key, raw_value, expires, time.time(), trace))
-        self.tape.taken += charge(raw_key, raw_value, trace)
+        self.changes.queue.append((_PUT, raw_key, raw_value, expires, time.time(), trace))
+        self.changes.taken += charge(raw_key, raw_value, trace)
 
     def gone(self, key: Any, reason: Reason) -> None:
         """Notes that the cache no longer has `key`, or never had: never fails, never waits."""
         raw_key = self.keys.gone(key)
         if raw_key is not None:
             trace = None if self.trace is None else self.trace()
-            self.tape.queue.append((reason, raw_key, None, None, time.time(), trace))
-            self.tape.taken += charge(raw_key, None, trace)
+            self.changes.queue.append((reason, raw_key, None, None, time.time(), trace))
+            self.changes.taken += charge(raw_key, None, trace)
 
 
 def too_large(raw_key: Raw, raw_value: Raw, limit: int) -> EntryTooLarge:
@@ -87,24 +87,26 @@ def too_large(raw_key: Raw, raw_value: Raw, limit: int) -> EntryTooLarge:
     return EntryTooLarge(f"key and value are {size} bytes, max.entry.bytes allows {limit}: {ascii(raw_key)[:80]}")
 
 
-def captured_class(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> type[AnyCache]:
+def captured_class(
+    base: type[AnyCache], context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None
+) -> type[AnyCache]:
     """The class to assign to a cache whose class is `base`.
 
     `expiry` gives the moment, in the cache's own time, at which an entry expires; None where entries do not.
     """
-    as_is = isinstance(seam.keys, PlainKeys) and seam.values.plain
-    if expiry is None and as_is and own(base, "__setitem__") and seam.trace is None:
-        setitem = _short_setitem(base, seam)
+    as_is = isinstance(context.keys, PlainKeys) and context.values.plain
+    if expiry is None and as_is and own(base, "__setitem__") and context.trace is None:
+        setitem = _short_setitem(base, context)
     else:
-        setitem = _setitem(base, seam, expiry)
+        setitem = _setitem(base, context, expiry)
     body: dict[str, Any] = {
         "__setitem__": setitem,
-        "__delitem__": _delitem(base, seam),
-        "popitem": _popitem(base, seam),
-        "clear": _clear(base, seam),
+        "__delitem__": _delitem(base, context),
+        "popitem": _popitem(base, context),
+        "clear": _clear(base, context),
     }
     if timed(base):
-        body["expire"] = _expire(base, seam)
+        body["expire"] = _expire(base, context)
     made = subclass(base, body)
     made.__reduce_ex__ = _reduce_ex(base, made)  # type: ignore[method-assign]
     return made
@@ -131,15 +133,20 @@ def own(base: type[AnyCache], name: str) -> bool:
     return getattr(getattr(base, name), "__module__", None) == cachetools.__name__
 
 
-def _short_setitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
+def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
     """For text and bytes in cachetools' untimed caches, which store what they are given or raise before they do.
 
     Written out, because each call that it saves is a tenth of what capture may cost.
     """
-    tape, prepare, make_room, biggest = seam.tape, seam.prepare, seam.make_room, seam.max_entry_bytes + OVERHEAD
-    base_setitem, append, now = base.__setitem__, tape.queue.append, time.time
-    text = seam.values.text
-    key_type = _text_keys(seam)
+    changes, prepare, make_room, biggest = (
+        context.changes,
+        context.prepare,
+        context.make_room,
+        context.max_entry_bytes + OVERHEAD,
+    )
+    base_setitem, append, now = base.__setitem__, changes.queue.append, time.time
+    text = context.values.text
+    key_type = _text_keys(context)
     value_type = str if text else bytes
 
     def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
@@ -158,45 +165,47 @@ def _short_setitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
         size = OVERHEAD + len(raw_key) + len(raw_value)
         if size > biggest:
             raise too_large(raw_key, raw_value, biggest - OVERHEAD)
-        if tape.taken + size > tape.limit:
+        if changes.taken + size > changes.limit:
             make_room(raw_key, size)
-        writing, tape.writing = tape.writing, True
+        writing, changes.writing = changes.writing, True
         try:
             base_setitem(self, key, value)
         finally:
-            tape.writing = writing
+            changes.writing = writing
         append((_PUT, raw_key, raw_value, None, now(), None))
-        tape.taken += size
+        changes.taken += size
 
     return __setitem__
 
 
-def _text_keys(seam: Seam) -> Any:
+def _text_keys(context: CaptureContext) -> Any:
     """`str` where an ASCII key is its own raw key and no trace is asked for, else what no key's type is."""
-    return str if isinstance(seam.keys, PlainKeys) and seam.keys.text and seam.trace is None else None
+    return str if isinstance(context.keys, PlainKeys) and context.keys.text and context.trace is None else None
 
 
-def _setitem(base: type[AnyCache], seam: Seam, expiry: Callable[[AnyCache, Any], Any] | None) -> Callable[..., None]:
+def _setitem(
+    base: type[AnyCache], context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None
+) -> Callable[..., None]:
     """For every other cache: what it holds after the write decides what is noted."""
-    tape, base_setitem, trusted = seam.tape, base.__setitem__, own(base, "__setitem__")
+    changes, base_setitem, trusted = context.changes, base.__setitem__, own(base, "__setitem__")
 
     def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
-        raw_key, raw_value = seam.prepare(key, value)
+        raw_key, raw_value = context.prepare(key, value)
         size = charge(raw_key, raw_value)
-        if tape.taken + size > tape.limit:
-            seam.make_room(raw_key, size)
+        if changes.taken + size > changes.limit:
+            context.make_room(raw_key, size)
         before, count = _stored(self, key), _count(self)
-        writing, tape.writing = tape.writing, True
+        writing, changes.writing = changes.writing, True
         try:
             base_setitem(self, key, value)
         finally:
-            tape.writing = writing
+            changes.writing = writing
             after = _stored(self, key)
             if after is _MISSING:
                 # The entry's time is over already (TLRUCache), it was taken out to make room, or never stored.
-                seam.gone(key, _EXPIRE)
+                context.gone(key, _EXPIRE)
             elif after is not before or after is value:  # else declined
-                seam.put(key, raw_key, raw_value, None if expiry is None else expiry(self, key))
+                context.put(key, raw_key, raw_value, None if expiry is None else expiry(self, key))
         if after is _MISSING and not trusted and before is _MISSING and _count(self) > count:
             raise NotCapturable(
                 f"{base.__name__}.__setitem__ stored {ascii(key)[:80]} under another key: deelog would not know it "
@@ -211,9 +220,9 @@ def _stored(cache: AnyCache, key: Any) -> Any:
     return _look(cache, key) if _holds(cache, key) else _MISSING
 
 
-def _delitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
-    tape, base_delitem, trusted = seam.tape, base.__delitem__, own(base, "__delitem__")
-    gone, append, now, key_type = seam.gone, tape.queue.append, time.time, _text_keys(seam)
+def _delitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
+    changes, base_delitem, trusted = context.changes, base.__delitem__, own(base, "__delitem__")
+    gone, append, now, key_type = context.gone, changes.queue.append, time.time, _text_keys(context)
 
     def __delitem__(self: AnyCache, key: Any) -> None:
         try:
@@ -226,54 +235,54 @@ def _delitem(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
         if not trusted and _holds(self, key):
             return
         if type(key) is key_type and key.isascii():  # `gone()` for the common key: every eviction comes this way
-            append((tape.removing, key, None, None, now(), None))
-            tape.taken += OVERHEAD + len(key)
+            append((changes.removing, key, None, None, now(), None))
+            changes.taken += OVERHEAD + len(key)
         else:
-            gone(key, tape.removing)
+            gone(key, changes.removing)
 
     return __delitem__
 
 
-def _popitem(base: type[AnyCache], seam: Seam) -> Callable[..., tuple[Any, Any]]:
-    tape, base_popitem, trusted = seam.tape, base.popitem, own(base, "popitem")
+def _popitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., tuple[Any, Any]]:
+    changes, base_popitem, trusted = context.changes, base.popitem, own(base, "popitem")
 
     def popitem(self: AnyCache) -> tuple[Any, Any]:
         """Remove and return a `(key, value)` pair, by the rule of the cache."""
-        reason = _EVICT if tape.writing else _REMOVE
-        removing, tape.removing = tape.removing, reason
+        reason = _EVICT if changes.writing else _REMOVE
+        removing, changes.removing = changes.removing, reason
         try:
             key, value = base_popitem(self)
         finally:
-            tape.removing = removing
+            changes.removing = removing
         if not trusted and not _holds(self, key):
-            seam.gone(key, reason)
+            context.gone(key, reason)
         return key, value
 
     return popitem
 
 
-def _expire(base: Any, seam: Seam) -> Callable[..., list[tuple[Any, Any]]]:
-    tape, base_expire = seam.tape, base.expire
+def _expire(base: Any, context: CaptureContext) -> Callable[..., list[tuple[Any, Any]]]:
+    changes, base_expire = context.changes, base.expire
 
     def expire(self: AnyCache, time: Any = None) -> list[tuple[Any, Any]]:
         """Remove expired items and return their `(key, value)` pairs."""
-        removing, tape.removing = tape.removing, _EXPIRE
+        removing, changes.removing = changes.removing, _EXPIRE
         try:
             expired: Iterable[tuple[Any, Any]] | None = base_expire(self, time)
         finally:
-            tape.removing = removing
+            changes.removing = removing
         if not expired:
             return []
         pairs = list(expired)
         for key, _ in pairs:
             if not _holds(self, key):
-                seam.gone(key, _EXPIRE)
+                context.gone(key, _EXPIRE)
         return pairs
 
     return expire
 
 
-def _clear(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
+def _clear(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
     base_clear, trusted = base.clear, own(base, "clear")
 
     def clear(self: AnyCache) -> None:
@@ -283,11 +292,11 @@ def _clear(base: type[AnyCache], seam: Seam) -> Callable[..., None]:
         if _count(self):
             for key in before:
                 if not _holds(self, key):
-                    seam.gone(key, _REMOVE)
+                    context.gone(key, _REMOVE)
         else:
-            seam.keys.cleared()
-            seam.tape.queue.append((Reason.CLEAR, "", None, None, time.time(), None))
-            seam.tape.taken += charge("", None)
+            context.keys.cleared()
+            context.changes.queue.append((Reason.CLEAR, "", None, None, time.time(), None))
+            context.changes.taken += charge("", None)
 
     return clear
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
 from deelog_interceptors.cachetools.serialize import Raw, encoded
-from deelog_interceptors.cachetools.tape import Tape, charge
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Operation, Reason, Trace
 
@@ -60,7 +60,7 @@ class Mirror:
         self._values: list[dict[Raw, Raw]] = [{} for _ in range(segments)]
         self._expiries: dict[Raw, int] = {}
         self.drained = 0
-        """Bytes ever taken from the tape; what lies on it is `tape.taken` less this."""
+        """Bytes ever taken from the tape; what lies on it is `changes.taken` less this."""
 
     def __len__(self) -> int:
         return sum(map(len, self._values))
@@ -84,11 +84,11 @@ class Mirror:
             value = self._values[segment].get(raw_key)
         return None if value is None else Entry(key, encoded(value), self._expiries.get(raw_key))
 
-    def drain(self, tape: Tape, core: Appender, limit: int) -> int:
+    def drain(self, changes: ChangeQueue, core: Appender, limit: int) -> int:
         """Gives at most `limit` changes their positions, and counts them as acknowledged; returns how many it took."""
-        popleft = tape.queue.popleft
+        popleft = changes.queue.popleft
         last: dict[int, int] = {}
-        count = min(limit, len(tape.queue))
+        count = min(limit, len(changes.queue))
         for _ in range(count):
             reason, raw_key, raw_value, expires, at, trace = popleft()
             self.drained += charge(raw_key, raw_value, trace)

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from deelog_connector.metrics.shared_server import Served
+from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Stats
+from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw, encoded
-from deelog_interceptors.cachetools.tape import Tape
-from deelog_interceptors.hosting.connector_thread import Host
+from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import OVERHEAD, Entry, Operation
@@ -46,14 +46,14 @@ class Runner:
         self,
         config: Config,
         mirror: Mirror,
-        tape: Tape,
+        changes: ChangeQueue,
         failed: Callable[[BaseException], None],
         finished: Callable[[], None],
-        host: Host,
+        host: ConnectorThread,
     ) -> None:
         self._host = host
         self._work: concurrent.futures.Future[None] | None = None
-        self._config, self._mirror, self._tape, self._failed = config, mirror, tape, failed
+        self._config, self._mirror, self._change_queue, self._failed = config, mirror, changes, failed
         self._finished = finished
         self._tick = min(0.02, max(0.001, config["commit.interval.ms"] / 5000))
         self._max_block = config["max.block.ms"] / 1000
@@ -62,7 +62,7 @@ class Runner:
         self._stop_seconds = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connector: Connector | None = None
-        self._served: Served | None = None
+        self._served: MetricsShare | None = None
         self._reported = False
         self.stop_error: BaseException | None = None
 
@@ -130,13 +130,13 @@ class Runner:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         member = f"{self._config['node.id']}@{time.time_ns() // 1_000_000}"
-        side = Side(self._mirror)
+        side = MirrorCacheSide(self._mirror)
         connector = self._connector = Connector(self._config, member, side, connector_name="cachetools")
         side.acked = connector.core.acked
         cache = self._config["cache.name"]
         try:
             await self._host.join(cache, connector)
-            self._served = Served(self._config, {cache: connector})
+            self._served = MetricsShare(self._config, {cache: connector})
             await self._start(connector)
             self._started.set_result(None)
             await self._until(self._begin)
@@ -164,7 +164,7 @@ class Runner:
             await asyncio.sleep(self._tick)
             self._raise_failure()
 
-    async def _serve(self, side: Side) -> None:
+    async def _serve(self, side: MirrorCacheSide) -> None:
         while not self._stop.is_set():
             drained = self._drain()
             self._publish()
@@ -212,7 +212,7 @@ class Runner:
         self._publish()
         self._connector.wake()
 
-    async def _take_back(self, side: Side) -> None:
+    async def _take_back(self, side: MirrorCacheSide) -> None:
         """Another process claimed segments of ours; there is no cluster that could have given them to it."""
         now = time.monotonic()
         side.step_downs = 1 if now - side.stepped_down_at > _SETTLED_SECONDS else side.step_downs + 1
@@ -237,7 +237,7 @@ class Runner:
 
     def _drain(self) -> int:
         assert self._connector is not None
-        return self._mirror.drain(self._tape, self._connector.core, _SLICE)
+        return self._mirror.drain(self._change_queue, self._connector.core, _SLICE)
 
     def _drain_all(self) -> None:
         while self._drain():
@@ -248,10 +248,10 @@ class Runner:
         assert self._connector is not None
         budget = self._connector.core.budget
         free = min(budget.max_bytes - budget.bytes, (budget.max_operations - budget.operations) * OVERHEAD)
-        self._tape.limit = self._mirror.drained + max(0, free)
+        self._change_queue.limit = self._mirror.drained + max(0, free)
 
 
-class Side:
+class MirrorCacheSide:
     """How the connector looks at the cache: `CacheSide`."""
 
     def __init__(self, mirror: Mirror) -> None:

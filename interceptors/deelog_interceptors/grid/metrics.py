@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from deelog_connector.metrics.families import COUNTER, GAUGE, Figure, Sample, placed
+from deelog_connector.metrics.families import COUNTER, GAUGE, MetricFamily, Sample, placed
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.topology.view import node_id_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NO_STREAM = "none"
 
 
-class Watched:
+class GridMetrics:
     """A node as a `Source` of `runtime/monitor.py`. `leased`: whether it may acknowledge now."""
 
     def __init__(self, node: Node, prefix: str, cache: str, leased: Callable[[], bool]) -> None:
@@ -36,11 +36,11 @@ class Watched:
             return ["the node may not acknowledge writes: the controller does not answer its heartbeats"]
         return []
 
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[MetricFamily]:
         """All of them."""
         return [*placed((*self._counted(), *self._entries(), *self._backups()), *self._where)]
 
-    def _counted(self) -> Iterator[Figure]:
+    def _counted(self) -> Iterator[MetricFamily]:
         node = self._node
         view, replicator, store = node.view, node.replicator, node.store
         short = sum(len(row.in_sync) < node.settings.copies for row in view.rows)
@@ -56,16 +56,16 @@ class Watched:
             ("grid_controller", GAUGE, "Whether this node is controller.", view.controller == node.member),
             ("grid_under_replicated_segments", GAUGE, "Segments of the cluster that lack a copy in sync.", short),
         ):
-            yield Figure(f"deelog_{name}", help_, kind, (), [((), value)])
+            yield MetricFamily(f"deelog_{name}", help_, kind, (), [((), value)])
 
-    def _entries(self) -> Iterator[Figure]:
+    def _entries(self) -> Iterator[MetricFamily]:
         held = Counter({Role.PRIMARY: 0, Role.BACKUP: 0})
         for segment in self._node.store.segments:
             held[segment.role] += len(segment.data)
         samples: list[Sample] = [((str(role),), held[role]) for role in (Role.PRIMARY, Role.BACKUP)]
-        yield Figure("deelog_entries", "Entries of this node.", GAUGE, ("role",), samples)
+        yield MetricFamily("deelog_entries", "Entries of this node.", GAUGE, ("role",), samples)
 
-    def _backups(self) -> Iterator[Figure]:
+    def _backups(self) -> Iterator[MetricFamily]:
         """By the backup's node id, over all segments that this node is primary of."""
         core, now_us = self._node.connector.core, time.time() * 1e6
         streams: Counter[tuple[str, str]] = Counter()
@@ -85,7 +85,7 @@ class Watched:
         late: list[Sample] = [((name,), max(0.0, (now_us - at) / 1e6)) for name, at in oldest.items()]
         by: list[Sample] = [(labels, count) for labels, count in streams.items()]
         help_ = "Operations that a backup has not answered."
-        yield Figure("deelog_backup_lag_operations", help_, GAUGE, ("backup",), behind)
+        yield MetricFamily("deelog_backup_lag_operations", help_, GAUGE, ("backup",), behind)
         help_ = "Age of the oldest of them; 0: none."
-        yield Figure("deelog_backup_lag_seconds", help_, GAUGE, ("backup",), late)
-        yield Figure("deelog_backup_streams", "Streams to backups by stage.", GAUGE, ("backup", "stage"), by)
+        yield MetricFamily("deelog_backup_lag_seconds", help_, GAUGE, ("backup",), late)
+        yield MetricFamily("deelog_backup_streams", "Streams to backups by stage.", GAUGE, ("backup", "stage"), by)

@@ -14,12 +14,12 @@ from typing import Any, Final
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from deelog_connector.kafka import group
-from deelog_connector.metrics.shared_server import Served
+from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Lifecycle
 from deelog_interceptors.grid.data.policy import peek
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.data.store import Store, now_ms
-from deelog_interceptors.grid.metrics import Watched
+from deelog_interceptors.grid.metrics import GridMetrics
 from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.frames import AnyFrame, Heard, Heartbeat, Hello
 from deelog_interceptors.grid.replication.peers import Incoming, Link, PeerListener
@@ -30,7 +30,7 @@ from deelog_interceptors.grid.resp.commands import Dispatcher
 from deelog_interceptors.grid.resp.replies import Blocked, Clients
 from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
 from deelog_interceptors.grid.topology.controller import Request
-from deelog_interceptors.grid.topology.controller_service import Office
+from deelog_interceptors.grid.topology.controller_service import ControllerService
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.view import Member, View
@@ -68,7 +68,7 @@ class Node:
         self._links: dict[str, Link] = {}
         self.connector = Connector(config, self.member, self, connector_name="grid")
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
-        self.watched = Watched(self, config["topic.prefix"], config["cache.name"], self._leased)
+        self.watched = GridMetrics(self, config["topic.prefix"], config["cache.name"], self._leased)
         core = self.connector.core
         self._lease = Lease(settings.lease)
         self.replicator = Replicator(
@@ -81,14 +81,14 @@ class Node:
         self._registry = Registry(config.topics.topology, settings.segments, self._view_read, self._registry_read)
         self._registry.own, self._registry.token = self.member, uuid.uuid4().hex
         self._reader = group.TopologyReader(config, self._loop, self._records, self.failed)
-        self._office = Office(
+        self._controller_service = ControllerService(
             config,
             self.member,
             self._registry,
             copies=settings.copies,
             unclean=settings.unclean,
             timeout=settings.failure_timeout,
-            lapse=settings.lapse,
+            lease_expiry=settings.lease_expiry,
             floor=core.highest_claim,
             on_error=self.failed,
             on_refused=self._refused,
@@ -106,7 +106,7 @@ class Node:
         self._turned = 0.0
         """When this process last ran."""
         self._lease_renewed: asyncio.Future[None] = self._loop.create_future()
-        self._served: Served | None = None
+        self._served: MetricsShare | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Node:
 
     async def start(self) -> None:
         """Returns once a view names this member. Raises `DeelogError` with one line that says what is in the way."""
-        self._served = Served(self._config, self.lifecycle.connectors, [self.watched])
+        self._served = MetricsShare(self._config, self.lifecycle.connectors, [self.watched])
         await self._listen()
         self.connector.failure.add_done_callback(self._connector_failed)
         await self.connector.start()
@@ -135,7 +135,7 @@ class Node:
         await self._register()
         await self._or_failure(read.wait())
         self._turned = time.monotonic()
-        self._office.start()
+        self._controller_service.start()
         for work in (self._beat_regularly, self._sweep):
             task = asyncio.create_task(work(), name=work.__name__)
             task.add_done_callback(self._task_ended)
@@ -198,7 +198,7 @@ class Node:
         for timer in (self._beat_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
-        await self._office.stop()
+        await self._controller_service.stop()
         await asyncio.to_thread(self._reader.stop)
         for link in list(self._links.values()):
             link.close()
@@ -267,7 +267,7 @@ class Node:
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
         self._dial()
-        self._office.changed()
+        self._controller_service.changed()
 
     def _view_read(self, view: View) -> None:
         self._dial()
@@ -305,7 +305,7 @@ class Node:
             lacking = [s for s in self.store.segments if s.role is Role.PRIMARY and len(s.sessions) < len(s.members)]
             if lacking:
                 self.replicator.follow(lacking, self.view.topology_id)
-            if self._roles.give_away():
+            if self._roles.hand_over():
                 self._expire_at(0.0)
                 self._roles_changed()
             await asyncio.sleep(self.settings.failure_timeout / 5)
@@ -325,7 +325,7 @@ class Node:
         beat = Heartbeat(self._beats, self.view.topology_id, self.leaving, requests)
         self._lease.sent(beat.number, now)
         if controller == self.member:
-            self._heard(self.member, self._office.heartbeat(self.member, beat))
+            self._heard(self.member, self._controller_service.heartbeat(self.member, beat))
         elif controller in self._links:
             self._links[controller].send(beat)
 
@@ -343,7 +343,7 @@ class Node:
     def _notice_pause(self, now: float) -> None:
         if self._tasks and now - self._turned > self.settings.failure_timeout:  # it may start as slowly as it likes
             log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
-            self._office.doubt()
+            self._controller_service.doubt()
         self._turned = now
 
     def link_up(self, link: Link) -> None:
@@ -365,7 +365,7 @@ class Node:
 
     def link_refused(self, member: str) -> None:
         """See `peers.LinkEvents`."""
-        self._office.refused(member)
+        self._controller_service.refused(member)
 
     def incoming_up(self, connection: Incoming) -> None:
         """See `peers.IncomingEvents`."""
@@ -375,7 +375,7 @@ class Node:
         """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
             self._notice_pause(time.monotonic())
-            answer = self._office.heartbeat(connection.member, frame)
+            answer = self._controller_service.heartbeat(connection.member, frame)
             if answer is not None:
                 connection.send(answer)
         else:
@@ -490,7 +490,7 @@ class Node:
     def stats(self) -> dict[str, Any]:
         """Counters for reports: the connector's, and `grid`."""
         roles = Counter(str(segment.role) for segment in self.store.segments)
-        replicator, backup, office = self.replicator, self._backup, self._office
+        replicator, backup, controller_service = self.replicator, self._backup, self._controller_service
         grid = {
             "member": self.member,
             "topology_id": self.view.topology_id,
@@ -521,11 +521,11 @@ class Node:
             "given_away": self._roles.given_away,
             "view_apply_ms": round(self._roles.apply_ms, 3),
             "office": {
-                "holds": office.holds,
-                "terms": office.terms,
-                "views": office.views,
-                "deaths": office.deaths,
-                "detection_ms": list(office.detection_ms),
+                "holds": controller_service.holds,
+                "terms": controller_service.terms,
+                "views": controller_service.views,
+                "deaths": controller_service.deaths,
+                "detection_ms": list(controller_service.detection_ms),
             },
         }
         stats = self.connector.stats

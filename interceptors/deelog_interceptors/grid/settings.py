@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deelog_interceptors.grid.topology.lease import lapse_of, lease_of
+from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
 from deelog_schemas.config import Config, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 
@@ -42,7 +42,7 @@ class Settings:
     max_entry_bytes: int
     failure_timeout: float
     lease: float
-    lapse: float
+    lease_expiry: float
     unclean: bool
     client_host: str
     client_port: int
@@ -78,7 +78,7 @@ class Settings:
             max_entry_bytes=config["max.entry.bytes"],
             failure_timeout=timeouts[1],
             lease=lease_of(*timeouts),
-            lapse=lapse_of(*timeouts),
+            lease_expiry=lease_expiry_of(*timeouts),
             unclean=config["unclean.election"],
             client_host=client_host,
             client_port=client_port,

@@ -22,10 +22,10 @@ from deelog_schemas.config import Config
 if TYPE_CHECKING:
     from deelog_connector.rest.server import RestServer
 
-_running: Final[set[Host]] = set()
+_running: Final[set[ConnectorThread]] = set()
 
 
-class Host:
+class ConnectorThread:
     """Runs what it is given until `close()`. `config` is that of one cache, or of a connector of several.
 
     Its thread is no daemon: the interpreter waits for the transaction under way. `capture.py` stops it before an exit.

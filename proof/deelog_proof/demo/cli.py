@@ -35,14 +35,14 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
     Writes go in order per key, each until it is acknowledged. Exits 0 only if all were.
     """
     from deelog_proof.demo import report as reports
-    from deelog_proof.demo.display import Show
+    from deelog_proof.demo.display import Display
     from deelog_proof.load.player import Player
     from deelog_proof.load.traces import read_trace
 
     player = Player(_addresses(cluster), rate=rate, deadline=deadline, keep_history=False)
     begin = time.monotonic()
     done = threading.Event()
-    with Show() as show, ends_in_order():
+    with Display() as show, ends_in_order():
         show.begin("writes", None)
 
         def tick() -> None:
@@ -116,12 +116,12 @@ def demo(
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty: name a new folder")
     from deelog_proof.demo import report as reports
-    from deelog_proof.demo.display import Show
+    from deelog_proof.demo.display import Display
     from deelog_proof.demo.run import run
     from deelog_proof.harness.environment import Settings
 
     settings = Settings(trace, operations, max_value, nodes, seed, faults, keep)
-    with Show() as show, ends_in_order():
+    with Display() as show, ends_in_order():
         told = run(settings, show)
     reports.show(told, show.console)
     if report is not None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 PLAIN_EVERY_SECONDS = 5.0
 
 
-class Show:
+class Display:
     """Tells what happens (`say`) and how far a load is (`advance`). To be used in a `with` block, from any thread."""
 
     def __init__(self, stream: TextIO | None = None) -> None:

@@ -57,11 +57,11 @@ class Fault:
 
     name: str
     seconds: float
-    run: Callable[[Scene], Happened]
+    run: Callable[[FaultContext], Happened]
 
 
 @dataclass(slots=True)
-class Scene:
+class FaultContext:
     """What faults act on. `say` tells people, `draw` decides whom it hits."""
 
     cluster: Cluster
@@ -82,98 +82,100 @@ def planned(level: str) -> Sequence[Fault]:
     return {"none": (), "survivable": SURVIVABLE, "all": ALL}[level]
 
 
-def kill_one(scene: Scene) -> Happened:
+def kill_one(context: FaultContext) -> Happened:
     """`kill -9` of a primary; the backups take over; it comes back empty and is given the state."""
-    node = scene.victim()
-    scene.say(f"kill -9 of node {node.node_id}, primary of {scene.cluster.primaries()[node.node_id]} segments")
-    scene.monitor.poll(node)
+    node = context.victim()
+    context.say(f"kill -9 of node {node.node_id}, primary of {context.cluster.primaries()[node.node_id]} segments")
+    context.monitor.poll(node)
     happened = Happened("kill", _now_ms(), [node.node_id])
     node.kill()
-    _takeover(scene, happened, [node])
-    _restart(scene, [node])
+    _takeover(context, happened, [node])
+    _restart(context, [node])
     return happened
 
 
-def zombie(scene: Scene) -> Happened:
+def zombie(context: FaultContext) -> Happened:
     """SIGSTOP of a primary with a transaction open, takeover, SIGCONT: its commit has to be refused."""
-    node = scene.victim()
-    before = _refused(scene, node)
+    node = context.victim()
+    before = _refused(context, node)
     happened = Happened("zombie", _now_ms(), [node.node_id])
-    happened.notes["transaction_open"] = opened = _stop_in_transaction(scene, node)
+    happened.notes["transaction_open"] = opened = _stop_in_transaction(context, node)
     happened.at_ms = _now_ms()
-    scene.say(f"SIGSTOP of node {node.node_id} {'with a transaction open' if opened else 'between transactions'}")
-    _takeover(scene, happened, [node])
-    scene.say(f"SIGCONT of node {node.node_id}: a zombie")
+    context.say(f"SIGSTOP of node {node.node_id} {'with a transaction open' if opened else 'between transactions'}")
+    _takeover(context, happened, [node])
+    context.say(f"SIGCONT of node {node.node_id}: a zombie")
     node.send(signal.SIGCONT)
 
     def seen() -> bool:
-        scene.monitor.poll(node)
-        return node.pid is None or _refused(scene, node) > before
+        context.monitor.poll(node)
+        return node.pid is None or _refused(context, node) > before
 
     seconds = until(seen, _REFUSAL_SECONDS, f"the commit of zombie {node.node_id} to be refused", _OUTCOME_EVERY)
-    happened.notes["refused_commits"] = _refused(scene, node) - before
+    happened.notes["refused_commits"] = _refused(context, node) - before
     happened.notes["exit_code"] = node.exit_code
-    scene.say(f"the zombie's commit was refused after {seconds:.1f} s")
-    _restart(scene, [node] if node.pid is None else [])
+    context.say(f"the zombie's commit was refused after {seconds:.1f} s")
+    _restart(context, [node] if node.pid is None else [])
     return happened
 
 
-def kill_owners(scene: Scene) -> Happened:
+def kill_owners(context: FaultContext) -> Happened:
     """`kill -9` of two nodes at once: the segments that they shared are lost, come back empty, and are reset."""
-    nodes = scene.draw.sample(scene.cluster.nodes, 2)
+    nodes = context.draw.sample(context.cluster.nodes, 2)
     names = [node.node_id for node in nodes]
-    scene.say(f"kill -9 of nodes {' and '.join(names)} at once, both owners of some segments")
+    context.say(f"kill -9 of nodes {' and '.join(names)} at once, both owners of some segments")
     for node in nodes:
-        scene.monitor.poll(node)
+        context.monitor.poll(node)
     happened = Happened("kill-owners", _now_ms(), names)
     for node in nodes:
         node.kill()
-    if len(scene.cluster.nodes) > len(nodes):
-        _takeover(scene, happened, nodes)
-    _restart(scene, nodes)
+    if len(context.cluster.nodes) > len(nodes):
+        _takeover(context, happened, nodes)
+    _restart(context, nodes)
     return happened
 
 
-def pause_kafka(scene: Scene) -> Happened:
+def pause_kafka(context: FaultContext) -> Happened:
     """Kafka stops answering for less than the op logs hold: the caches go on, nothing is lost."""
     happened = Happened("pause-kafka", _now_ms())
-    scene.say(f"Kafka paused for {PAUSE_SECONDS:g} s; the caches go on")
-    scene.kafka.pause()
+    context.say(f"Kafka paused for {PAUSE_SECONDS:g} s; the caches go on")
+    context.kafka.pause()
     try:
         time.sleep(PAUSE_SECONDS)  # the fault itself: for as long as this Kafka is away
     finally:
-        scene.kafka.resume()
-    scene.say("Kafka goes on")
-    scene.cluster.wait_whole()
+        context.kafka.resume()
+    context.say("Kafka goes on")
+    context.cluster.wait_whole()
     return happened
 
 
-def overflow(scene: Scene) -> Happened:
+def overflow(context: FaultContext) -> Happened:
     """Kafka paused until op logs overflow: the segments concerned are reset with their live entries."""
     happened = Happened("overflow", _now_ms())
-    before = overflows(scene.monitor)
-    scene.say("Kafka paused until op logs overflow")
-    scene.kafka.pause()
+    before = overflows(context.monitor)
+    context.say("Kafka paused until op logs overflow")
+    context.kafka.pause()
     try:
         seconds = until(
-            lambda: overflows(scene.monitor) > before, _OVERFLOW_SECONDS, "an op log to overflow while Kafka is paused"
+            lambda: overflows(context.monitor) > before,
+            _OVERFLOW_SECONDS,
+            "an op log to overflow while Kafka is paused",
         )
     finally:
-        scene.kafka.resume()
+        context.kafka.resume()
     happened.notes["overflow_after_s"] = round(seconds, 1)
-    scene.say(f"op logs overflowed after {seconds:.1f} s; Kafka goes on")
-    scene.cluster.wait_whole()
+    context.say(f"op logs overflowed after {seconds:.1f} s; Kafka goes on")
+    context.cluster.wait_whole()
     return happened
 
 
-def restart_kafka(scene: Scene) -> Happened:
+def restart_kafka(context: FaultContext) -> Happened:
     """`kill -9` of Kafka and a start on the same data."""
     happened = Happened("restart-kafka", _now_ms())
-    scene.say("kill -9 of Kafka; the caches go on")
-    scene.kafka.kill()
-    scene.kafka.start()
-    scene.say("Kafka serves again")
-    scene.cluster.wait_whole()
+    context.say("kill -9 of Kafka; the caches go on")
+    context.kafka.kill()
+    context.kafka.start()
+    context.say("Kafka serves again")
+    context.cluster.wait_whole()
     return happened
 
 
@@ -202,27 +204,27 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _refused(scene: Scene, node: Node) -> int:
-    return sum(int(stats["zombie_commits_refused"]) for stats in scene.monitor.members(node))
+def _refused(context: FaultContext, node: Node) -> int:
+    return sum(int(stats["zombie_commits_refused"]) for stats in context.monitor.members(node))
 
 
-def _takeover(scene: Scene, happened: Happened, gone: list[Node]) -> None:
-    seconds = scene.cluster.wait_without(gone)
+def _takeover(context: FaultContext, happened: Happened, gone: list[Node]) -> None:
+    seconds = context.cluster.wait_without(gone)
     happened.notes["clients_moved_after_s"] = round(seconds, 2)
-    scene.say(f"the others took over after {seconds:.1f} s")
+    context.say(f"the others took over after {seconds:.1f} s")
 
 
-def _restart(scene: Scene, nodes: list[Node]) -> None:
+def _restart(context: FaultContext, nodes: list[Node]) -> None:
     for node in nodes:
         node.start()
     for node in nodes:
         node.wait_ready()
-    seconds = scene.cluster.wait_whole()
+    seconds = context.cluster.wait_whole()
     names = " and ".join(node.node_id for node in nodes) or "all nodes"
-    scene.say(f"{names} back, everything has its backups again after {seconds:.1f} s")
+    context.say(f"{names} back, everything has its backups again after {seconds:.1f} s")
 
 
-def _stop_in_transaction(scene: Scene, node: Node) -> bool:
+def _stop_in_transaction(context: FaultContext, node: Node) -> bool:
     """Leaves `node` stopped, with a transaction open if one was caught within some attempts; whether it was.
 
     A transaction that is open shows as records behind the last stable offset; those of the running nodes are over in
@@ -231,19 +233,19 @@ def _stop_in_transaction(scene: Scene, node: Node) -> bool:
     for attempt in range(_SEARCHES):
         node.send(signal.SIGSTOP)
         until(lambda: is_stopped(node), 2.0, f"{node.name} to stop")
-        hidden = _hidden(scene)
+        hidden = _hidden(context)
         if hidden:
             time.sleep(0.15)  # not a hope: whatever is still open after this is checked below
-            hidden &= _hidden(scene)
+            hidden &= _hidden(context)
         if hidden or attempt + 1 == _SEARCHES:
             return bool(hidden)
         node.send(signal.SIGCONT)
-        time.sleep(scene.draw.uniform(0.01, 0.1))
+        time.sleep(context.draw.uniform(0.01, 0.1))
     raise AssertionError("the last attempt returned")
 
 
-def _hidden(scene: Scene) -> set[tuple[int, int]]:
+def _hidden(context: FaultContext) -> set[tuple[int, int]]:
     """`(partition, last stable offset)` of partitions with records behind it."""
-    stable = end_offsets(scene.kafka.bootstrap, scene.topic)
-    high = end_offsets(scene.kafka.bootstrap, scene.topic, committed=False)
+    stable = end_offsets(context.kafka.bootstrap, context.topic)
+    high = end_offsets(context.kafka.bootstrap, context.topic, committed=False)
     return {(partition, offset) for partition, offset in stable.items() if offset < high[partition]}

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from deelog_proof.audit.topics import fold_changes, fold_diff, read_topic
 from deelog_proof.audit.verify import Verdict, verify
-from deelog_proof.demo.display import Show
-from deelog_proof.demo.faults import Scene, planned
+from deelog_proof.demo.display import Display
+from deelog_proof.demo.faults import FaultContext, planned
 from deelog_proof.demo.report import shown
 from deelog_proof.harness.drain import drain
 from deelog_proof.harness.environment import (
@@ -26,8 +26,8 @@ from deelog_proof.harness.environment import (
     LEAD_SECONDS,
     SEGMENTS,
     DemoError,
+    Environment,
     Settings,
-    Stage,
     explained,
     planned_seconds,
     progress_of,
@@ -44,29 +44,29 @@ _T = TypeVar("_T")
 _SLOWEST = 1.0
 
 
-def run(settings: Settings, show: Show) -> dict[str, Any]:
+def run(settings: Settings, show: Display) -> dict[str, Any]:
     """Plays the demo and returns its report. No process and no file is left, but for `keep`.
 
     Call it from the main thread. Raises `DeelogError` where something could not be set up or got stuck.
     """
     with ExitStack() as stack:
-        stage = set_up(settings, show, stack)
+        environment = set_up(settings, show, stack)
         try:
-            player = _timed(stage, "run", lambda: _run(stage))
-            caches = _timed(stage, "drain", lambda: drain(stage))
+            player = _timed(environment, "run", lambda: _run(environment))
+            caches = _timed(environment, "drain", lambda: drain(environment))
             show.say("reading the change topic and the diff with a plain consumer, and comparing key by key")
-            report = _timed(stage, "verify", lambda: _verify(stage, player, caches))
+            report = _timed(environment, "verify", lambda: _verify(environment, player, caches))
         except (TimeoutError, DeelogError) as error:
-            raise DemoError(explained(stage, error)) from error
-        report["seconds"] = {name: round(value, 1) for name, value in stage.seconds.items()}
+            raise DemoError(explained(environment, error)) from error
+        report["seconds"] = {name: round(value, 1) for name, value in environment.seconds.items()}
         show.say("ending all processes")
         return report
 
 
-def _run(stage: Stage) -> Player:
+def _run(environment: Environment) -> Player:
     """The load in threads, the faults meanwhile in this one."""
-    settings, show = stage.settings, stage.show
-    player = Player(stage.cluster.addresses())
+    settings, show = environment.settings, environment.show
+    player = Player(environment.cluster.addresses())
     player.limit = 0 if planned(settings.faults) else None  # raised fault by fault
     failure: list[BaseException] = []
 
@@ -77,15 +77,15 @@ def _run(stage: Stage) -> Player:
             failure.append(error)
 
     thread = threading.Thread(target=play, name="load", daemon=True)
-    ticker = _Ticker(stage, player)
-    show.begin("writes", stage.operations)
+    ticker = _Ticker(environment, player)
+    show.begin("writes", environment.operations)
     try:
         thread.start()
         ticker.start()
-        _play_faults(stage, player, lambda: not failure)
+        _play_faults(environment, player, lambda: not failure)
         while thread.is_alive():
             thread.join(0.2)
-            stage.supervise()
+            environment.supervise()
     finally:
         player.stop()
         thread.join()
@@ -97,35 +97,42 @@ def _run(stage: Stage) -> Player:
     return player
 
 
-def _play_faults(stage: Stage, player: Player, goes_on: Callable[[], bool]) -> None:
+def _play_faults(environment: Environment, player: Player, goes_on: Callable[[], bool]) -> None:
     """One fault after the other, spread over the load."""
-    faults = planned(stage.settings.faults)
-    draw = random.Random(f"faults/{stage.settings.seed}")
-    scene = Scene(stage.cluster, stage.kafka, stage.topics.changes, stage.monitor, draw, stage.show.say)
-    total = planned_seconds(stage.settings)
+    faults = planned(environment.settings.faults)
+    draw = random.Random(f"faults/{environment.settings.seed}")
+    context = FaultContext(
+        environment.cluster,
+        environment.kafka,
+        environment.topics.changes,
+        environment.monitor,
+        draw,
+        environment.show.say,
+    )
+    total = planned_seconds(environment.settings)
     for number, fault in enumerate(faults):
         # Each fault has its share of the load, so that there is load left for the last one however slow the others.
-        rest = planned_seconds(stage.settings, number + 1)
-        player.limit = round(stage.operations * (1 - rest / total))
-        share = planned_seconds(stage.settings, number) - rest
+        rest = planned_seconds(environment.settings, number + 1)
+        player.limit = round(environment.operations * (1 - rest / total))
+        share = planned_seconds(environment.settings, number) - rest
         player.rate = max(_SLOWEST, (player.limit - player.operations) / share)
         time.sleep(draw.uniform(*GAP_SECONDS))  # when the fault strikes, drawn from the seed
         if not goes_on():
             return
         begin = time.monotonic()
-        happened = fault.run(scene)
+        happened = fault.run(context)
         happened.seconds = round(time.monotonic() - begin, 2)
-        stage.happened.append(happened)
-        stage.supervise()
+        environment.happened.append(happened)
+        environment.supervise()
     player.limit = None
-    player.rate = max(_SLOWEST, (stage.operations - player.operations) / LEAD_SECONDS) if faults else 0.0
+    player.rate = max(_SLOWEST, (environment.operations - player.operations) / LEAD_SECONDS) if faults else 0.0
 
 
 class _Ticker:
     """Shows how far the load is, from a thread of its own."""
 
-    def __init__(self, stage: Stage, player: Player) -> None:
-        self._stage, self._player = stage, player
+    def __init__(self, environment: Environment, player: Player) -> None:
+        self._environment, self._player = environment, player
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
 
@@ -139,16 +146,16 @@ class _Ticker:
 
     def _run(self) -> None:
         while not self._stopped.wait(0.2):
-            self._stage.show.advance(self._player.acked, _diff_note(progress_of(self._stage.checkpoint)))
+            self._environment.show.advance(self._player.acked, _diff_note(progress_of(self._environment.checkpoint)))
 
 
 def _diff_note(progress: dict[str, Any] | None) -> str:
     return "the Spark job has not begun" if progress is None else f"the Spark job has read {progress['records']:,}"
 
 
-def _verify(stage: Stage, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:
-    settings = stage.settings
-    bootstrap, topics = stage.kafka.bootstrap, stage.topics
+def _verify(environment: Environment, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:
+    settings = environment.settings
+    bootstrap, topics = environment.kafka.bootstrap, environment.topics
     changes = fold_changes(topics.changes, read_topic(bootstrap, topics.changes))
     diff = fold_diff(topics.diff, read_topic(bootstrap, topics.diff))
     # With the loss of all owners the caches themselves forget: there only diff and caches must agree.
@@ -159,14 +166,14 @@ def _verify(stage: Stage, player: Player, caches: dict[bytes, Entry]) -> dict[st
         changes,
         diff,
         segments=SEGMENTS,
-        happened=stage.happened,
+        happened=environment.happened,
         final=read_final(listed) if listed else None,
     )
-    monitor = stage.monitor
+    monitor = environment.monitor
     return {
-        "operations": stage.operations,
+        "operations": environment.operations,
         "acked": verdict.audit.acked,
-        "unacked": stage.operations - verdict.audit.acked,
+        "unacked": environment.operations - verdict.audit.acked,
         "refused": player.refused,
         "resent": player.attempts - player.operations,
         "lost_acked": len(verdict.audit.lost),
@@ -187,12 +194,12 @@ def _verify(stage: Stage, player: Player, caches: dict[bytes, Entry]) -> dict[st
         "zombie_commits_refused": monitor.total("zombie_commits_refused"),
         "transactions": monitor.total("transactions"),
         "diff": diff.counts,
-        "diff_restarts": stage.diff_restarts,
+        "diff_restarts": environment.diff_restarts,
         "keys": verdict.keys,
         "differing_keys": len(verdict.differing),
         "equal": not verdict.differing,
         "final": _final(listed, verdict),
-        "faults": [happened.as_dict() for happened in stage.happened],
+        "faults": [happened.as_dict() for happened in environment.happened],
         "longest_write_ms": round(player.longest_ms),
         "nodes": settings.nodes,
         "seed": settings.seed,
@@ -224,9 +231,9 @@ def _percentiles(values: list[int]) -> dict[str, int | None]:
     return {"p50": round(statistics.median(values)) if values else None, "max": max(values, default=None)}
 
 
-def _timed(stage: Stage, name: str, act: Callable[[], _T]) -> _T:
+def _timed(environment: Environment, name: str, act: Callable[[], _T]) -> _T:
     begin = time.monotonic()
     try:
         return act()
     finally:
-        stage.seconds[name] = time.monotonic() - begin
+        environment.seconds[name] = time.monotonic() - begin

@@ -6,19 +6,19 @@ import time
 
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import until
-from deelog_proof.harness.environment import Stage, progress_of
+from deelog_proof.harness.environment import Environment, progress_of
 from deelog_schemas.operation import Entry
 
 _DRAIN_SECONDS = 120.0
 _SOON_MS = 600_000
 
 
-def drain(stage: Stage) -> dict[bytes, Entry]:
+def drain(environment: Environment) -> dict[bytes, Entry]:
     """Waits until nothing moves any more and returns what the caches hold then.
 
     TimeoutError names what did not come to rest.
     """
-    show, cluster = stage.show, stage.cluster
+    show, cluster = environment.show, environment.cluster
     show.say("load over; waiting until short-lived entries have expired, all is written and the Spark job has read it")
     cluster.wait_whole()
     held: dict[bytes, Entry] = {}
@@ -30,13 +30,13 @@ def drain(stage: Stage) -> dict[bytes, Entry]:
         return all(entry.expires_at is None or entry.expires_at > soon for entry in held.values())
 
     until(settled, _DRAIN_SECONDS, "short-lived entries to expire", 0.5)
-    until(lambda: unwritten(stage) == 0, _DRAIN_SECONDS, "the nodes to write all that they captured", 0.2)
+    until(lambda: unwritten(environment) == 0, _DRAIN_SECONDS, "the nodes to write all that they captured", 0.2)
     ends: dict[int, int] = {}
 
     def level() -> bool:
-        stage.supervise()
-        ends.update(end_offsets(stage.kafka.bootstrap, stage.topics.changes))
-        progress = progress_of(stage.checkpoint)
+        environment.supervise()
+        ends.update(end_offsets(environment.kafka.bootstrap, environment.topics.changes))
+        progress = progress_of(environment.checkpoint)
         read = progress["input_offsets"] if progress else {}
         return all(int(read.get(str(partition), -1)) >= end for partition, end in ends.items() if end)
 
@@ -44,11 +44,11 @@ def drain(stage: Stage) -> dict[bytes, Entry]:
     return cluster.dump()
 
 
-def unwritten(stage: Stage) -> int:
+def unwritten(environment: Environment) -> int:
     """Operations and owed resets that are not in Kafka yet, over all nodes; -1 where a node does not answer."""
     total = 0
-    for node in stage.cluster.nodes:
-        stats = stage.monitor.poll(node)
+    for node in environment.cluster.nodes:
+        stats = environment.monitor.poll(node)
         if stats is None:
             return -1
         total += int(stats["unwritten"])

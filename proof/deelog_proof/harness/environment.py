@@ -18,7 +18,7 @@ import orjson
 from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_connector.devkafka.java import find_java
-from deelog_proof.demo.display import Show
+from deelog_proof.demo.display import Display
 from deelog_proof.demo.faults import Happened, planned
 from deelog_proof.harness.child import Child, ProcessError, deelog_command, until
 from deelog_proof.harness.cluster import Cluster, Monitor
@@ -59,11 +59,11 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Stage:
+class Environment:
     """Everything that runs, and what happened to it. `seconds` are by phase."""
 
     settings: Settings
-    show: Show
+    show: Display
     directory: Path
     operations: int
     topics: Topics
@@ -100,7 +100,7 @@ def writes_of(settings: Settings) -> Iterator[Write]:
     return session_store(settings.operations, settings.seed, settings.max_value)
 
 
-def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
+def set_up(settings: Settings, show: Display, stack: ExitStack) -> Environment:
     """Starts Kafka, the nodes and the Spark job; `stack` will end them and remove their files.
 
     Raises `SetupError` (no Java, no network) and `DemoError`.
@@ -129,18 +129,20 @@ def set_up(settings: Settings, show: Show, stack: ExitStack) -> Stage:
     for child in (*cluster.nodes, diff):
         stack.callback(child.kill)
     monitor = Monitor(cluster)
-    stage = Stage(settings, show, directory, operations, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff)
+    environment = Environment(
+        settings, show, directory, operations, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff
+    )
     try:
         cluster.start()
         show.say(f"{settings.nodes} nodes serve {SEGMENTS} segments, each with a primary and its backups in sync")
         start_diff(diff)
         show.say("the Spark job runs")
     except (TimeoutError, DeelogError) as error:
-        raise DemoError(explained(stage, error)) from error
+        raise DemoError(explained(environment, error)) from error
     monitor.start()
     stack.callback(monitor.stop)
-    stage.seconds["setup"] = time.monotonic() - begin
-    return stage
+    environment.seconds["setup"] = time.monotonic() - begin
+    return environment
 
 
 def start_diff(diff: Child) -> float:
@@ -214,12 +216,12 @@ def progress_of(checkpoint: Path) -> dict[str, Any] | None:
     return told
 
 
-def explained(stage: Stage, error: BaseException) -> str:
+def explained(environment: Environment, error: BaseException) -> str:
     """What went wrong, with the logs of everything that ended."""
     lines = [str(error)]
-    for child in (*stage.cluster.nodes, stage.diff):
+    for child in (*environment.cluster.nodes, environment.diff):
         if child.exit_code is not None and not isinstance(error, ProcessError):
             lines.append(f"{child.name} ended with exit code {child.exit_code}; its log {child.tail()}")
-    if stage.settings.keep is None:
+    if environment.settings.keep is None:
         lines.append("`--keep DIR` keeps all logs for a look")
     return os.linesep.join(lines)

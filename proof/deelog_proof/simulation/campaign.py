@@ -170,8 +170,8 @@ def run(script: Script, trace: bool = False) -> Outcome:
             )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - told as what it is: a run that broke
         where = "".join(traceback.format_exception(error)[-3:])
-        lines = tuple(world.judge.trace) if world is not None and trace else ()
-        digest = world.judge.digest if world is not None else ""
+        lines = tuple(world.checker.trace) if world is not None and trace else ()
+        digest = world.checker.digest if world is not None else ""
         steps = world.engine.steps if world is not None else 0
         cpu = time.process_time() - begin
         text = f"outside any node: {error!r}\n{where}"

@@ -104,7 +104,7 @@ class Seen:
     whole: bool = False
 
 
-class Judge:
+class Checker:
     """Told by the world. Raises nothing: the first violation is kept in `violation`, and the run ends."""
 
     def __init__(self, world: World) -> None:

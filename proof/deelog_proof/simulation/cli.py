@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from deelog_proof.demo.display import Show
+    from deelog_proof.demo.display import Display
     from deelog_proof.simulation.campaign import Outcome, Plan, Tally
     from deelog_proof.simulation.script import Script
 
@@ -87,13 +87,13 @@ def simulate(
     if sum(given is not None for given in (seeds, replay, file)) != 1:
         raise click.UsageError("give one of --seeds A..B, --replay SEED and --script FILE")
     from deelog_proof.demo import report as reports
-    from deelog_proof.demo.display import Show
+    from deelog_proof.demo.display import Display
     from deelog_proof.harness.child import ends_in_order
     from deelog_proof.simulation.campaign import Plan
 
     first, last = _range(seeds) if seeds is not None else (replay or 0, replay or 0)
     plan = Plan(first, last, steps, _kinds(faults))
-    with Show() as show, ends_in_order():
+    with Display() as show, ends_in_order():
         if seeds is not None:
             told, code = _campaign(plan, jobs or len(os.sched_getaffinity(0)), shorten, trace, show)
         else:
@@ -140,7 +140,7 @@ def _read(file: Path) -> Script:
 # -- one run ----------------------------------------------------------------------------------------------------------
 
 
-def _one(script: Script, shorten: bool, show: Show) -> tuple[dict[str, Any], int]:
+def _one(script: Script, shorten: bool, show: Display) -> tuple[dict[str, Any], int]:
     from deelog_proof.simulation.campaign import run
 
     outcome = run(script, trace=True)
@@ -173,7 +173,7 @@ def _violation(outcome: Outcome) -> str:
 # -- a campaign -------------------------------------------------------------------------------------------------------
 
 
-def _campaign(plan: Plan, jobs: int, shorten: bool | None, trace: bool, show: Show) -> tuple[dict[str, Any], int]:
+def _campaign(plan: Plan, jobs: int, shorten: bool | None, trace: bool, show: Display) -> tuple[dict[str, Any], int]:
     from deelog_proof.simulation import report as reports
     from deelog_proof.simulation.campaign import Tally
 
@@ -195,7 +195,7 @@ def _campaign(plan: Plan, jobs: int, shorten: bool | None, trace: bool, show: Sh
     return told, _verdict(tally, code)
 
 
-def _run(tally: Tally, jobs: int, show: Show) -> int:
+def _run(tally: Tally, jobs: int, show: Display) -> int:
     """Runs it to its end, and returns 0; or until a signal comes, and returns what to exit with."""
     from deelog_proof.simulation.campaign import MAX_FAILURES, outcomes
 
@@ -219,7 +219,7 @@ def _run(tally: Tally, jobs: int, show: Show) -> int:
     return 0
 
 
-def _shortened(script: Script, outcome: Outcome, show: Show) -> tuple[Script, Outcome]:
+def _shortened(script: Script, outcome: Outcome, show: Display) -> tuple[Script, Outcome]:
     from deelog_proof.simulation.campaign import Shortening
 
     shortening = Shortening(script, outcome, SHRINK_SECONDS)

@@ -30,13 +30,13 @@ class Clients:
     def write(self, key: bytes, value: bytes | None, ttl: int | None) -> None:
         """SET or DEL."""
         write = Write(key, value, segment=segment_of(key, self.world.segments))
-        self.world.judge.writes.append(write)
+        self.world.checker.writes.append(write)
         self._send(write, ttl, _TRIES)
 
     def clear(self, segment: int) -> None:
         """FLUSHALL's share of a segment."""
         write = Write(b"", None, segment=segment)
-        self.world.judge.writes.append(write)
+        self.world.checker.writes.append(write)
         self._send(write, None, _TRIES)
 
     def read(self, key: bytes) -> None:
@@ -108,7 +108,7 @@ class Clients:
     def _answered(self, write: Write) -> None:
         write.status, write.acked_at = "acked", self.world.engine.now
         self.world.counts["acked"] += 1
-        self.world.judge.answered(write)
+        self.world.checker.answered(write)
 
     def told(self, write: Write, reply: bytes) -> None:
         """The answer to a write that had to wait."""

@@ -1,4 +1,4 @@
-"""The controller's seat in the simulation: what `grid.office.Office` does, as events; it decides with `decide`."""
+"""The controller's seat in the simulation: what `ControllerService` does, as events; it decides with `decide`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import decide
-from deelog_interceptors.grid.topology.liveness import Attendance
+from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.view import View, encode_view, node_id_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Group:
         return self.holder == member
 
 
-class Office:
+class ControllerSeat:
     """One member's part. A view is committed by the session that was taken last, or not at all."""
 
     def __init__(self, node: Node) -> None:
@@ -49,7 +49,7 @@ class Office:
         self._stood = 0
         self._asking = False
         self._asked = 0.0
-        self._book: Attendance | None = None
+        self._book: Liveness | None = None
         self._poked = False
         self._busy = False
 
@@ -58,7 +58,7 @@ class Office:
         self.node.request(self._poll)
 
     def heartbeat(self, member: str, beat: Heartbeat) -> Heard | None:
-        """See `grid.office.Office.heartbeat`."""
+        """See `grid.office.ControllerSeat.heartbeat`."""
         if self._book is None:
             return None
         news, answer = self._book.heartbeat(member, beat, self.node.engine.now)
@@ -67,7 +67,7 @@ class Office:
         return answer
 
     def doubt(self) -> None:
-        """See `grid.office.Office.doubt`."""
+        """See `grid.office.ControllerSeat.doubt`."""
         if self._book is not None:
             self._book.doubt(self.node.engine.now)
             self._ask()
@@ -121,14 +121,14 @@ class Office:
     def _take_office(self) -> None:
         # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
         registry, w = self.node.registry, self._world
-        self._book = Attendance(
+        self._book = Liveness(
             self.node.member,
             registry,
             registry.view,
             self.node.engine.now,
             asked=self._asked,
             timeout=w.failure_timeout,
-            lapse=w.lapse,
+            lease_expiry=w.lease_expiry,
         )
         self._busy = self._poked = False
         self._tick_regularly(self._term)
@@ -151,11 +151,11 @@ class Office:
             self._ask()
             return
         book.forgive_own_pause(self.node.engine.now)
-        dead = book.condemn(self.node.engine.now)
+        dead = book.declare_dead(self.node.engine.now)
         self._busy = True
         self._fence(term, book, book.to_fence(dead), frozenset(dead))
 
-    def _fence(self, term: int, book: Attendance, left: list[str], dead: frozenset[str]) -> None:
+    def _fence(self, term: int, book: Liveness, left: list[str], dead: frozenset[str]) -> None:
         if term != self._term:
             return
         if not left:
@@ -169,7 +169,7 @@ class Office:
 
         self.node.request(fence)
 
-    def _decide(self, term: int, book: Attendance, dead: frozenset[str]) -> None:
+    def _decide(self, term: int, book: Liveness, dead: frozenset[str]) -> None:
         situation = book.situation(
             dead,
             self.node.engine.now,
@@ -181,17 +181,17 @@ class Office:
         following = decide(book.view, situation)
         if following is None:
             self._busy = False
-            book.acquit()
+            book.clear_dead()
         else:
             self.node.request(lambda: self._commit(term, book, following))
 
-    def _commit(self, term: int, book: Attendance, following: View) -> None:
+    def _commit(self, term: int, book: Liveness, following: View) -> None:
         if term != self._term:
             return
         self._busy = False
         if not self.node.kafka.publish_seated(self._seat, "view", encode_view(following)):
             self._lose()
             return
-        self._world.judge.view_made(following)
+        self._world.checker.view_made(following)
         book.follow(following)
-        book.acquit()
+        book.clear_dead()

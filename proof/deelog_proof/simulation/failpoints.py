@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deelog_proof.simulation.node import Node
     from deelog_proof.simulation.script import Event
 
-MOMENTS: Final[dict[str, str]] = {
+FAILPOINTS: Final[dict[str, str]] = {
     "open": "a producer's session is about to be opened",
     "commit": "a transaction is about to be sent",
     "appended": "its records are there, its commit is not",
@@ -53,7 +53,7 @@ class _Armed:
     event: Event
 
 
-class Moments:
+class Failpoints:
     """`happen` carries an event out; `it` in its arguments stands for the node at which the moment came."""
 
     def __init__(self, happen: Callable[[Event], None]) -> None:

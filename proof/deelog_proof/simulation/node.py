@@ -39,7 +39,7 @@ from deelog_interceptors.grid.topology.controller import Request
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import DuplicateNodeError, Registry
 from deelog_interceptors.grid.topology.view import Member, View
-from deelog_proof.simulation.controller_seat import Office
+from deelog_proof.simulation.controller_seat import ControllerSeat
 from deelog_proof.simulation.engine import Task
 from deelog_proof.simulation.filtering import pipeline
 from deelog_proof.simulation.kafka import CHANGES, POSITIONS
@@ -121,7 +121,7 @@ class Node:
         self.roles = Roles(self.member, self.store, self.core, self.replicator, self.backup, self.wake)
         self.registry = Registry("p.c.topology", w.segments, self._view_read, self._registry_read)
         self.registry.own, self.registry.token = self.member, f"token {self.member}"
-        self.office = Office(self)
+        self.office = ControllerSeat(self)
         self._topology_read = 0
         self._beats = 0
         self._beating = 0
@@ -149,7 +149,7 @@ class Node:
         except (Gone, DuplicateNodeError):
             self.world.ended(self)
         except Exception as error:  # noqa: BLE001 - whatever the product raises is the judge's to hear
-            self.world.judge.broken(f"{self.member}: {error!r}", error)
+            self.world.checker.broken(f"{self.member}: {error!r}", error)
 
     def resume(self) -> None:
         """SIGCONT: all that would have happened meanwhile happens now."""
@@ -171,7 +171,7 @@ class Node:
         return 1_700_000_000_000_000 + int((self.engine.now + self.skew) * 1e6)
 
     def _failed(self, error: BaseException) -> None:
-        self.world.judge.broken(f"{self.member}: {error!r}", error)
+        self.world.checker.broken(f"{self.member}: {error!r}", error)
 
     def request(self, call: Callable[[], None]) -> None:
         """A request to the brokers: it arrives after a while, and as long as they are away it is sent again."""
@@ -244,7 +244,7 @@ class Node:
         self.office.changed()
 
     def _view_read(self, view: View) -> None:
-        self.world.judge.view_applied(self, view)
+        self.world.checker.view_applied(self, view)
         self._dial()
         self.roles.apply(view)
         self.poke()
@@ -352,7 +352,7 @@ class Node:
     # -- the cache's side of the connector ----------------------------------------------------------------------------
 
     def _captured(self, segment: Segment, operation: Operation) -> None:
-        self.world.judge.captured(self, segment, operation)
+        self.world.checker.captured(self, segment, operation)
         self.replicator.operation(segment, operation)
 
     def _level_reached(self, segment: Segment) -> None:
@@ -387,11 +387,11 @@ class Node:
         for segment in sorted(self.world.snapshots):  # after what was told: one that is through does not begin again
             if self.core.may_snapshot(segment):
                 self.core.snapshot(segment)
-                self.world.judge.snapshot_begun(self, segment)
+                self.world.checker.snapshot_begun(self, segment)
         self.after(max(0.001, self.core.next_poll(now) or 0.02), self._drive, self._timer)
 
     def _carry_out(self, effect: Effect) -> None:
-        self.world.judge.effect(self, effect)
+        self.world.checker.effect(self, effect)
         if isinstance(effect, Commit):
             items = effect.items if self._pipeline is None else self._pipeline(effect.items)
             records = list(self._encoder.records(items))
@@ -406,7 +406,7 @@ class Node:
             segment = self.store.segments[effect.segment]
             for operation in effect.operations:
                 segment.last = operation.sequence
-                self.world.judge.captured(self, segment, operation)
+                self.world.checker.captured(self, segment, operation)
                 self.replicator.operation(segment, operation)
         elif isinstance(effect, Released):
             self.store.segments[effect.segment].released = True
@@ -416,7 +416,7 @@ class Node:
             self.poke()
         elif isinstance(effect, SnapshotRead | SnapshotRefused):
             self.world.snapshots.discard(effect.segment)
-            self.world.judge.snapshot_over(effect.segment, isinstance(effect, SnapshotRead))
+            self.world.checker.snapshot_over(effect.segment, isinstance(effect, SnapshotRead))
         elif isinstance(effect, Superseded):
             raise Gone
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from deelog_proof.simulation.failpoints import MOMENTS
+from deelog_proof.simulation.failpoints import FAILPOINTS
 from deelog_schemas.errors import DeelogError
 
 
@@ -281,8 +281,8 @@ def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
     if verb == "let" and arguments[1] not in LET:
         raise ValueError(f"{arguments[1]} is none of {', '.join(LET)}")
     if verb == "at":
-        if arguments[1].partition(":")[0] not in MOMENTS:
-            raise ValueError(f"{arguments[1]} is none of {', '.join(MOMENTS)}")
+        if arguments[1].partition(":")[0] not in FAILPOINTS:
+            raise ValueError(f"{arguments[1]} is none of {', '.join(FAILPOINTS)}")
         _event([words[0], *arguments[2:]], settings)
     if not 0 <= float(words[0]) <= 1e6:
         raise ValueError("it happens at 0 to 1,000,000 seconds")

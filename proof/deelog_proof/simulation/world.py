@@ -16,13 +16,13 @@ from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.kafka.client import OutRecord
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.settings import Settings
-from deelog_interceptors.grid.topology.lease import lapse_of, lease_of
+from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
 from deelog_interceptors.grid.topology.view import View, node_id_of
-from deelog_proof.simulation.checker import Judge, Violation
+from deelog_proof.simulation.checker import Checker, Violation
 from deelog_proof.simulation.clients import Clients
 from deelog_proof.simulation.controller_seat import Group
 from deelog_proof.simulation.engine import Engine
-from deelog_proof.simulation.failpoints import Moments
+from deelog_proof.simulation.failpoints import Failpoints
 from deelog_proof.simulation.kafka import CHANGES, Kafka
 from deelog_proof.simulation.network import Network
 from deelog_proof.simulation.node import Gone, Node
@@ -52,7 +52,7 @@ class Verdict:
 class World:
     """Make it, `run()` it once."""
 
-    def __init__(self, script: Script, judge: type[Judge] = Judge) -> None:
+    def __init__(self, script: Script, checker: type[Checker] = Checker) -> None:
         found = script.settings
         self.script = script
         self.engine = Engine(found["seed"])
@@ -65,7 +65,7 @@ class World:
         self.skips = found["skips"]
         self.failure_timeout, self.session_timeout = 0.15, 0.3
         timeouts = (self.session_timeout, self.failure_timeout)
-        self.lease, self.lapse = lease_of(*timeouts), lapse_of(*timeouts)
+        self.lease, self.lease_expiry = lease_of(*timeouts), lease_expiry_of(*timeouts)
         self.grid_settings = _settings(found)
         self.counts: Counter[str] = Counter()
         self.skews: dict[str, float] = {}
@@ -77,15 +77,15 @@ class World:
         self.kafka = Kafka(self.engine, self.partitions, 0.6)
         self.network = Network(self.engine, self.find)
         self.network.sends = lambda node, frame: self.moment_comes(node, "sends", type(frame).__name__.lower(), False)
-        self.moments = Moments(self._happen)
+        self.failpoints = Failpoints(self._happen)
         self.snapshots: set[int] = set()
         """Segments of which an incremental snapshot was asked for and is not done."""
         self.names: dict[str, str] = {}
         """Node ids by the names that `let` gave them."""
         self.group = Group(self.session_timeout)
-        self.judge = judge(self)
-        self.kafka.on_stable = self.judge.stable
-        self.kafka.on_loss = self.judge.lose_part
+        self.checker = checker(self)
+        self.kafka.on_stable = self.checker.stable
+        self.kafka.on_loss = self.checker.lose_part
         self.clients = Clients(self)
         self._incarnations = 0
         self.nodes: dict[str, Node] = {}
@@ -105,25 +105,25 @@ class World:
         self.engine.at(max(last, 0.5) + 0.1, self._make_peace)
         self.engine.after(SAMPLE, self._sample)
         until = max(last, 0.5) + 0.1 + PEACE
-        while self.judge.violation is None and self.engine.step():
-            if self._peace and self.judge.settled() is None:
-                self.judge.final()
+        while self.checker.violation is None and self.engine.step():
+            if self._peace and self.checker.settled() is None:
+                self.checker.final()
                 break
             if self.engine.now > until:
-                self.judge.fail("alive", f"not at rest {PEACE:g} s after the last fault: {self.judge.settled()}")
+                self.checker.fail("alive", f"not at rest {PEACE:g} s after the last fault: {self.checker.settled()}")
             elif self.engine.steps > MAX_STEPS:
-                self.judge.fail("alive", f"not at rest after {MAX_STEPS} steps: {self.judge.settled()}")
+                self.checker.fail("alive", f"not at rest after {MAX_STEPS} steps: {self.checker.settled()}")
         counts = self._counted()
         for name, low, high in self.script.expects:
             if counts[name] < low or (high is not None and counts[name] > high):
-                self.judge.fail("expected", f"{name} is {counts[name]}, not {low}..{high or ''}")
+                self.checker.fail("expected", f"{name} is {counts[name]}, not {low}..{high or ''}")
         verdict = Verdict(
-            self.judge.violation,
-            self.judge.digest,
+            self.checker.violation,
+            self.checker.digest,
             self.engine.steps,
             self.engine.now,
             counts,
-            self.judge.trace,
+            self.checker.trace,
         )
         self._close()
         return verdict
@@ -135,11 +135,11 @@ class World:
                 session.task.cancel()
 
     def _sample(self) -> None:
-        self.judge.sample()
+        self.checker.sample()
         self.engine.after(SAMPLE, self._sample)
 
     def _counted(self) -> Counter[str]:
-        counts = self.counts + self.judge.counts
+        counts = self.counts + self.checker.counts
         counts.update({f"kafka {name}": n for name, n in self.kafka.counts.items()})
         counts["controllers"] += self.group.changes
         for node in self.everybody:
@@ -174,7 +174,7 @@ class World:
         """A process is gone: its memory, and its connections."""
         if node.alive:
             node.alive = False
-            self.judge.say(f"{node.member} ends")
+            self.checker.say(f"{node.member} ends")
             self.network.end_of(node.member)
 
     def living(self) -> list[Node]:
@@ -207,7 +207,7 @@ class World:
 
     def hangs(self, node: Node) -> bool:
         """Whether the node stops here, with its transaction open."""
-        self.moments.transaction(node, "appended")
+        self.failpoints.transaction(node, "appended")
         if node.node_id not in self.hanging:
             return False
         self.hanging.discard(node.node_id)
@@ -217,7 +217,7 @@ class World:
 
     def loses_answer(self, node: Node) -> bool:
         """Whether the answer to a commit that took effect gets lost."""
-        if self.moments.transaction(node, "committed"):
+        if self.failpoints.transaction(node, "committed"):
             raise Gone
         if node.node_id not in self.losing:
             return False
@@ -228,12 +228,12 @@ class World:
 
     def effect_comes(self, node: Node, effect: Effect) -> None:
         """A core's effect is about to be carried out."""
-        if self.moments.effect(node, effect):
+        if self.failpoints.effect(node, effect):
             raise Gone
 
     def moment_comes(self, node: Node, name: str, kind: str, at_once: bool = True) -> None:
-        """See `moments.MOMENTS`. `at_once`: the turn ends where the node does; else the rest of it has no effect."""
-        if self.moments.come(node, name, frozenset({kind})) and at_once:
+        """See `moments.FAILPOINTS`. `at_once`: the turn ends where the node does; else the rest of it has no effect."""
+        if self.failpoints.come(node, name, frozenset({kind})) and at_once:
             raise Gone
 
     def view_comes(self, node: Node, view: View) -> None:
@@ -246,7 +246,7 @@ class World:
                 kinds.add("demoted")
             elif segment.role is Role.NONE and node.member in row.holders:
                 kinds.add("backup")
-        if self.moments.come(node, "view", frozenset(kinds)):
+        if self.failpoints.come(node, "view", frozenset(kinds)):
             raise Gone
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class World:
         if done is not False:
             self.counts[f"did {event.verb}"] += 1
             self.counts[f"fault {event.verb}"] += event.is_fault
-            self.judge.say(f"--- {' '.join((event.verb, *event.arguments))}")
+            self.checker.say(f"--- {' '.join((event.verb, *event.arguments))}")
 
     def _let(self, name: str, who: str, segment: str) -> bool:
         """A name for the node id that now has this part."""
@@ -277,7 +277,7 @@ class World:
         return bool(found)
 
     def _at(self, node_id: str, moment: str, verb: str, *arguments: str) -> None:
-        self.moments.arm(node_id, moment, Event(self.engine.now, verb, arguments))
+        self.failpoints.arm(node_id, moment, Event(self.engine.now, verb, arguments))
 
     def _live(self, node_id: str) -> Node | None:
         node = self.nodes.get(node_id)
@@ -396,13 +396,13 @@ class World:
     def _truncate(self, partition: str, count: str) -> bool:
         number = int(partition)
         lost = self.kafka.truncate(number, int(count))
-        self.judge.lose(number, lost)
+        self.checker.lose(number, lost)
         return bool(lost)
 
     def _recreate(self) -> None:
         self.kafka.recreate()
         for partition in range(self.partitions):
-            self.judge.lose(partition, None)
+            self.checker.lose(partition, None)
 
     def _compact(self) -> None:
         self.kafka.compact()
@@ -422,7 +422,7 @@ class World:
         gone = node.core.coalesce_all()
         self.counts["coalesced"] += gone
         if gone:
-            self.judge.coalesced()
+            self.checker.coalesced()
         return True
 
     def _signal(self, segment: str) -> bool:
@@ -436,7 +436,7 @@ class World:
     def _snapshot(self, segment: str) -> None:
         """Every node has read the signal for an incremental snapshot; the segment's owner acts on it."""
         self.snapshots.add(int(segment))
-        self.judge.snapshot_asked(int(segment))
+        self.checker.snapshot_asked(int(segment))
 
     def _refuse(self, key: str) -> None:
         self.kafka.refused.add(_record_key(real_key(key, self.segments)))
@@ -454,8 +454,8 @@ class World:
 
     def _make_peace(self) -> None:
         """All faults end: brokers and network are whole, who was stopped goes on, who died comes back."""
-        self.judge.say("--- peace")
-        self.moments.clear()
+        self.checker.say("--- peace")
+        self.failpoints.clear()
         self.kafka.up = True
         self.kafka.refused.clear()
         self.no_kafka.clear()

@@ -18,7 +18,7 @@ _KINDS: Final = {
 }
 
 
-def missing_right(error: Any, client: str, **asked: tuple[str, str]) -> str | None:
+def missing_acl(error: Any, client: str, **asked: tuple[str, str]) -> str | None:
     """What to grant, as a sentence; None where the error is not one of rights.
 
     `error` is a client's `KafkaError`, `client` one of `producer`, `consumer`, `admin`. `asked` has, for each kind of

@@ -217,7 +217,7 @@ class Planner:
                 "segment (signal reset-segment)"
             )
         work = functools.partial(_start, known, begins, ends, self._lettered())
-        region = ranges.Region(self.topics.changes, lowest, ends)
+        region = ranges.OffsetRange(self.topics.changes, lowest, ends)
         written, segments = self._folded(START, region, on, work)
         for number in on.keys() - segments.keys():  # nothing stands of it in either topic
             _, segments[number] = work(ranges.nothing(self.config), self._renderer, number, on[number])
@@ -234,15 +234,15 @@ class Planner:
         return {partition: mark.end for partition, mark in marks.items() if mark is not None}
 
     def _folded(
-        self, number: int, new: ranges.Region, wanted: Iterable[int], work: ranges.Work
+        self, number: int, new: ranges.OffsetRange, wanted: Iterable[int], work: ranges.Work
     ) -> tuple[Path, dict[int, Segment | None]]:
         """Folds segments: the rows, drafted for `write_plan`, and what the work says of each segment.
 
-        Raises RecordError and `fold.Void`.
+        Raises RecordError and `fold.ResetMismatch`.
         """
         diff = self.topics.diff
         begins, ends = self._cluster.begins(diff, self.partitions), self._cluster.ends(diff, self.partitions)
-        old = ranges.Region(diff, {p: begins[p] for p in new.end}, {p: ends[p] for p in new.end})
+        old = ranges.OffsetRange(diff, {p: begins[p] for p in new.end}, {p: ends[p] for p in new.end})
         place = self._checkpoint.rows_draft(number)
         task = ranges.Task(self.config, self._layout, (old, new), frozenset(wanted), work)
         ranges.folded(self._spark, self._cluster.reader, task, place)
@@ -281,7 +281,7 @@ class Planner:
             try:
                 written = self._resets(before, number, ended, frozenset(void)) if ended else None
                 break
-            except by_records.Void as problem:
+            except by_records.ResetMismatch as problem:
                 if self.config["on.data.loss"] == "fail":
                     raise problem.error from problem
                 void.add((problem.ended.segment, problem.ended.end))
@@ -325,7 +325,7 @@ class Planner:
                     f"reset {one.reset_id} of segment {one.segment} begins at offset {one.begin}, the partition at "
                     f"{begins[partition]}: ask for a reset of the segment (signal reset-segment)"
                 )
-                raise by_records.Void(one, problem.at(self.topics.changes, partition, one.end))
+                raise by_records.ResetMismatch(one, problem.at(self.topics.changes, partition, one.end))
             by_segment.setdefault(one.segment, []).append(one)
             reads = by_records.reads_from(before.segments.get(one.segment), before.end[partition])
             low[partition] = min(low.get(partition, reads), reads)
@@ -334,7 +334,7 @@ class Planner:
         self._writer.fence(high)
         known = {n: before.segments[n] for n in by_segment if n in before.segments}
         work = functools.partial(_resets, known, by_segment, void, before.end)
-        region = ranges.Region(self.topics.changes, low, high)
+        region = ranges.OffsetRange(self.topics.changes, low, high)
         return self._folded(number, region, by_segment, work)[0]
 
     def put_aside(self, number: int, found: Iterable[Written]) -> int:

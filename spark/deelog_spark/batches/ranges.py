@@ -2,7 +2,7 @@
 
 A reset's difference and a start need two things of a segment: what the diff topic tells, and the change topic's records
 from a known offset on. Both topics keep a segment on the same partition, so a task takes one partition of both: it
-reads the diff topic's range, then the change topic's, puts the records away by segment (`shelf.py`), and folds each
+reads the diff topic's range, then the change topic's, puts the records away by segment (`spill.py`), and folds each
 segment: `calm.py` by columns or, where that has doubts, `fold.py`, the reference itself, by records. Memory is that of
 a few segments' records, old and new, whatever the topic holds. Small regions the driver takes itself by the same
 function: Spark takes a second to begin with, and many more where it is cold.
@@ -36,9 +36,9 @@ from deelog_schemas.keys import partition_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
 from deelog_spark.batches import tasks
-from deelog_spark.batches.spill import Shelf, drawer
+from deelog_spark.batches.spill import Spill, bucket
 from deelog_spark.folding import by_columns
-from deelog_spark.folding.by_records import Void
+from deelog_spark.folding.by_records import ResetMismatch
 from deelog_spark.folding.diff_record import (
     CHANGE,
     RESET,
@@ -47,7 +47,7 @@ from deelog_spark.folding.diff_record import (
     ROW_SCHEMA,
     Renderer,
     Row,
-    Unread,
+    Undecodable,
     entry_of,
     place_of,
 )
@@ -71,7 +71,7 @@ _SCHEMA: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class OffsetRange:
     """Offsets `[begin, end)` of some partitions of a topic."""
 
     topic: str
@@ -101,7 +101,7 @@ class Tables:
     """Both topics as one segment's task has them: `fold` reads them by records, `calm` by columns.
 
     `old` and `new` have the columns of `_SCHEMA` in offset order, all of them read from `partition`. `tolerant`: a
-    change that cannot be decoded is `Unread`, which `fold` may pass over, not the end.
+    change that cannot be decoded is `Undecodable`, which `fold` may pass over, not the end.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Tables:
         try:
             for kind, key, value in zip(side.raw[:, 1], side.keys.to_pylist(), side.values.to_pylist(), strict=True):
                 entry_of(self.codec, Kind(kind), key, value)
-        except Unread:
+        except Undecodable:
             return False
         return True
 
@@ -151,10 +151,10 @@ class Tables:
         kind = record.header.kind
         try:
             return entry_of(self.codec, kind, record.key, record.value)
-        except Unread as error:
+        except Undecodable as error:
             placed = error.at(record.topic, record.partition, record.offset)
             passes = self._tolerant and kind is not Kind.READ
-            raise (Unread(str(placed), error.key) if passes else placed) from error
+            raise (Undecodable(str(placed), error.key) if passes else placed) from error
 
     def _taken(self, part: pa.Table, topic: str) -> Iterator[Record]:
         for batch in part.to_batches(_CHUNK):
@@ -189,7 +189,7 @@ class Task:
 
     config: Config
     layout: Layout
-    regions: tuple[Region, Region]
+    regions: tuple[OffsetRange, OffsetRange]
     """Of the diff topic and of the change topic, of the same partitions."""
     wanted: frozenset[int]
     work: Work
@@ -202,10 +202,10 @@ class Task:
         codec, tolerant = tasks.codec_of(self.config), tasks.tolerant(self.config)
         renderer = Renderer(codec)
         for partition in partitions:
-            with closing(Shelf(_SCHEMA)) as old, closing(Shelf(_SCHEMA)) as new:
-                for shelf, region in zip((old, new), self.regions, strict=True):
-                    self._put(shelf, region, partition, reader)
-                for raw in sorted(old.names() | new.names(), key=lambda raw: (drawer(raw), raw or b"")):
+            with closing(Spill(_SCHEMA)) as old, closing(Spill(_SCHEMA)) as new:
+                for spill, region in zip((old, new), self.regions, strict=True):
+                    self._put(spill, region, partition, reader)
+                for raw in sorted(old.names() | new.names(), key=lambda raw: (bucket(raw), raw or b"")):
                     tables = Tables(old.take(raw), new.take(raw), partition, self.layout, codec, tolerant)
                     yield from self._segment(raw, tables, partition, renderer)
 
@@ -214,7 +214,7 @@ class Task:
         with tasks.reader(self.config) as reader:
             yield from self.run(partitions, reader)
 
-    def _put(self, shelf: Shelf, region: Region, partition: int, reader: Reader) -> None:
+    def _put(self, spill: Spill, region: OffsetRange, partition: int, reader: Reader) -> None:
         """What the region holds of the wanted segments, by their numbers as a header has them."""
         every = len(self.wanted) == self.layout.segments
         # What is not ours is taken as well, to say so.
@@ -232,7 +232,7 @@ class Task:
             offsets = pa.array([message.offset() for message in messages], pa.int64())
             keys = pa.array([message.key() for message in messages], pa.binary())
             values = pa.array([message.value() for message in messages], pa.binary())
-            shelf.put(names, pa.RecordBatch.from_arrays([offsets, headers, controls, keys, values], schema=_SCHEMA))
+            spill.put(names, pa.RecordBatch.from_arrays([offsets, headers, controls, keys, values], schema=_SCHEMA))
 
     def _segment(self, raw: bytes | None, tables: Tables, partition: int, renderer: Renderer) -> list[Row]:
         number = -1 if raw is None else int.from_bytes(raw, "big")
@@ -241,7 +241,7 @@ class Task:
                 tables.told(partition)
                 return [_said(ERROR, (None, f"{r.topic}: not expected")) for r in tables.records(partition, 0, 0)]
             found, state = self.work(tables, renderer, number, partition)
-        except Void as error:
+        except ResetMismatch as error:
             return [_said(ERROR, (error.ended, str(error.error)))]
         except RecordError as error:
             return [_said(ERROR, (None, str(error)))]
@@ -283,12 +283,12 @@ def rows_of(written: Path) -> pa.Table:
 
 
 def said(written: Path) -> dict[int, Any]:
-    """What the work said of each segment. Raises the first error of a task: RecordError, or `Void`."""
+    """What the work said of each segment. Raises the first error of a task: RecordError, or `ResetMismatch`."""
     table = ds.dataset(written).to_table(filter=~_ROWS, columns=["cause", "value"])
     told = [(cause, pickle.loads(value)) for cause, value in zip(*table.to_pydict().values(), strict=True)]
     for cause, (ended, text) in told:
         if cause == ERROR:
-            raise RecordError(text) if ended is None else Void(ended, RecordError(text))
+            raise RecordError(text) if ended is None else ResetMismatch(ended, RecordError(text))
     return dict(pair for _, pair in told)
 
 

@@ -25,7 +25,7 @@ _SPARK_FOLDERS: Final = "SPARK_LOCAL_DIRS"
 """Where Spark keeps what it spills, as YARN and standalone workers tell their executors."""
 
 
-class Shelf:
+class Spill:
     """Rows of `schema` under names: bytes, or None. Put everything, then take. Call `close()`."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -65,8 +65,8 @@ class Shelf:
         """The rows of a name in the order in which they were put; call `names` before, and drawer by drawer."""
         assert self._reader is not None
         number, batches = self._open
-        if number != drawer(name):
-            number = drawer(name)
+        if number != bucket(name):
+            number = bucket(name)
             batches = {batch: self._reader.get_batch(batch) for batch in self._batches[number]}
             self._open = number, batches
         slices = self._slices.get(name, ())
@@ -81,7 +81,7 @@ class Shelf:
             return
         names = pa.concat_arrays(self._names).dictionary_encode(null_encoding="encode")
         found, numbers = names.dictionary.to_pylist(), names.indices.to_numpy()
-        drawers = [drawer(name) for name in found]
+        drawers = [bucket(name) for name in found]
         counts = np.bincount(numbers, minlength=len(found)).tolist()
         in_order = sorted(range(len(found)), key=drawers.__getitem__)
         ranks = np.argsort(in_order)
@@ -101,6 +101,6 @@ class Shelf:
         self._size = 0
 
 
-def drawer(name: bytes | None) -> int:
+def bucket(name: bytes | None) -> int:
     """Where a name lies: those of one drawer are taken one after the other, or it is opened again for each."""
     return zlib.crc32(name or b"") % DRAWERS

@@ -16,7 +16,7 @@ from deelog_schemas.header import Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record
-from deelog_spark.folding.diff_record import CHANGE, Renderer, Row, Unread
+from deelog_spark.folding.diff_record import CHANGE, Renderer, Row, Undecodable
 from deelog_spark.folding.walk import Ended, Open, Segment, position_bytes, position_tuple, waiting
 from deelog_spark.kafka import Known
 
@@ -46,8 +46,8 @@ class StartFold:
     replaced, may be gone, so it cannot be checked. A later begin opens a reset as ever; so does one that the
     positions topic names and whose own record may be gone.
 
-    A change that is `Unread` is passed over outside of a reset: its key keeps its last good value, which only the diff
-    topic may know, since compaction takes what stood below it.
+    A change that is `Undecodable` is passed over outside of a reset: its key keeps its last good value, which only the
+    diff topic may know, since compaction takes what stood below it.
     """
 
     def __init__(self, segment: int, base: int | None, named: ResetState | None) -> None:
@@ -64,7 +64,7 @@ class StartFold:
         self._deleted: set[bytes] = set()
         self._at_base = ""
         """The id of the reset at the base offset, until its end is met."""
-        self._inside: Unread | None = None
+        self._inside: Undecodable | None = None
         """The first that was passed over there: it stops the start if that end is still to come."""
 
     def apply(self, record: Record, tables: Tables) -> None:
@@ -101,7 +101,7 @@ class StartFold:
             return
         try:
             key, entry = tables.entry(record)
-        except Unread as error:
+        except Undecodable as error:
             if self.open is not None:
                 raise
             self._pass(record, error)
@@ -113,7 +113,7 @@ class StartFold:
         else:
             self.mark = fold_step(self.entries, self.mark, kind, position, key, entry)
 
-    def _pass(self, record: Record, error: Unread) -> None:
+    def _pass(self, record: Record, error: Undecodable) -> None:
         if record.header.position <= self.mark:
             return
         self.mark = record.header.position
@@ -206,7 +206,7 @@ def _captured(record: Record) -> Row:
     return Row(record.partition, record.offset, 0, CHANGE, "", raw, record.key, record.value)
 
 
-class Void(Exception):
+class ResetMismatch(Exception):
     """A reset that did not match count or digest; `error` names its end's place."""
 
     def __init__(self, ended: Ended, error: RecordError) -> None:
@@ -232,7 +232,9 @@ def resets(
     """The rows of the resets that end in a batch's range of a partition, which starts at offset `begin`.
 
     Each segment is read as the reference reader reads it: from what the diff topic tells, with the mark that the
-    batch starts with; a reset found open is read again from its begin. Raises `Void` for one that does not match.
+    batch starts with; a reset found open is read again from its begin.
+
+    Raises `ResetMismatch` for one that does not match.
     """
     wanted = frozenset(e.segment for e in ended)
     last = max(e.end for e in ended)
@@ -259,12 +261,12 @@ def resets(
         try:
             changes = reader.apply(record, tables.entry)
         except RecordError as error:
-            if isinstance(error, Unread) and reader.open is None:
+            if isinstance(error, Undecodable) and reader.open is None:
                 reader.mark = record.header.position  # the key keeps its last good value, as the writer has it
                 continue
             closing = ends.get((number, record.offset))
             place = error.at(record.topic, record.partition, record.offset)
-            raise (place if closing is None else Void(closing, place)) from error
+            raise (place if closing is None else ResetMismatch(closing, place)) from error
         closing = ends.get((number, record.offset))
         for change in changes:
             if change.cause != CHANGE and closing is not None:

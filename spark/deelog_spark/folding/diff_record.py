@@ -23,7 +23,7 @@ _ODD_OP: Final = "op {!r} does not belong in a captured change"
 _RUN_FLAGS = int(Flags.FIRST | Flags.LAST)
 
 
-class Unread(RecordError):
+class Undecodable(RecordError):
     """The key or value of a record of ours cannot be decoded. `key` is the entry's, None where that is the trouble."""
 
     def __init__(self, text: str, key: bytes | None) -> None:
@@ -32,7 +32,7 @@ class Unread(RecordError):
 
 
 def entry_of(codec: Codec, kind: Kind, raw: bytes, value: bytes | None) -> tuple[bytes, Entry | None]:
-    """Key and entry of a change, row or tombstone; raises `Unread`."""
+    """Key and entry of a change, row or tombstone; raises `Undecodable`."""
     key = None
     try:
         key = codec.decode_key(raw)
@@ -44,7 +44,7 @@ def entry_of(codec: Codec, kind: Kind, raw: bytes, value: bytes | None) -> tuple
         if kind is Kind.CHANGE and envelope.op == "r":
             raise RecordError(_ODD_OP.format(envelope.op))
     except RecordError as error:
-        raise Unread(str(error), key) from error
+        raise Undecodable(str(error), key) from error
     return key, envelope.after
 
 
@@ -94,7 +94,7 @@ def place_of(path: Path) -> str:
     return f"file://{path}"
 
 
-class Told(NamedTuple):
+class DiffRecord(NamedTuple):
     """A record to write; `op` is c, u or d."""
 
     op: str
@@ -107,13 +107,13 @@ class Renderer:
     """Turns rows into records of the diff topic. `codec` must be built with `cause=True`.
 
     `strict`: a captured change is first decoded, key and value, as a start or a reset does that reads it again, and is
-    `Unread` where they could not. Without, its value is parsed alone.
+    `Undecodable` where they could not. Without, its value is parsed alone.
     """
 
     def __init__(self, codec: Codec, strict: bool = False) -> None:
         self._codec, self._strict = codec, strict
 
-    def change(self, row: Row) -> Told:
+    def change(self, row: Row) -> DiffRecord:
         """A captured change, or a tombstone whose delete is gone; raises `RecordError` where it is not an envelope."""
         raw = row.header
         if self._strict and (row.value is not None or raw[1] == Kind.TOMBSTONE):  # without one, it is no record of ours
@@ -127,13 +127,13 @@ class Renderer:
         op, value = self._codec.passed_on(row.value, CHANGE)
         if op not in ("c", "u", "d"):
             raise RecordError(_ODD_OP.format(op))
-        return Told(op, raw, row.key, value)
+        return DiffRecord(op, raw, row.key, value)
 
     def reads(self, row: Row) -> bool:
-        """Whether a captured change is not `Unread`."""
+        """Whether a captured change is not `Undecodable`."""
         try:
             self.change(row)
-        except Unread:
+        except Undecodable:
             return False
         return True
 
@@ -142,12 +142,12 @@ class Renderer:
         found = type(getattr(self._codec, f"{part}s", self._codec))
         return f"{found.__module__}.{found.__qualname__}"
 
-    def _bare_delete(self, row: Row) -> Told:
+    def _bare_delete(self, row: Row) -> DiffRecord:
         header = unpack(row.header)
         key = self._codec.decode_key(row.key)
         stamp = Stamp(header.segment, "", 0)
         value = self._codec.difference(None, None, key, header.position, 0, None, CHANGE, stamp)
-        return Told("d", _header(header.segment, header.position, header.node), row.key, value)
+        return DiffRecord("d", _header(header.segment, header.position, header.node), row.key, value)
 
     def difference(
         self, change: Change, partition: int, offset: int, ordinal: int, segment: int, reason: str, now_us: int

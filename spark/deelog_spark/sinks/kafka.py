@@ -27,7 +27,7 @@ from deelog_schemas.header import HEADER_NAME, unpack
 from deelog_schemas.kafka.connections import Connections
 from deelog_spark import kafka
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, LossError
-from deelog_spark.folding.diff_record import CHANGE, Renderer, Row, Told, Unread, tombstone
+from deelog_spark.folding.diff_record import CHANGE, DiffRecord, Renderer, Row, Undecodable, tombstone
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -72,7 +72,7 @@ class Halt(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class BatchMarker:
     """What the group holds for one output partition."""
 
     checkpoint: str
@@ -95,7 +95,7 @@ class Written:
     error: str | None = None
 
 
-def read_mark(stored: TopicPartition) -> Mark | None:
+def read_mark(stored: TopicPartition) -> BatchMarker | None:
     """The mark in a committed offset, None where there is none; BusyError where it is not of this job."""
     if stored.error is not None:
         raise KafkaException(stored.error)
@@ -103,7 +103,7 @@ def read_mark(stored: TopicPartition) -> Mark | None:
         return None
     try:
         told = orjson.loads(stored.metadata or b"")
-        return Mark(told["checkpoint"], told["batch"], stored.offset)
+        return BatchMarker(told["checkpoint"], told["batch"], stored.offset)
     except (ValueError, TypeError, KeyError) as error:
         raise BusyError(
             f"{stored.topic}[{stored.partition}]: the group's offset was not committed by a diff job: something else "
@@ -139,7 +139,7 @@ class Writer:
                 pass
 
     @kafka.RETRYING.wraps
-    def stored(self, partition: int) -> Mark | None:
+    def stored(self, partition: int) -> BatchMarker | None:
         """The partition's mark as the group has it now."""
         topics, client = self._topics, self._consumer()
         asked = [TopicPartition(topics.changes, partition)]
@@ -167,11 +167,11 @@ class Writer:
         """Writes a partition's rows of one batch, in order, unless the group has them.
 
         `end` is the batch's input end. `first` is a start without state, which alone may find no mark or another
-        checkpoint's. `renew` writes the mark although it is there. A row that is `Unread` goes to the dead-letter
+        checkpoint's. `renew` writes the mark although it is there. A row that is `Undecodable` goes to the dead-letter
         topic. One that is no record of ours ends the transaction unwritten and comes back as `error`; so does `Halt`,
         without one.
         """
-        mark = Mark(checkpoint, batch, end)
+        mark = BatchMarker(checkpoint, batch, end)
         producer, floor = self._begin(partition, mark, first, renew)
         result = Written(partition)
         try:
@@ -180,7 +180,7 @@ class Writer:
                 for row in rows:
                     try:
                         told = self._told(row)
-                    except Unread as error:
+                    except Undecodable as error:
                         self._tell(result, row, error)
                         if producer is not None and row.offset >= floor:
                             if originals is None:
@@ -220,7 +220,7 @@ class Writer:
             transactional_id=("Write", topics.transactional_id_diff(partition)),
         )
 
-    def _begin(self, partition: int, mark: Mark, first: bool, renew: bool) -> tuple[Producer | None, int]:
+    def _begin(self, partition: int, mark: BatchMarker, first: bool, renew: bool) -> tuple[Producer | None, int]:
         """Opens the transaction and puts the mark into it: its producer, and the input offset below which rows are
         written already.
 
@@ -285,7 +285,7 @@ class Writer:
             why = f"{error.args[0].str()}: create it" if told is error else str(told)
             raise DiffError(f"the signal reset-segment could not be sent to {topic}: {why}") from error
 
-    def _look(self, partition: int, stored: Mark | None, mark: Mark, first: bool) -> tuple[bool, int]:
+    def _look(self, partition: int, stored: BatchMarker | None, mark: BatchMarker, first: bool) -> tuple[bool, int]:
         """Whether the group has the batch already, and below which input offset rows are written already."""
         if stored is not None and stored.checkpoint == mark.checkpoint:
             # By the input end alone: a batch whose plan was lost may be cut anew, and then reaches further.
@@ -303,18 +303,18 @@ class Writer:
             f"{name}: another diff job (checkpoint {stored.checkpoint}) writes {self._topics.diff}: stop one"
         )
 
-    def _told(self, row: Row) -> Told:
+    def _told(self, row: Row) -> DiffRecord:
         if row.cause == CHANGE:
             try:
                 return self._renderer.change(row)
-            except Unread:
+            except Undecodable:
                 raise
             except RecordError as error:
                 raise error.at(self._topics.changes, row.partition, row.offset) from error
         assert row.value is not None
-        return Told(row.op, row.header, row.key, row.value)
+        return DiffRecord(row.op, row.header, row.key, row.value)
 
-    def _produce(self, producer: Producer, partition: int, told: Told) -> None:
+    def _produce(self, producer: Producer, partition: int, told: DiffRecord) -> None:
         self._send(producer, partition, told.header, told.key, told.value)
         if told.op == "d" and self._tombstones:
             self._send(producer, partition, tombstone(told.header), told.key, None)
@@ -331,13 +331,13 @@ class Writer:
             producer.flush(_BLOCK_SECONDS)
             producer.produce(*record, **more)
 
-    def _tell(self, result: Written, row: Row, error: Unread) -> None:
+    def _tell(self, result: Written, row: Row, error: Undecodable) -> None:
         segment = unpack(row.header).segment
         result.letters[segment] = result.letters.get(segment, 0) + 1
         if self._log or not result.reasons:
             result.reasons.append(str(error.at(self._topics.changes, row.partition, row.offset)))
 
-    def _put_aside(self, producer: Producer, row: Row, originals: Iterator[Message], error: Unread) -> None:
+    def _put_aside(self, producer: Producer, row: Row, originals: Iterator[Message], error: Undecodable) -> None:
         """Puts the record of a row on the dead-letter topic as it is, headers and time included."""
         message = next((m for m in originals if m.offset() == row.offset), None)
         if message is None:
@@ -350,7 +350,7 @@ class Writer:
         moment = message.timestamp()[1]
         self._hand_over(producer, self._letters, message.value(), message.key(), headers=headers, timestamp=moment)
 
-    def _why(self, row: Row, error: Unread) -> Iterator[tuple[str, bytes]]:
+    def _why(self, row: Row, error: Undecodable) -> Iterator[tuple[str, bytes]]:
         """Kafka Connect's headers of a dead letter."""
         told = {
             "topic": self._topics.changes,

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from deelog_connector.core.effects import Scan, ScannedRecord
-from deelog_connector.core.reset_strategy import Held, Strategy, taken_back
+from deelog_connector.core.reset_strategy import KeysInKafka, Strategy, taken_back
 from deelog_connector.kafka.client import InRecord
 from deelog_proof.simulation.filtering import BY_VALUE, pipeline
 from deelog_schemas.errors import RecordError
@@ -311,7 +311,7 @@ def record(offset: int, kind: Kind, key: bytes = b"", gone: bool = False, **cont
 
 
 def test_what_is_held_is_folded_by_key_whatever_the_position() -> None:
-    held = Held(-1)
+    held = KeysInKafka(-1)
     assert held.whole
     for found in (
         record(0, Kind.CHANGE, b"a"),
@@ -389,7 +389,7 @@ def test_what_is_held_is_folded_by_key_whatever_the_position() -> None:
 def test_only_a_whole_reset_that_takes_back_vouches_for_what_lies_below(
     records: list[ScannedRecord], whole: bool, in_vain: bool
 ) -> None:
-    held = Held(7)
+    held = KeysInKafka(7)
     for found in records:
         held.apply(found)
     assert (held.whole, held.in_vain) == (whole, in_vain)

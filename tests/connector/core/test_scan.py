@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deelog_connector.core.effects import ScannedRecord
-from deelog_connector.core.scan import Run, SegmentScan, reason_to_reset
+from deelog_connector.core.scan import CommittedRun, SegmentScan, reason_to_reset
 from deelog_schemas.header import Kind
 
 BEGIN, ROW, END = Kind.RESET_BEGIN, Kind.READ, Kind.RESET_END
@@ -67,15 +67,15 @@ def test_what_is_missed_of_what_a_reset_takes_back(kinds: list[tuple[Kind, bytes
 @pytest.mark.parametrize(
     ("runs", "missed"),
     [
-        ([Run(-1, -1, 3, 10)], False),
-        ([Run(-1, -1, 4, 10)], True),
-        ([Run(-1, -1, 2, 11)], False),
-        ([Run(-1, -1, 2, 12)], True),  # those below are of an earlier time
-        ([Run(-1, -1, 1, 10), Run(-1, -1, 2, 11)], False),
-        ([Run(-1, -1, 2, 10), Run(-1, -1, 2, 11)], True),  # no row counts twice
+        ([CommittedRun(-1, -1, 3, 10)], False),
+        ([CommittedRun(-1, -1, 4, 10)], True),
+        ([CommittedRun(-1, -1, 2, 11)], False),
+        ([CommittedRun(-1, -1, 2, 12)], True),  # those below are of an earlier time
+        ([CommittedRun(-1, -1, 1, 10), CommittedRun(-1, -1, 2, 11)], False),
+        ([CommittedRun(-1, -1, 2, 10), CommittedRun(-1, -1, 2, 11)], True),  # no row counts twice
     ],
 )
-def test_what_is_missed_of_an_incremental_snapshot(runs: list[Run], missed: bool) -> None:
+def test_what_is_missed_of_an_incremental_snapshot(runs: list[CommittedRun], missed: bool) -> None:
     scan = SegmentScan(((1, 9),), runs=runs)
     for offset, kind in enumerate((ROW, ROW, ROW, BEGIN, ROW), 10):  # the last one is a reset's
         scan.apply(ScannedRecord(offset, kind, 0, 1, 1, b"%d" % offset, {}))
@@ -87,7 +87,7 @@ def skipped(offset: int, epoch: int, first: int, last: int) -> ScannedRecord:
 
 
 def test_what_was_skipped_is_written_and_not_missed() -> None:
-    scan = SegmentScan(((1, 9),), expected=6, runs=[Run(1, 6, 6, 0)])
+    scan = SegmentScan(((1, 9),), expected=6, runs=[CommittedRun(1, 6, 6, 0)])
     scan.apply(ScannedRecord(0, Kind.CHANGE, 0, 1, 1, b"a", {}))
     assert scan.lacks
     scan.apply(skipped(1, 1, 2, 5))
@@ -98,7 +98,7 @@ def test_what_was_skipped_is_written_and_not_missed() -> None:
 
 
 def test_of_a_run_beyond_the_history_nothing_is_written_and_no_key_is_a_phantom() -> None:
-    scan = SegmentScan(((1, 3), (3, 4)), runs=[Run(4, 6, 3, 0, known=False)])
+    scan = SegmentScan(((1, 3), (3, 4)), runs=[CommittedRun(4, 6, 3, 0, known=False)])
     scan.apply(skipped(0, 1, 2, 6))
     assert (scan.written, scan.found, scan.strange, scan.ahead) == (3, {2, 3}, {4, 5, 6}, (1, 6))
     scan.apply(skipped(1, 2, 4, 4))  # an epoch that this node never heard of

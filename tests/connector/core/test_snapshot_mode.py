@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from deelog_connector.core.snapshot_mode import SnapshotMode, Turns
+from deelog_connector.core.snapshot_mode import ResetSchedule, SnapshotMode
 from deelog_schemas.header import Kind
 from tests.connector.world import SEGMENTS, Node, World, key_of
 
@@ -167,7 +167,7 @@ def test_initial_only_is_finished_once_every_segment_is_sent() -> None:
 
 
 def test_turns_come_one_after_the_other() -> None:
-    turns = Turns(4, 8.0)
+    turns = ResetSchedule(4, 8.0)
     came = []
     for second in range(1000, 1016):
         for number in turns.waiting(second * 1_000_000):
@@ -178,7 +178,7 @@ def test_turns_come_one_after_the_other() -> None:
 
 
 def test_turns_that_were_missed_come_once_each_and_a_clock_put_back_ends_nothing() -> None:
-    turns = Turns(4, 8.0)
+    turns = ResetSchedule(4, 8.0)
     assert list(turns.waiting(0)) == []
     assert sorted(turns.waiting(1_000_000_000)) == [0, 1, 2, 3]
     for number in range(4):
@@ -189,7 +189,7 @@ def test_turns_that_were_missed_come_once_each_and_a_clock_put_back_ends_nothing
 
 
 def test_no_turns_without_an_interval() -> None:
-    assert list(Turns(4, 0.0).waiting(10**15)) == list(Turns(4, 0.0).waiting(10**16)) == []
+    assert list(ResetSchedule(4, 0.0).waiting(10**15)) == list(ResetSchedule(4, 0.0).waiting(10**16)) == []
 
 
 def test_each_segment_is_reset_once_in_the_interval_and_one_at_a_time() -> None:

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_connector.metrics import http_server
-from deelog_connector.metrics.shared_server import Served
+from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError
 from tests.connector.cache import Cache, cache, config_of, run, started
@@ -61,8 +61,8 @@ async def health(config: Config, path: str = "/health") -> tuple[int, dict[str, 
     return status, json.loads(body)
 
 
-def served(found: Cache) -> Served:
-    return Served(found.config, {"c": found.connector})
+def served(found: Cache) -> MetricsShare:
+    return MetricsShare(found.config, {"c": found.connector})
 
 
 def test_figures_are_what_was_done(kafka: Broker, prefix: str) -> None:
@@ -300,7 +300,7 @@ def test_two_caches_of_a_process_share_a_port_and_two_processes_do_not(kafka: Br
         first = config_of(kafka.bootstrap, prefix, metrics_port=port)
         second = config_of(kafka.bootstrap, prefix, metrics_port=port, cache_name="d")
         async with cache(first) as one, cache(second, 2) as two:
-            shares = [served(one), Served(second, {"d": two.connector})]
+            shares = [served(one), MetricsShare(second, {"d": two.connector})]
             try:
                 await started(one)
                 await one.put(b"k", b"v")

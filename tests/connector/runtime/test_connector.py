@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka import admin as brokers_module
-from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.client import OutRecord, WriteFailed, Writer, still_holds
-from deelog_connector.kafka.opening import KafkaAway, KafkaUnusable, begin_session
+from deelog_connector.kafka.opening import KafkaUnavailable, KafkaUnusable, begin_session
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
@@ -267,7 +267,7 @@ def test_a_log_tells_whether_it_still_holds_an_offset(kafka: Broker, prefix: str
     admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result()
     for _ in range(3):
         produce(kafka.bootstrap, prefix, b"k", b"v")
-    end = Brokers(config).ends(prefix, [0])[0]
+    end = KafkaAdmin(config).ends(prefix, [0])[0]
     assert end.offset == 3
     assert still_holds(config, prefix, 0, 2, end.leader_epoch)
     assert still_holds(config, prefix, 0, 3, end.leader_epoch)
@@ -285,9 +285,9 @@ def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.Monkey
                 found[where].set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
             return found
 
-    brokers = Brokers(config_of("127.0.0.1:1", "p"))
+    brokers = KafkaAdmin(config_of("127.0.0.1:1", "p"))
     monkeypatch.setattr(brokers, "_client", Slow())
-    with pytest.raises(KafkaAway, match=r"no end of p\.c\[0\]: the brokers did not answer in time"):
+    with pytest.raises(KafkaUnavailable, match=r"no end of p\.c\[0\]: the brokers did not answer in time"):
         brokers.ends("p.c", [0])
 
 
@@ -295,11 +295,11 @@ def test_a_question_is_answered_though_another_thread_lets_go_of_the_client(monk
     """As a restart does. A client that nobody holds leaves its futures open for ever."""
     monkeypatch.setattr(brokers_module, "REQUEST_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as threads:
-        brokers = Brokers(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"))
+        brokers = KafkaAdmin(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"))
         asked = threads.submit(brokers.ends, "p.c", [0])
         with mute.accept()[0]:  # it is asking
             brokers.close()
-            with pytest.raises(KafkaAway):
+            with pytest.raises(KafkaUnavailable):
                 asked.result(20)
 
 

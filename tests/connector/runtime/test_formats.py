@@ -21,7 +21,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from deelog_connector.devkafka.ports import HOST, free_port
-from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_proof.harness.child import deelog_command
 from deelog_schemas import formats
 from deelog_schemas.avro import pinned
@@ -194,7 +194,7 @@ def refused(config: Config) -> tuple[RegistryError, float]:
         await held.connector.stop(release=False)
 
     run(work())
-    assert config.topics.changes not in Brokers(config)._admin.list_topics(timeout=10).topics
+    assert config.topics.changes not in KafkaAdmin(config)._admin.list_topics(timeout=10).topics
     return found[0], time.monotonic() - begin
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from deelog_connector.kafka import client
-from deelog_connector.kafka.admin import Brokers
-from deelog_connector.kafka.opening import KafkaAway
+from deelog_connector.kafka.admin import KafkaAdmin
+from deelog_connector.kafka.opening import KafkaUnavailable
 from deelog_connector.runtime import connector
 from deelog_schemas.header import Kind
 from deelog_schemas.records import ON_POSITIONS
@@ -168,7 +168,7 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
             refuse_once("Tail")
             super().__init__(*args, **more)
 
-    class AskedBrokers(Brokers):
+    class AskedBrokers(KafkaAdmin):
         def ends(self, *args: Any) -> Any:
             refuse_once("ends")
             return super().ends(*args)
@@ -180,7 +180,7 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
     def refuse_once(what: str) -> None:
         asked[what] += 1
         if asked[what] == 1:
-            raise KafkaAway(f"{what}: Broker: Not leader for partition")
+            raise KafkaUnavailable(f"{what}: Broker: Not leader for partition")
 
     monkeypatch.setattr(client, "Tail", Tail)
     monkeypatch.setattr(connector, "Brokers", AskedBrokers)

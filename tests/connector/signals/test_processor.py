@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from deelog_connector.kafka.best_effort import Announcer
+from deelog_connector.kafka.best_effort import BestEffortProducer
 from deelog_schemas.signals import Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
@@ -308,7 +308,7 @@ def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Bro
 
 def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:
     """No Kafka at all: nothing waits, what finds the queue full is counted, and so is what is left at the end."""
-    announcer = Announcer(config_of("127.0.0.1:1", prefix))
+    announcer = BestEffortProducer(config_of("127.0.0.1:1", prefix))
     begun = time.monotonic()
     for number in range(1500):
         announcer.send("t", b"k", b"%d" % number)

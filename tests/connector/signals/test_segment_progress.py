@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
-from deelog_connector.kafka.best_effort import Announcer
+from deelog_connector.kafka.best_effort import BestEffortProducer
 from deelog_connector.signals.incremental_snapshots import AGAIN_SECONDS, MAX_PASSES, MAX_RUNNING, Snapshots
 from deelog_connector.signals.notifications import Notifications, ranges
-from deelog_connector.signals.segment_progress import Watcher
+from deelog_connector.signals.segment_progress import SegmentProgress
 from deelog_schemas.signals import Progress
 from tests.connector.cache import config_of
 from tests.connector.world import SEGMENTS, Node, World, key_of
@@ -16,12 +16,12 @@ from tests.connector.world import SEGMENTS, Node, World, key_of
 ALL = list(range(SEGMENTS))
 
 
-class Told(Notifications):
+class TransformedOperation(Notifications):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
         config = config_of("127.0.0.1:1", "p", notification_enabled_channels="log")
-        super().__init__(config, "c", Announcer(config))
+        super().__init__(config, "c", BestEffortProducer(config))
         self.found: list[tuple[str, str, str | None, dict[str, Any]]] = []
 
     def tell(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
@@ -40,7 +40,7 @@ class Grid:
         self.world = World(nodes=2, batch=50)
         self.topic: list[Progress] = []
         self.lost = False
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, TransformedOperation] = {}
         self.of: dict[str, Snapshots] = {}
         self._heard: dict[str, int] = {}
         self._read: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Grid:
 
     def join(self, node: Node) -> Snapshots:
         """A process starts, and has not read the topic."""
-        told = self.told[node.member] = Told()
+        told = self.told[node.member] = TransformedOperation()
         found = self.of[node.member] = Snapshots(node.core, "c", node.member, self._note, told)
         self._heard[node.member] = len(node.told)
         self._read[node.member] = 0
@@ -95,7 +95,7 @@ class Grid:
         raise AssertionError(f"{[s.running for s in self.of.values()]} {self.topic}")
 
     @property
-    def both(self) -> list[Told]:
+    def both(self) -> list[TransformedOperation]:
         return [self.told[n.member] for n in self.world.nodes.values()]
 
 
@@ -241,9 +241,9 @@ def test_one_of_a_file_is_this_nodes_alone() -> None:
 
 
 def test_resets_and_takeovers_are_told_together() -> None:
-    world, told = World(nodes=2), Told()
+    world, told = World(nodes=2), TransformedOperation()
     n0, n1 = world.nodes.values()
-    watchers = {n0: Watcher(told, n0.member), n1: Watcher(told, n1.member)}
+    watchers = {n0: SegmentProgress(told, n0.member), n1: SegmentProgress(told, n1.member)}
 
     def settle() -> list[tuple[str, str, str]]:
         told.found.clear()

@@ -25,7 +25,7 @@ from deelog_connector.transforms.pipeline import (
     PipedRows,
     Pipeline,
     Skipped,
-    Told,
+    TransformedOperation,
     TransformFailed,
 )
 from deelog_schemas.config import Config, ConfigError, parse, refused_from_rest
@@ -251,7 +251,7 @@ def test_a_record_says_where_it_is_from() -> None:
     with pytest.raises(TypeError):
         seen[0].source["seq"] = 1  # type: ignore[index]
     # A correction that is dropped becomes a delete: what it was to replace must go.
-    assert item.parts == [Told(operation._replace(value=None, expires_at=None))]  # type: ignore[union-attr]
+    assert item.parts == [TransformedOperation(operation._replace(value=None, expires_at=None))]  # type: ignore[union-attr]
 
 
 def test_what_is_dropped_leaves_one_record_for_each_run_of_an_epoch() -> None:
@@ -262,7 +262,8 @@ def test_what_is_dropped_leaves_one_record_for_each_run_of_an_epoch() -> None:
     ]  # fmt: skip
     found = parts_of(config, *operations)
     assert found == [
-        Skipped(1, 1, 2), Told(operations[2]), Skipped(1, 5, 5), Skipped(2, 6, 7), Skipped(2, 9, 9), Told(operations[7])
+        Skipped(1, 1, 2), TransformedOperation(operations[2]), Skipped(1, 5, 5), Skipped(2, 6, 7), Skipped(2, 9, 9),
+        TransformedOperation(operations[7])
     ]  # fmt: skip
 
 
@@ -295,7 +296,11 @@ def test_garbage_is_a_failure_that_says_what_is_wrong(what: str, mode: str) -> N
     config = of({"type": f"{MINE}.Garbage", "what": what}, event__processing__failure__handling__mode=mode)
     operations = [put(1, "a", "good"), put(2, "b", BOMB), put(3, "c", "good")]
     if mode == "skip":
-        assert parts_of(config, *operations) == [Told(operations[0]), Skipped(1, 2, 2), Told(operations[2])]
+        assert parts_of(config, *operations) == [
+            TransformedOperation(operations[0]),
+            Skipped(1, 2, 2),
+            TransformedOperation(operations[2]),
+        ]
         return
     with pytest.raises(TransformFailed) as raised:
         parts_of(config, *operations)
@@ -352,7 +357,7 @@ class Seen:
         operation = Operation(1, 1, "put", raw, raw, None, 17, False)
         (item,) = self.pipeline([OperationsItem(3, 1, [operation])])
         (told,) = item.parts  # type: ignore[union-attr]
-        assert isinstance(told, Told)
+        assert isinstance(told, TransformedOperation)
         assert told.operation.key == raw
         assert told.operation.value is not None
         return seen[0], told.operation.value
@@ -446,7 +451,7 @@ def test_filter_by_what_a_predicate_says(predicate: dict[str, str], kept: list[s
         put(1, "a", "x"), put(2, "aa", "x", existed=True), put(3, "b", "x"), put(4, "ba", None, existed=True)
     ]  # fmt: skip
     found = parts_of(config, *operations)
-    assert [part.operation.key.decode() for part in found if isinstance(part, Told)] == kept
+    assert [part.operation.key.decode() for part in found if isinstance(part, TransformedOperation)] == kept
 
 
 def test_a_key_that_is_no_text_matches_nothing_and_says_so() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import cachetools
 
+from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.expiry import expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.intercept import Seam, captured_class
+from deelog_interceptors.cachetools.intercept import CaptureContext, captured_class
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Serializer, Values, encoded, keys_of, named
-from deelog_interceptors.cachetools.tape import Tape
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
 
@@ -80,7 +80,7 @@ class Written:
 
 
 class Attached:
-    """`cache`, captured into `core`; `room` is called where a write would exceed `tape.limit`."""
+    """`cache`, captured into `core`; `room` is called where a write would exceed `changes.limit`."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class Attached:
         trace: Callable[[], Trace | None] | None = None,
         changes_only: bool = False,
     ) -> None:
-        self.cache, self.core, self.tape = cache, Written(), Tape()
-        self.tape.limit = 10**9
+        self.cache, self.core, self.changes = cache, Written(), ChangeQueue()
+        self.changes.limit = 10**9
         self.plain = type(cache)
         self.mirror = Mirror(SEGMENTS, full_before, unix_ms_of(cache, unix_time), changes_only)
         self.keys = keys_of(key_format, key_serializer)
         self.values = Values(value_format, None if value_serializer is None else named(value_serializer))
-        seam = Seam(self.tape, self.keys, self.values, max_entry_bytes, room or self._no_room, trace)
-        cache.__class__ = captured_class(self.plain, seam, expiry_of(cache))
+        context = CaptureContext(self.changes, self.keys, self.values, max_entry_bytes, room or self._no_room, trace)
+        cache.__class__ = captured_class(self.plain, context, expiry_of(cache))
 
     @staticmethod
     def _no_room(raw_key: Any, size: int) -> None:
@@ -113,9 +113,9 @@ class Attached:
     def drain(self) -> list[Operation]:
         """Takes all changes; returns the operations they became."""
         before = len(self.core.operations)
-        while self.mirror.drain(self.tape, self.core, 3):
+        while self.mirror.drain(self.changes, self.core, 3):
             pass
-        assert self.mirror.drained == self.tape.taken, "what was charged is what was drained"
+        assert self.mirror.drained == self.changes.taken, "what was charged is what was drained"
         return [operation for _, operation in self.core.operations[before:]]
 
     def told(self) -> list[tuple[str, str]]:

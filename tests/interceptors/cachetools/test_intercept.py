@@ -296,7 +296,7 @@ def test_threads_under_one_lock() -> None:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        attached.mirror.drain(attached.tape, attached.core, 64)
+        attached.mirror.drain(attached.changes, attached.core, 64)
     for thread in threads:
         thread.join()
     attached.check()
@@ -319,7 +319,7 @@ def test_room_is_asked_for_before_the_cache_changes_and_only_by_writes() -> None
         attached = Attached(cache, room=room)
         asked.clear()
         cache.update(a="1", b="2")
-        attached.tape.limit = attached.tape.taken + 203
+        attached.changes.limit = attached.changes.taken + 203
         cache["c"] = "33"
         assert asked == []
         cache["d"] = "4"

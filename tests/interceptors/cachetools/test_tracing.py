@@ -195,7 +195,7 @@ def test_the_budget_counts_a_trace_on_the_tape_and_in_the_op_log(tracer: trace.T
     sizes = [operation.size for operation in operations]
     plain = [Operation(*operation).size for operation in operations]
     assert [size - bare > 55 for size, bare in zip(sizes, plain, strict=True)] == [True, True]
-    assert captured.tape.taken == captured.mirror.drained == sum(sizes)
+    assert captured.changes.taken == captured.mirror.drained == sum(sizes)
 
 
 def test_a_coalesced_operation_keeps_the_newest_trace() -> None:

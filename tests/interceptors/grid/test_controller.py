@@ -22,7 +22,7 @@ from deelog_interceptors.grid.topology.controller import (
     decide,
 )
 from deelog_interceptors.grid.topology.placement import place
-from deelog_interceptors.grid.topology.view import Member, Row, State, View, decode_view, encode_view
+from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View, decode_view, encode_view
 from deelog_schemas.errors import RecordError
 
 A, B, C = "a@1", "b@1", "c@1"
@@ -37,12 +37,12 @@ def situation(*names: str, leaving: tuple[str, ...] = (), **changes: object) -> 
     return Situation(names[0] if names else A, members, **changes)  # type: ignore[arg-type]
 
 
-def online(primary: str = A, *backups: str, owners: tuple[str, ...] | None = None, **changes: object) -> Row:
-    row = Row(State.ONLINE, 5, primary, (primary, *backups), owners or (primary, *backups))
+def online(primary: str = A, *backups: str, owners: tuple[str, ...] | None = None, **changes: object) -> SegmentState:
+    row = SegmentState(State.ONLINE, 5, primary, (primary, *backups), owners or (primary, *backups))
     return row._replace(**changes)  # type: ignore[arg-type]
 
 
-def view(*rows: Row, members: tuple[str, ...] = (A, B, C)) -> View:
+def view(*rows: SegmentState, members: tuple[str, ...] = (A, B, C)) -> View:
     return View(7, A, {name: member(name) for name in members}, rows)
 
 
@@ -54,7 +54,7 @@ def decided(before: View, now: Situation) -> View:
 
 
 def test_an_empty_cluster_waits_until_it_is_settled_and_then_spreads_evenly() -> None:
-    empty = View(0, "", {}, (Row(),) * 6)
+    empty = View(0, "", {}, (SegmentState(),) * 6)
     waiting = decided(empty, situation(A, settled=False))
     assert {row.state for row in waiting.rows} == {State.NEW}
     after = decided(waiting, situation(A, B, C, floor=41))
@@ -71,7 +71,7 @@ def test_nothing_changes_nothing_is_decided() -> None:
 
 def test_a_dead_primary_gives_way_to_an_in_sync_owner() -> None:
     after = decided(view(online(A, B), members=(A, B)), situation(B, dead=frozenset({A})))
-    assert after.rows[0] == Row(State.ONLINE, 8, B, (B,), (B,))
+    assert after.rows[0] == SegmentState(State.ONLINE, 8, B, (B,), (B,))
     assert A not in after.members
 
 
@@ -95,7 +95,7 @@ def test_owners_that_are_not_in_sync_are_not_elected_while_an_in_sync_one_may_li
 
 
 def test_offline_while_an_in_sync_member_may_live_and_unclean_only_if_allowed() -> None:
-    row = Row(State.OFFLINE, 5, None, (A,), (A, B))
+    row = SegmentState(State.OFFLINE, 5, None, (A,), (A, B))
     before = View(7, B, {A: member(A), B: member(B)}, (row,))
     kept = decide(before, situation(B))
     assert kept is None or kept.rows[0].state is State.OFFLINE
@@ -151,7 +151,7 @@ def test_controlled_shutdown_asks_for_a_release_and_elects_behind_it() -> None:
     asked = decided(before, situation(A, B, leaving=(A,)))
     assert (asked.rows[0].primary, asked.rows[0].target, asked.rows[0].epoch) == (A, B, 5)
     after = decided(asked, situation(A, B, leaving=(A,), requests={A: [Request(RELEASED, 0, 5)]}))
-    assert after.rows[0] == Row(State.ONLINE, 9, B, (B,), (B,))
+    assert after.rows[0] == SegmentState(State.ONLINE, 9, B, (B,), (B,))
 
 
 def test_nobody_left_to_take_it_it_stays() -> None:
@@ -192,7 +192,7 @@ def test_a_refused_transition_is_logged_with_both_states_and_stops_nobody(caplog
     valid = VALID[State.NEW]
     VALID[State.NEW] = frozenset()
     try:
-        rows = (Row(State.NEW, 0, None, (), (A,)), online(A))
+        rows = (SegmentState(State.NEW, 0, None, (), (A,)), online(A))
         with caplog.at_level(logging.ERROR):
             after = decided(View(7, A, {}, rows), situation(A, copies=1))
     finally:
@@ -203,7 +203,9 @@ def test_a_refused_transition_is_logged_with_both_states_and_stops_nobody(caplog
 
 
 def test_a_view_comes_back_from_its_record_and_nothing_else_does() -> None:
-    before = view(online(A, B, must_reset=OWNERS_LOST, target=B), Row(), Row(State.OFFLINE, 3, None, (C,), (C,)))
+    before = view(
+        online(A, B, must_reset=OWNERS_LOST, target=B), SegmentState(), SegmentState(State.OFFLINE, 3, None, (C,), (C,))
+    )
     assert decode_view(encode_view(before)) == before
     for data in (b"", b"{}", b"[]", b'{"version":2}', encode_view(before)[:-5]):
         with pytest.raises(RecordError):
@@ -234,7 +236,7 @@ def test_placement_is_even_complete_and_repeatable(current: list[list[str]], mem
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["up", "down", "leave", "answer"])), max_size=30))
 def test_whatever_happens_a_clean_primary_was_in_sync_before(events: list[tuple[str, str]]) -> None:
     """Random lives: an election without a reset only ever takes a member that was in the in-sync set."""
-    now, live, leaving = View(0, "", {}, (Row(),) * 5), dict[str, str](), set[str]()
+    now, live, leaving = View(0, "", {}, (SegmentState(),) * 5), dict[str, str](), set[str]()
     for generation, (name, event) in enumerate(events):
         dead: set[str] = set()
         if event == "up" and name not in live:

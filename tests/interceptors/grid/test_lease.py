@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deelog_interceptors.grid.replication.frames import Heard
-from deelog_interceptors.grid.topology.lease import Lease, lapse_of, lease_of
+from deelog_interceptors.grid.topology.lease import Lease, lease_expiry_of, lease_of
 
 
 def test_none_before_the_first_answer() -> None:
@@ -58,4 +58,4 @@ def test_what_was_never_answered_is_not_kept_without_bound() -> None:
 def test_no_lease_outlives_the_silence_after_which_a_segment_is_given_away() -> None:
     for session, failure in ((0.6, 1.0), (6.0, 2.0), (0.1, 0.1), (300.0, 300.0)):
         assert lease_of(session, failure) > session + failure  # a change of controller ends no lease
-        assert lapse_of(session, failure) > 1.04 * lease_of(session, failure) + 0.9 * failure
+        assert lease_expiry_of(session, failure) > 1.04 * lease_of(session, failure) + 0.9 * failure

@@ -21,7 +21,7 @@ from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.controller import GROW, SHRINK
-from deelog_interceptors.grid.topology.view import Member, Row, State, View
+from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View
 from deelog_schemas.config import parse
 from deelog_schemas.operation import Entry
 
@@ -76,7 +76,7 @@ class _In:
         self._back.append(_carried(frame))
 
 
-class Side:
+class MirrorCacheSide:
     """One node's half of replication, with one segment."""
 
     def __init__(self, member: str, other: str, entries: int = 10_000) -> None:
@@ -112,7 +112,7 @@ class Side:
 
 class Pair:
     def __init__(self, entries_of_b: int = 10_000) -> None:
-        self.a, self.b = Side(A, B), Side(B, A, entries_of_b)
+        self.a, self.b = MirrorCacheSide(A, B), MirrorCacheSide(B, A, entries_of_b)
         self.a.backup.up(self.b.incoming)
         self.b.backup.up(self.a.incoming)
 
@@ -120,7 +120,7 @@ class Pair:
         self, number: int, primary: str, *in_sync: str, to: str = A + B, epoch: int | None = None, **row: Any
     ) -> None:
         """Both (or one) apply a view; epoch = its number unless told."""
-        found = Row(State.ONLINE, epoch or number, primary, in_sync, (A, B))._replace(**row)
+        found = SegmentState(State.ONLINE, epoch or number, primary, in_sync, (A, B))._replace(**row)
         members = {m: Member(m, "h:1", "h:2") for m in (A, B)}
         for side in (self.a, self.b):
             if side.member in to:
@@ -136,11 +136,11 @@ class Pair:
                 while one.wire.back:
                     one.replicator.frame(cast(Link, one.wire), one.wire.back.popleft())
 
-    def requests(self, side: Side, now: float = 0.0) -> list[tuple[str, str]]:
+    def requests(self, side: MirrorCacheSide, now: float = 0.0) -> list[tuple[str, str]]:
         return [(r.kind, r.member) for r in side.replicator.requests(now, 1.0)]
 
 
-def put(side: Side, key: str, value: str) -> int:
+def put(side: MirrorCacheSide, key: str, value: str) -> int:
     return side.store.put(side.segment, key.encode(), value.encode(), None)
 
 

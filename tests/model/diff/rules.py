@@ -17,7 +17,7 @@ from deelog_schemas import fold as reading
 from deelog_schemas.header import POSITION_BYTES, Kind
 from deelog_schemas.records import Record
 from deelog_spark.folding import by_records, walk
-from deelog_spark.sinks.kafka import Mark, Writer
+from deelog_spark.sinks.kafka import BatchMarker, Writer
 from tests.model.diff import shipped
 from tests.model.diff.model import Diff
 from tests.model.diff.state import Config
@@ -85,11 +85,15 @@ def _finish_and_forget(self: Any) -> None:
 _finish = by_records.StartFold.finish
 
 
-def _no_floor(self: Any, partition: int, stored: Mark | None, mark: Mark, first: bool) -> tuple[bool, int]:
+def _no_floor(
+    self: Any, partition: int, stored: BatchMarker | None, mark: BatchMarker, first: bool
+) -> tuple[bool, int]:
     return _look(self, partition, stored, mark, first)[0], 0
 
 
-def _never_done(self: Any, partition: int, stored: Mark | None, mark: Mark, first: bool) -> tuple[bool, int]:
+def _never_done(
+    self: Any, partition: int, stored: BatchMarker | None, mark: BatchMarker, first: bool
+) -> tuple[bool, int]:
     done, floor = _look(self, partition, stored, mark, first)
     return stored is not None and done and floor > mark.end, 0
 

@@ -21,7 +21,7 @@ from deelog_schemas.records import Record, decode
 from deelog_spark.folding import by_records
 from deelog_spark.folding.walk import Ended, Marks, Open, Segment
 from deelog_spark.kafka import Known
-from deelog_spark.sinks.kafka import Mark, Writer
+from deelog_spark.sinks.kafka import BatchMarker, Writer
 from tests.model.diff.state import Rec, World
 
 _KINDS: Final = {
@@ -141,7 +141,7 @@ def plan_batch(world: World, keys: int, begin: int, end: int, segments: tuple[An
                 rows += cast(
                     list[Row], by_records.resets(tables, renderer, 0, before, marks.ended, frozenset(void), begin)
                 )
-        except by_records.Void as problem:
+        except by_records.ResetMismatch as problem:
             lost = problem.ended
         if lost is None:
             now = {**before, **marks.now}
@@ -156,8 +156,8 @@ def _void(void: set[tuple[int, int]], asked: set[int], ended: Ended) -> None:
 
 def look(mark: tuple[int, ...], run: int, number: int, end: int, first: bool) -> tuple[bool, int]:
     """Whether a batch is written already, and below which input offset rows are."""
-    stored = Mark(f"run{mark[0]}", 0, mark[1]) if mark else None
-    return Writer._look(cast(Writer, _STUB), 0, stored, Mark(f"run{run}", number, end), first)
+    stored = BatchMarker(f"run{mark[0]}", 0, mark[1]) if mark else None
+    return Writer._look(cast(Writer, _STUB), 0, stored, BatchMarker(f"run{run}", number, end), first)
 
 
 def frozen(segments: dict[int, Segment]) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
 from deelog_connector.core.positions_table import PositionsTable
 from deelog_connector.core.scan import Claimant, SegmentScan, reason_to_reset
-from deelog_connector.core.segment import RECHECK, Known, Phase
+from deelog_connector.core.segment import RECHECK, Phase, PositionsView
 from deelog_schemas.digest import digest_of
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
@@ -75,7 +75,7 @@ class Decisions:
     scan: Callable[[History], SegmentScan] = SegmentScan
     reason_to_reset: Callable[..., str | None] = reason_to_reset
     is_overtaken: Callable[..., bool] = rules.is_overtaken
-    ranked: Callable[[Known], frozenset[Claimant]] = lambda known: known.ranked
+    ranked: Callable[[PositionsView], frozenset[Claimant]] = lambda known: known.ranked
     to_correct: Callable[..., list[bytes]] = rules.to_correct
     advanced_read_from: Callable[..., int | None] = rules.advanced_read_from
     holds: Callable[..., bool] = past.holds
@@ -142,7 +142,7 @@ class Shipped:
         ended = (released[0], MEMBERS[released[1]]) if released else None
         victims = d.to_fence(seen, mine)
         nodes = sorted({MEMBERS.index(m) % 10 for m in d.foreign(victims, mine)})
-        ranked = d.ranked(Known(seen, released=ended))
+        ranked = d.ranked(PositionsView(seen, released=ended))
         return Seen(d.outranking(ranked, epoch, mine) is not None, _numbers(victims), tuple(nodes))
 
     def reset_reason(self, scan: Scan, complete_from: int, owed: int, opened: bool) -> str | None:

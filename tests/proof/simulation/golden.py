@@ -24,7 +24,7 @@ import click
 
 from deelog_connector.kafka.client import InRecord
 from deelog_interceptors.grid.topology.view import View
-from deelog_proof.simulation.checker import Judge
+from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.kafka import CHANGES
 from deelog_proof.simulation.script import Script, parse
 from deelog_proof.simulation.world import Verdict, World
@@ -74,7 +74,7 @@ class Story:
         ]
 
 
-class Teller(Judge):
+class Teller(Checker):
     """A judge that tells what it sees."""
 
     def __init__(self, world: World) -> None:
@@ -180,16 +180,16 @@ def run(script: Script) -> tuple[Verdict, str]:
     """How it ends, and what it tells."""
     world = World(script, Teller)
     verdict = world.run()
-    judge: Any = world.judge
+    checker: Any = world.checker
     names = {node_id: name for name, node_id in reversed(world.names.items())}
     out = []
     for segment in sorted(_concerned(script)):
-        out += [f"segment {segment}", *(f"    {line}" for line in judge.story.named(segment, names))]
-        entries = judge.seen[segment].reader.entries.values()
+        out += [f"segment {segment}", *(f"    {line}" for line in checker.story.named(segment, names))]
+        entries = checker.seen[segment].reader.entries.values()
         held = " ".join(sorted(f"{_short(e.key)}={e.value.decode()}" for e in entries))
         out.append(f"    in the end: {held or 'nothing'}")
     out.append("clients")
-    for write in judge.writes:
+    for write in checker.writes:
         what = f"{_short(write.key)}={write.value.decode()}" if write.value is not None else f"del {_short(write.key)}"
         out.append(f"    {what if write.key else f'clear {write.segment}'}: {write.status}")
     return verdict, "\n".join(out) + "\n"

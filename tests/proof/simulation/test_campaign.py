@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from deelog_connector.core.oplog import OpLog
 from deelog_proof.simulation import campaign, cli, world
 from deelog_proof.simulation.campaign import Plan, Shortening, Tally, outcomes, run
-from deelog_proof.simulation.checker import Judge
+from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.cli import simulate
 from deelog_proof.simulation.script import FAULTS, SETTINGS, VERBS, Event, Script, generate, parse
 from deelog_proof.simulation.shrink import shrink
@@ -97,7 +97,7 @@ def test_a_run_leaves_logging_as_it_was_and_says_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = logging.root.manager.disable
-    monkeypatch.setattr(Judge, "sample", lambda self: logging.getLogger("deelog").error("what a node would log"))
+    monkeypatch.setattr(Checker, "sample", lambda self: logging.getLogger("deelog").error("what a node would log"))
     with caplog.at_level(logging.DEBUG):
         run(generate(1, 300, ["crash"]))
     assert logging.root.manager.disable == before
@@ -180,10 +180,10 @@ def test_what_goes_round_in_circles_is_a_violation(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_the_judge_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raises(self: Judge) -> None:
+    def raises(self: Checker) -> None:
         raise ZeroDivisionError("who would have thought")
 
-    monkeypatch.setattr(Judge, "sample", raises)
+    monkeypatch.setattr(Checker, "sample", raises)
     outcome = run(generate(1, 300))
     assert outcome.part == "broken"
     assert "who would have thought" in outcome.text

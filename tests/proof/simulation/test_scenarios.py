@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from deelog_proof.simulation.failpoints import MOMENTS
+from deelog_proof.simulation.failpoints import FAILPOINTS
 from deelog_proof.simulation.script import SETTINGS, VERBS
 from tests.proof.simulation.golden import SCENARIOS, difference, load
 from tests.proof.simulation.rows import FAULTS, RULES
@@ -70,4 +70,4 @@ def test_each_fault_of_the_list_has_a_row() -> None:
 def test_the_page_tells_every_verb_setting_and_moment() -> None:
     page = re.sub(r"```.*?```", "", (ROOT / "docs/simulation.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     words = {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"[a-z_]+", code)}
-    assert not {*VERBS, *SETTINGS, *MOMENTS} - words
+    assert not {*VERBS, *SETTINGS, *FAILPOINTS} - words

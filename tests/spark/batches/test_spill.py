@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from deelog_spark.batches import spill
-from deelog_spark.batches.spill import DRAWERS, Shelf, drawer
+from deelog_spark.batches.spill import DRAWERS, Spill, bucket
 
 SCHEMA = pa.schema([("number", pa.int64()), ("value", pa.binary())])
 
@@ -22,7 +22,7 @@ def test_all_of_it_comes_out_in_order(names: int, held: int, monkeypatch: pytest
     known = [None, *(number.to_bytes(4, "big") for number in range(1, names))][:names]
     put: dict[bytes | None, list[tuple[int, bytes | None]]] = {}
     number = 0
-    with closing(Shelf(SCHEMA)) as tried:
+    with closing(Spill(SCHEMA)) as tried:
         for _ in range(40 if names else 0):
             some = [chance.choice(known) for _ in range(chance.randint(1, 30))]
             rows = []
@@ -36,7 +36,7 @@ def test_all_of_it_comes_out_in_order(names: int, held: int, monkeypatch: pytest
             tried.put(pa.array(some, pa.binary()), pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         assert tried.names() == put.keys()
         found = {}
-        for name in sorted(put, key=drawer):
+        for name in sorted(put, key=bucket):
             table = tried.take(name)
             found[name] = list(zip(table["number"].to_pylist(), table["value"].to_pylist(), strict=True))
         assert found == put

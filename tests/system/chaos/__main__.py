@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from deelog_proof.demo.display import Show
+from deelog_proof.demo.display import Display
 from deelog_proof.harness.child import ends_in_order
 from deelog_schemas.errors import DeelogError
 from tests.system.chaos.faults import KINDS
@@ -47,7 +47,7 @@ def main(
     from tests.system.chaos.run import Plan, run
 
     try:
-        with Show() as show, ends_in_order():
+        with Display() as show, ends_in_order():
             told = run(Plan(duration, seed, nodes, rate, kinds, keep), show)
     except DeelogError as error:
         raise click.ClickException(str(error)) from error

@@ -17,7 +17,7 @@ from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import ProcessError, until
 from deelog_proof.harness.cluster import Node, is_stopped
 from deelog_proof.harness.drain import unwritten
-from deelog_proof.harness.environment import Stage, progress_of
+from deelog_proof.harness.environment import Environment, progress_of
 from tests.system.chaos.disk import Disk
 from tests.system.chaos.network import Direction, Network
 
@@ -57,10 +57,10 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Scene:
+class FaultContext:
     """What faults act on."""
 
-    stage: Stage
+    environment: Environment
     network: Network
     disk: Disk
     faults: list[Fault] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Scene:
 
     @property
     def nodes(self) -> list[Node]:
-        return self.stage.cluster.nodes
+        return self.environment.cluster.nodes
 
     def pick(self, victim: float, count: int = 1) -> list[Node]:
         """`count` nodes that run and are not stopped, fewer where there are none."""
@@ -79,7 +79,7 @@ class Scene:
 
 
 Heal = Callable[[], None]
-Begin = Callable[[Scene, Fault, float], Heal]
+Begin = Callable[[FaultContext, Fault, float], Heal]
 
 
 def plan(seed: int, seconds: float, kinds: list[str]) -> Iterator[Planned]:
@@ -92,17 +92,17 @@ def plan(seed: int, seconds: float, kinds: list[str]) -> Iterator[Planned]:
             yield Planned(kind, draw.uniform(0.3, 2.0), lasts, draw.random(), draw.random() < OVERLAP)
 
 
-def _kill(scene: Scene, fault: Fault, victim: float, count: int = 1) -> Heal:
+def _kill(scene: FaultContext, fault: Fault, victim: float, count: int = 1) -> Heal:
     nodes = scene.pick(victim, count)
     fault.nodes = [node.node_id for node in nodes]
     for node in nodes:
-        scene.stage.monitor.poll(node)
+        scene.environment.monitor.poll(node)
     for node in nodes:
         node.kill()
     return lambda: _start(nodes)
 
 
-def _kill_owners(scene: Scene, fault: Fault, victim: float) -> Heal:
+def _kill_owners(scene: FaultContext, fault: Fault, victim: float) -> Heal:
     return _kill(scene, fault, victim, 2)
 
 
@@ -112,7 +112,7 @@ def _start(nodes: list[Node]) -> None:
             node.start()
 
 
-def _pause(scene: Scene, fault: Fault, victim: float) -> Heal:
+def _pause(scene: FaultContext, fault: Fault, victim: float) -> Heal:
     nodes = scene.pick(victim)
     fault.nodes = [node.node_id for node in nodes]
     for node in nodes:
@@ -126,21 +126,21 @@ def _pause(scene: Scene, fault: Fault, victim: float) -> Heal:
     return heal
 
 
-def _restart_kafka(scene: Scene, _fault: Fault, _victim: float) -> Heal:
-    kafka = scene.stage.kafka
+def _restart_kafka(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
+    kafka = scene.environment.kafka
     kafka.kill()
     return lambda: kafka.start() if kafka.pid is None else None
 
 
-def _pause_kafka(scene: Scene, _fault: Fault, _victim: float) -> Heal:
-    kafka = scene.stage.kafka
+def _pause_kafka(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
+    kafka = scene.environment.kafka
     if kafka.pid is not None:
         kafka.pause()
     return lambda: kafka.resume() if kafka.pid is not None else None
 
 
 def _apart(both: bool, cut: bool, kafka: bool) -> Begin:
-    def begin(scene: Scene, fault: Fault, victim: float) -> Heal:
+    def begin(scene: FaultContext, fault: Fault, victim: float) -> Heal:
         nodes = scene.pick(victim, 1 if kafka else 2)
         names = [node.node_id for node in nodes]
         fault.nodes = list(names)
@@ -162,31 +162,31 @@ def _apart(both: bool, cut: bool, kafka: bool) -> Begin:
     return begin
 
 
-def _kill_diff(scene: Scene, _fault: Fault, _victim: float) -> Heal:
-    diff = scene.stage.diff
+def _kill_diff(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
+    diff = scene.environment.diff
     diff.kill()
     return lambda: _started(scene)
 
 
-def _fill_disk(scene: Scene, fault: Fault, _victim: float) -> Heal:
+def _fill_disk(scene: FaultContext, fault: Fault, _victim: float) -> Heal:
     scene.disk.fill()
     fault.notes["disk"] = scene.disk.kind
 
     def heal() -> None:
         scene.disk.free()
-        fault.notes["the Spark job"] = "ran on" if scene.stage.diff.pid is not None else "ended"
+        fault.notes["the Spark job"] = "ran on" if scene.environment.diff.pid is not None else "ended"
         _started(scene)
 
     return heal
 
 
-def _started(scene: Scene) -> None:
-    if scene.stage.diff.pid is None:
-        scene.stage.diff.kill()  # what it may have left of its group
-        scene.stage.diff.start()
+def _started(scene: FaultContext) -> None:
+    if scene.environment.diff.pid is None:
+        scene.environment.diff.kill()  # what it may have left of its group
+        scene.environment.diff.start()
 
 
-def _rolling(scene: Scene, fault: Fault, victim: float) -> Heal:
+def _rolling(scene: FaultContext, fault: Fault, victim: float) -> Heal:
     """Every node in turn: SIGTERM, its end, its start; the next one once everything is in sync again."""
     for node in scene.pick(victim, len(scene.nodes)):
         fault.nodes.append(node.node_id)
@@ -196,7 +196,7 @@ def _rolling(scene: Scene, fault: Fault, victim: float) -> Heal:
             raise ProcessError(f"{node.name} ended with exit code {node.exit_code} on SIGTERM; its log {node.tail()}")
         node.start()
         node.wait_ready()
-        scene.stage.cluster.wait_whole(_RESTART_SECONDS)
+        scene.environment.cluster.wait_whole(_RESTART_SECONDS)
     return lambda: None
 
 
@@ -227,7 +227,7 @@ def fitting(planned: list[Planned], left: float) -> list[Planned]:
     return [one for one in planned if one.kind not in _DIFF or left >= DIFF_LEAD_SECONDS]
 
 
-def strike(scene: Scene, planned: list[Planned], say: Callable[[str], None]) -> None:
+def strike(scene: FaultContext, planned: list[Planned], say: Callable[[str], None]) -> None:
     """Begins the faults one by one, leaves them alone, heals them in turn, and waits until all is as before."""
     healing: list[tuple[Fault, Heal, float]] = []
     if any(one.kind in _DIFF for one in planned):
@@ -263,37 +263,37 @@ def group(planned: Iterator[Planned]) -> Iterator[list[Planned]]:
             yield [first]
 
 
-def _recovered(scene: Scene, fault: Fault) -> None:
+def _recovered(scene: FaultContext, fault: Fault) -> None:
     """As before: every copy in sync, and what was captured until now in Kafka. The Spark job is not waited for."""
-    stage = scene.stage
+    environment = scene.environment
     if fault.kind in _DIFF:
-        scene.behind.append((fault, end_offsets(stage.kafka.bootstrap, stage.topics.changes)))
+        scene.behind.append((fault, end_offsets(environment.kafka.bootstrap, environment.topics.changes)))
         return
     for node in scene.nodes:
         node.wait_ready(RECOVERY_SECONDS)
-    stage.cluster.wait_whole(RECOVERY_SECONDS)
-    ends = end_offsets(stage.kafka.bootstrap, stage.topics.changes)
+    environment.cluster.wait_whole(RECOVERY_SECONDS)
+    ends = end_offsets(environment.kafka.bootstrap, environment.topics.changes)
 
     def written() -> bool:
-        return unwritten(stage) == 0 or _beyond(stage, ends)
+        return unwritten(environment) == 0 or _beyond(environment, ends)
 
     until(written, RECOVERY_SECONDS, f"the nodes to write to Kafka after {fault.kind}", 0.1)
     fault.recovered_ms = now_ms()
 
 
-def caught_up(scene: Scene) -> None:
+def caught_up(scene: FaultContext) -> None:
     """Returns once the Spark job has read all that stood in Kafka when it was last healed."""
 
     def level() -> bool:
-        scene.stage.supervise()
+        scene.environment.supervise()
         return not scene.behind
 
     until(level, DIFF_SECONDS, "the Spark job to catch up after it was killed or its disk was full", 0.2)
 
 
-def watch_diff(scene: Scene) -> None:
+def watch_diff(scene: FaultContext) -> None:
     """To be called often: notes when the Spark job has caught up."""
-    told = progress_of(scene.stage.checkpoint) if scene.behind else None
+    told = progress_of(scene.environment.checkpoint) if scene.behind else None
     read = told["input_offsets"] if told else {}
     for waiting in list(scene.behind):
         fault, ends = waiting
@@ -302,8 +302,8 @@ def watch_diff(scene: Scene) -> None:
             scene.behind.remove(waiting)
 
 
-def _beyond(stage: Stage, ends: dict[int, int]) -> bool:
-    now = end_offsets(stage.kafka.bootstrap, stage.topics.changes)
+def _beyond(environment: Environment, ends: dict[int, int]) -> bool:
+    now = end_offsets(environment.kafka.bootstrap, environment.topics.changes)
     return all(now[partition] > end for partition, end in ends.items())
 
 

@@ -23,11 +23,11 @@ from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.broker import HOST, EmbeddedKafka
 from deelog_connector.devkafka.java import find_java
 from deelog_connector.devkafka.ports import free_ports
-from deelog_proof.demo.display import Show
+from deelog_proof.demo.display import Display
 from deelog_proof.harness.child import until
 from deelog_proof.harness.cluster import DUMP_SECONDS, Cluster, Held, Monitor, is_stopped
 from deelog_proof.harness.drain import drain
-from deelog_proof.harness.environment import Settings, Stage, diff_job, explained, start_diff
+from deelog_proof.harness.environment import Environment, Settings, diff_job, explained, start_diff
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.kafka.names import Topics
 from deelog_schemas.operation import Entry
@@ -44,7 +44,7 @@ from tests.system.chaos.checker import (
 )
 from tests.system.chaos.clients import MAX_ENTRY_BYTES, CarefulClient, Client, StockClient
 from tests.system.chaos.disk import Disk
-from tests.system.chaos.faults import KAFKA, Fault, Scene
+from tests.system.chaos.faults import KAFKA, Fault, FaultContext
 from tests.system.chaos.history import Write
 from tests.system.chaos.network import INSIDE, OUTSIDE, Network
 from tests.system.chaos.reader import ChangeFold, State, Topic, fold_diff, parse, read
@@ -80,7 +80,7 @@ class Plan:
     keep: Path | None = None
 
 
-def run(plan: Plan, show: Show) -> dict[str, Any]:
+def run(plan: Plan, show: Display) -> dict[str, Any]:
     """Plays it and returns the report. Call it from the main thread, before any other thread runs.
 
     Raises `DeelogError` where something got stuck or died by itself: that is a finding, too.
@@ -93,23 +93,23 @@ def run(plan: Plan, show: Show) -> dict[str, Any]:
         if plan.keep is not None:
             stack.callback(disk.keep)
         scene = _set_up(plan, show, stack, directory, disk)
-        stage = scene.stage
+        environment = scene.environment
         try:
-            stage.seconds["setup"] = time.monotonic() - begin
+            environment.seconds["setup"] = time.monotonic() - begin
             started_ms = faults.now_ms()
             writes = _load(plan, scene, stack)
             begin = time.monotonic()
             show.say("healed; waiting until everything is at rest")
-            caches = drain(stage)
-            copies = _copies(stage.cluster)
-            stage.seconds["drain"] = time.monotonic() - begin
+            caches = drain(environment)
+            copies = _copies(environment.cluster)
+            environment.seconds["drain"] = time.monotonic() - begin
             begin = time.monotonic()
             show.say("reading everything with a plain consumer, and comparing")
             report = _compare(plan, scene, writes, caches, copies, started_ms)
-            stage.seconds["verify"] = time.monotonic() - begin
+            environment.seconds["verify"] = time.monotonic() - begin
         except (TimeoutError, DeelogError) as error:
-            raise ChaosError(explained(stage, error)) from error
-        report["seconds"] = {name: round(value, 1) for name, value in stage.seconds.items()}
+            raise ChaosError(explained(environment, error)) from error
+        report["seconds"] = {name: round(value, 1) for name, value in environment.seconds.items()}
         return report
 
 
@@ -138,7 +138,7 @@ def _kafka(directory: Path, gated: int) -> EmbeddedKafka:
     )
 
 
-def _set_up(plan: Plan, show: Show, stack: ExitStack, directory: Path, disk: Disk) -> Scene:
+def _set_up(plan: Plan, show: Display, stack: ExitStack, directory: Path, disk: Disk) -> FaultContext:
     find_java()
     jars.fetch("kafka")
     spark_jars = jars.fetch("spark-kafka")
@@ -170,33 +170,33 @@ def _set_up(plan: Plan, show: Show, stack: ExitStack, directory: Path, disk: Dis
         stack.callback(child.kill)
     monitor = Monitor(cluster)
     settings = Settings(nodes=plan.nodes, seed=plan.seed, keep=plan.keep)
-    stage = Stage(settings, show, directory, 0, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff)
-    stage.most_diff_restarts = _MOST_DIFF_RESTARTS
+    environment = Environment(settings, show, directory, 0, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff)
+    environment.most_diff_restarts = _MOST_DIFF_RESTARTS
     try:
         cluster.start()
         show.say(f"{plan.nodes} nodes serve, {network.connections} connections through gates; disk: {disk.kind}")
         start_diff(diff)
         show.say("the Spark job runs")
     except (TimeoutError, DeelogError) as error:
-        raise ChaosError(explained(stage, error)) from error
+        raise ChaosError(explained(environment, error)) from error
     monitor.start()
     stack.callback(monitor.stop)
-    return Scene(stage, network, disk)
+    return FaultContext(environment, network, disk)
 
 
-def _load(plan: Plan, scene: Scene, stack: ExitStack) -> list[Write]:
+def _load(plan: Plan, scene: FaultContext, stack: ExitStack) -> list[Write]:
     """Clients write, faults strike; returns what the clients did."""
-    stage = scene.stage
+    environment = scene.environment
     kinds = [CarefulClient] * CAREFUL + [StockClient] * STOCK
     rate = plan.rate / len(kinds)
     clients: list[Client] = [
-        kind(number, stage.cluster.addresses(), plan.seed, KEYS, rate) for number, kind in enumerate(kinds)
+        kind(number, environment.cluster.addresses(), plan.seed, KEYS, rate) for number, kind in enumerate(kinds)
     ]
     begin = time.monotonic()
     ended = threading.Event()
     ticker = threading.Thread(target=_tick, args=(plan, scene, clients, ended), name="ticker", daemon=True)
     try:
-        stage.show.begin("writes", None)
+        environment.show.begin("writes", None)
         for client in clients:
             client.start()
         ticker.start()
@@ -204,7 +204,7 @@ def _load(plan: Plan, scene: Scene, stack: ExitStack) -> list[Write]:
         groups = faults.group(faults.plan(plan.seed, plan.seconds, list(plan.kinds)))
         while (left := begin + plan.seconds - time.monotonic()) > LEAD_SECONDS:
             if together := faults.fitting(next(groups), left):
-                faults.strike(scene, together, stage.show.say)
+                faults.strike(scene, together, environment.show.say)
             else:
                 time.sleep(min(left, LEAD_SECONDS))
             _supervise(scene)
@@ -216,28 +216,28 @@ def _load(plan: Plan, scene: Scene, stack: ExitStack) -> list[Write]:
             client.stop()
         if ticker.ident is not None:
             ticker.join()
-        stage.show.end()
+        environment.show.end()
     for client in clients:
         client.join()
-    stage.seconds["load"] = time.monotonic() - begin
+    environment.seconds["load"] = time.monotonic() - begin
     return [write for client in clients for write in client.history]
 
 
-def _supervise(scene: Scene) -> None:
+def _supervise(scene: FaultContext) -> None:
     """Nobody may have died but by a fault, which starts again whom it killed."""
     for node in scene.nodes:
         node.must_run()
         assert not is_stopped(node), f"{node.name} is still stopped"
-    scene.stage.supervise()
+    scene.environment.supervise()
 
 
-def _tick(plan: Plan, scene: Scene, clients: list[Client], ended: threading.Event) -> None:
+def _tick(plan: Plan, scene: FaultContext, clients: list[Client], ended: threading.Event) -> None:
     begin = time.monotonic()
     while not ended.wait(_TICK_SECONDS):
         faults.watch_diff(scene)
         writes = sum(client.acknowledged for client in clients)
         behind = ", the Spark job is catching up" if scene.behind else ""
-        scene.stage.show.advance(writes, f"{time.monotonic() - begin:.0f} of {plan.seconds:.0f} s{behind}")
+        scene.environment.show.advance(writes, f"{time.monotonic() - begin:.0f} of {plan.seconds:.0f} s{behind}")
 
 
 def _copies(cluster: Cluster) -> list[str]:
@@ -269,10 +269,10 @@ def _unequal(cluster: Cluster) -> Iterator[str]:
 
 
 def _compare(
-    plan: Plan, scene: Scene, writes: list[Write], caches: dict[bytes, Entry], copies: list[str], started_ms: int
+    plan: Plan, scene: FaultContext, writes: list[Write], caches: dict[bytes, Entry], copies: list[str], started_ms: int
 ) -> dict[str, Any]:
-    stage = scene.stage
-    bootstrap, topics = stage.kafka.bootstrap, stage.topics
+    environment = scene.environment
+    bootstrap, topics = environment.kafka.bootstrap, environment.topics
     fold = ChangeFold()
     for message in read(bootstrap, topics.changes):
         fold.take(parse(message))
@@ -296,16 +296,21 @@ def _view(message: Any) -> View:
     return View(message.timestamp()[1], tuple(rows))
 
 
-def _troubles(scene: Scene) -> Iterator[Trouble]:
+def _troubles(scene: FaultContext) -> Iterator[Trouble]:
     for fault in scene.faults:
         for node in fault.nodes or [""]:
             yield Trouble(fault.kind, node, fault.from_ms, fault.recovered_ms + _MARGIN_MS)
 
 
 def _report(
-    plan: Plan, scene: Scene, writes: list[Write], verdict: Verdict, topics: tuple[Topic, Topic], views: list[View]
+    plan: Plan,
+    scene: FaultContext,
+    writes: list[Write],
+    verdict: Verdict,
+    topics: tuple[Topic, Topic],
+    views: list[View],
 ) -> dict[str, Any]:
-    monitor = scene.stage.monitor
+    monitor = scene.environment.monitor
     longest = sorted(writes, key=lambda write: -write.waited_ms)[:_LONGEST]
     return {
         "seed": plan.seed,
@@ -331,7 +336,7 @@ def _report(
         "connections": scene.network.connections,
         "network_late_ms": round(scene.network.latest_ms),
         "disk": scene.disk.kind,
-        "diff_restarts": scene.stage.diff_restarts,
+        "diff_restarts": scene.environment.diff_restarts,
         "violations": verdict.violations(),
         "timeline": [
             {

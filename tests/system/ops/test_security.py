@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from deelog_connector.kafka import admin, client
-from deelog_connector.kafka.admin import Brokers
+from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.client import Tail, WriteFailed, Writer
 from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_schemas.config import Config, load
@@ -144,7 +144,7 @@ def test_a_wrong_way_in_is_told_with_its_remedy_in_time(
     config = config_of(bootstrap, prefix, **overrides(settings, ["admin"]))
     begin = time.monotonic()
     with pytest.raises(KafkaUnusable) as refused:
-        Brokers(config).partitions("t")
+        KafkaAdmin(config).partitions("t")
     assert time.monotonic() - begin < SECONDS
     said = str(refused.value)
     assert re.search(wanted, said), said
@@ -191,7 +191,7 @@ def test_the_page(secure_for_all: SecureKafka, prefix: str, tmp_path: Path, monk
         file = tmp_path / f"{number}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in own.items()) + text)
         config = load(file)
-        assert Brokers(config).partitions("t") == 0
+        assert KafkaAdmin(config).partitions("t") == 0
         assert PLAIN_PASSWORD not in repr(config)
 
     monkeypatch.setenv("KAFKA_PASSWORD", "wr0ng-p455")

@@ -10,7 +10,7 @@ from deelog_interceptors.grid.data.policy import EvictingCache, Value
 from deelog_schemas.operation import Operation
 
 if TYPE_CHECKING:
-    from deelog_interceptors.grid.replication.primary import Session
+    from deelog_interceptors.grid.replication.primary import BackupStream
 
 
 class Role(StrEnum):
@@ -85,7 +85,7 @@ class Segment:
         """Members that the controller was asked to let in, in the present view: it may have, in the next one."""
         self.behind: dict[str, tuple[float, int]] = {}
         """Member that is waited for: since when it has not answered beyond which sequence."""
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, BackupStream] = {}
         self.outgoing: list[Operation] = []
         self.pendings: deque[tuple[int, Pending]] = deque()
         self.releasing = self.release_begun = self.released = self.stepped_down = False

@@ -56,14 +56,14 @@ class Work(Protocol):
     def add_done_callback(self, call: Callable[[Any], object]) -> object: ...
 
 
-class Turns(Protocol):
+class Loop(Protocol):
     """What the replicator needs of an event loop: asyncio's, or that of a simulation."""
 
     def call_soon(self, call: Callable[[], None]) -> object: ...
     def create_task(self, work: Coroutine[Any, Any, None]) -> Work: ...
 
 
-class Stage(Enum):
+class StreamState(Enum):
     ASKED = auto()
     DIVERGING = auto()
     LEAVING = auto()
@@ -71,7 +71,7 @@ class Stage(Enum):
     STREAMING = auto()
 
 
-class Session:
+class BackupStream:
     """What a primary knows of one backup of one segment, on one connection."""
 
     __slots__ = ("answered", "asked_in", "backlog", "level_from", "link", "shrinking", "stage", "task")
@@ -81,7 +81,7 @@ class Session:
         self.asked_in = asked_in
         """The view in which it was asked what it holds. What it says in an older one may be gone since: in a view
         between the two it may have been no holder, and have dropped everything."""
-        self.stage = Stage.ASKED
+        self.stage = StreamState.ASKED
         self.shrinking = False
         """The controller was asked to take it out of the in-sync set."""
         self.answered = 0
@@ -105,7 +105,7 @@ class Replicator:
         poke: Callable[[], None],
         on_error: Callable[[BaseException], None],
         leased: Callable[[], bool],
-        turns: Turns | None = None,
+        turns: Loop | None = None,
     ) -> None:
         self.store: Store
         self._turns = turns
@@ -120,7 +120,7 @@ class Replicator:
         self._room: list[asyncio.Future[None]] = []
 
     @property
-    def _loop(self) -> Turns:
+    def _loop(self) -> Loop:
         return self._turns or asyncio.get_running_loop()
 
     # -- writes -----------------------------------------------------------------------------------------------------
@@ -177,11 +177,11 @@ class Replicator:
             operations, segment.outgoing = segment.outgoing, []
             raw: msgspec.Raw | None = None
             for session in segment.sessions.values():
-                if session.stage is Stage.STREAMING:
+                if session.stage is StreamState.STREAMING:
                     # One encoded batch, shared by all backups that get it.
                     raw = raw or frames.encode_batch(segment.number, segment.epoch, operations)
                     streams.setdefault(session.link, []).append(raw)
-                elif session.stage is Stage.RECOVERING:
+                elif session.stage is StreamState.RECOVERING:
                     session.backlog += operations
         for link, batches in streams.items():
             link.send(Replicate(self.topology_id, batches))
@@ -208,7 +208,7 @@ class Replicator:
             if sequence > session.answered:
                 session.answered = sequence
                 self.level(segment, touched)
-                if link.member not in segment.in_sync and session.stage is Stage.STREAMING:
+                if link.member not in segment.in_sync and session.stage is StreamState.STREAMING:
                     self._poke()
         for to in touched:
             to.flush()
@@ -308,20 +308,20 @@ class Replicator:
         touched: set[ReplyTo] = set()
         for segment in segments:
             for member, session in list(segment.sessions.items()):
-                out = session.shrinking and session.stage is not Stage.LEAVING and member not in segment.in_sync
+                out = session.shrinking and session.stage is not StreamState.LEAVING and member not in segment.in_sync
                 if out or member not in segment.members:
                     self._drop(segment, member)
             me = segment.primary
-            streaming = {m for m, session in segment.sessions.items() if session.stage is Stage.STREAMING}
+            streaming = {m for m, session in segment.sessions.items() if session.stage is StreamState.STREAMING}
             # CHECK in-sync-order: one who left is no longer waited for only now, when the view without it is there.
             self._wait_for(segment, (set(segment.in_sync) - {me or ""}) | streaming | segment.admitting)
             for member, session in segment.sessions.items():
-                if session.stage is Stage.LEAVING and member not in segment.waiting:
+                if session.stage is StreamState.LEAVING and member not in segment.waiting:
                     self._by_state(segment, session)
             for member in segment.members:
                 link = self._links.get(member)
                 if link is not None and link.ready and member not in segment.sessions:
-                    segment.sessions[member] = Session(link, topology_id)
+                    segment.sessions[member] = BackupStream(link, topology_id)
                     asks.setdefault(link, []).append((segment.number, segment.epoch))
             self.level(segment, touched)
         for link, items in asks.items():
@@ -362,7 +362,7 @@ class Replicator:
             if segment.role is not Role.PRIMARY:
                 continue
             for member, session in segment.sessions.items():
-                level = session.stage is Stage.STREAMING and session.answered >= session.level_from
+                level = session.stage is StreamState.STREAMING and session.answered >= session.level_from
                 if level and member not in segment.in_sync:
                     # CHECK in-sync-order: `waiting` holds it since it streams, so no position is acked without it.
                     segment.admitting.add(member)
@@ -375,7 +375,7 @@ class Replicator:
 
     def _is_behind(self, segment: Segment, member: str, now: float, timeout: float) -> bool:
         session = segment.sessions.get(member)
-        if session is not None and session.stage is Stage.LEAVING:
+        if session is not None and session.stage is StreamState.LEAVING:
             return True
         if session is not None and session.answered >= segment.last:
             segment.behind.pop(member, None)
@@ -412,7 +412,7 @@ class Replicator:
             if session is not None and session.link is link and segment.epoch == epoch:
                 self._drop(segment, link.member)
 
-    def _session(self, link: Link, number: int, epoch: int) -> tuple[Segment, Session] | None:
+    def _session(self, link: Link, number: int, epoch: int) -> tuple[Segment, BackupStream] | None:
         segment = self.store.segments[number]
         session = segment.sessions.get(link.member)
         if segment.role is Role.PRIMARY and segment.epoch == epoch and session is not None and session.link is link:
@@ -434,21 +434,21 @@ class Replicator:
         history = tuple(frame.history)
         point = common_point(self._core.history(segment.number), history)
         if last_of(history) > point:
-            session.stage = Stage.DIVERGING
+            session.stage = StreamState.DIVERGING
             link.send(Diverged(frame.segment, frame.epoch, point))
         else:
             self._by_operations(segment, session, point, [])
 
     def _wanted(self, link: Link, frame: Wanted) -> None:
         found = self._session(link, frame.segment, frame.epoch)
-        if found is None or found[1].stage is not Stage.DIVERGING:
+        if found is None or found[1].stage is not StreamState.DIVERGING:
             return
         if frame.keys is None:
             self._by_state(*found)
         else:
             self._by_operations(*found, frame.point, frame.keys)
 
-    def _by_operations(self, segment: Segment, session: Session, point: int, keys: list[bytes]) -> None:
+    def _by_operations(self, segment: Segment, session: BackupStream, point: int, keys: list[bytes]) -> None:
         # CHECK catch-up-by-ops: a state only where the op log has not all that is missing.
         operations = self._core.operations_after(segment.number, point)
         if operations is None or (keys and len(operations) > _MAX_PATCH_OPERATIONS):
@@ -462,11 +462,11 @@ class Replicator:
         self.recovered_by_operations += 1
         self._recover(segment, session, iter([patch]), operations[first:])
 
-    def _by_state(self, segment: Segment, session: Session) -> None:
+    def _by_state(self, segment: Segment, session: BackupStream) -> None:
         member = session.link.member
         if member in segment.waiting:
             # CHECK in-sync-order: it leaves the in-sync set before it takes a state.
-            session.stage = Stage.LEAVING
+            session.stage = StreamState.LEAVING
             self._poke()
             return
         self.recovered_by_state += 1
@@ -488,8 +488,10 @@ class Replicator:
 
         self._recover(segment, session, chunks(), [])
 
-    def _recover(self, segment: Segment, session: Session, first: Iterator[AnyFrame], rest: list[Operation]) -> None:
-        session.stage = Stage.RECOVERING
+    def _recover(
+        self, segment: Segment, session: BackupStream, first: Iterator[AnyFrame], rest: list[Operation]
+    ) -> None:
+        session.stage = StreamState.RECOVERING
         session.backlog = rest
         session.task = self._loop.create_task(self._run_recovery(segment, session, first))
         session.task.add_done_callback(self._recovery_ended)
@@ -499,7 +501,7 @@ class Replicator:
         if error is not None:
             self._on_error(error)
 
-    async def _run_recovery(self, segment: Segment, session: Session, first: Iterator[AnyFrame]) -> None:
+    async def _run_recovery(self, segment: Segment, session: BackupStream, first: Iterator[AnyFrame]) -> None:
         link = session.link
         sent = 0
         try:
@@ -509,7 +511,7 @@ class Replicator:
             while session.backlog:
                 if len(session.backlog) > MAX_BACKLOG:
                     log.warning("segment %d: %s cannot keep up, its catch-up begins anew", segment.number, link.member)
-                    session.stage, session.asked_in = Stage.ASKED, self.topology_id
+                    session.stage, session.asked_in = StreamState.ASKED, self.topology_id
                     link.send(Ask(self.topology_id, [(segment.number, segment.epoch)]))
                     return
                 sent = session.backlog[:_CHUNK_OPERATIONS][-1].sequence
@@ -523,7 +525,7 @@ class Replicator:
             link.send(Patch(self.topology_id, segment.number, segment.epoch, sent, history, [], []))
         # No await from here on: the recovery ends where the normal stream begins.
         session.task = None
-        session.stage = Stage.STREAMING
+        session.stage = StreamState.STREAMING
         session.level_from = segment.last
         # CHECK in-sync-order: from here on the primary waits for it; only behind this does it ask for its admission.
         self._wait_for(segment, segment.waiting | {link.member})

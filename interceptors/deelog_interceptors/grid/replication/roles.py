@@ -20,7 +20,7 @@ from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.resp import replies
 from deelog_interceptors.grid.topology.controller import RELEASED, RESET_DONE, STEPPED_DOWN, Request
-from deelog_interceptors.grid.topology.view import Row, State, View
+from deelog_interceptors.grid.topology.view import SegmentState, State, View
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ class Roles:
         primaries = [segment for segment in self._store.segments if segment.role is Role.PRIMARY]
         self._replicator.follow(primaries, view.topology_id)
         self._backup.view_applied(view.topology_id)
-        self.give_away()
+        self.hand_over()
         self._wake()
         self.apply_ms = (time.perf_counter() - started) * 1000
 
-    def _apply(self, segment: Segment, row: Row) -> None:
+    def _apply(self, segment: Segment, row: SegmentState) -> None:
         changed = row.epoch != segment.epoch or row.primary != segment.primary
         segment.primary, segment.in_sync, segment.members = row.primary, row.in_sync, row.holders
         segment.members = tuple(member for member in row.holders if member != self._member)
@@ -83,7 +83,7 @@ class Roles:
             self._drop(segment)
         segment.epoch = row.epoch
 
-    def _promote(self, segment: Segment, row: Row) -> None:
+    def _promote(self, segment: Segment, row: SegmentState) -> None:
         # CHECK incarnation: the view names this very member, `<node.id>@<incarnation>`, not a node id.
         self.transitions[f"{segment.role}→primary"] += 1
         segment.epoch, segment.source, segment.staged = row.epoch, None, None
@@ -112,7 +112,7 @@ class Roles:
         segment.role = Role.BACKUP
         segment.source = segment.staged = None
 
-    def _tell_of_loss(self, segment: Segment, row: Row) -> None:
+    def _tell_of_loss(self, segment: Segment, row: SegmentState) -> None:
         """Who was cut off, and lives: what it acknowledged and Kafka does not hold is lost, and only it knows of it."""
         if row.must_reset and row.epoch != segment.epoch and segment.role is Role.PRIMARY:
             self.given_away += 1
@@ -132,7 +132,7 @@ class Roles:
 
     # -- giving a segment away --------------------------------------------------------------------------------------
 
-    def give_away(self) -> bool:
+    def hand_over(self) -> bool:
         """Begins to release what the view moves elsewhere; called again and again, for the connector may be paused.
 
         It writes no release then, nor one of a segment that was stopped or is being reset, and a segment that waits for

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from deelog_interceptors.grid.topology.placement import place
-from deelog_interceptors.grid.topology.view import Member, Row, State, View
+from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class _Decision:
                 self.requests.setdefault(request.segment, []).append((sender, request))
 
     def next(self) -> View | None:
-        rows: Sequence[Row] = self.view.rows
+        rows: Sequence[SegmentState] = self.view.rows
         if self.now.settled and self.staying:
             placed = place([row.owners for row in rows], self.staying, self.now.copies)
             rows = [row._replace(owners=owners) for row, owners in zip(rows, placed, strict=True)]
@@ -106,7 +106,7 @@ class _Decision:
             for _, request in requests
         )
 
-    def _row(self, number: int, row: Row) -> Row:
+    def _row(self, number: int, row: SegmentState) -> SegmentState:
         if row.state is State.NON_EXISTENT:
             row = self._go(number, row, State.NEW)
         if row.state is State.NEW:
@@ -118,25 +118,25 @@ class _Decision:
             return self._offline(number, row)
         return self._targeted(self._trimmed(row))
 
-    def _go(self, number: int, row: Row, state: State, **changes: Any) -> Row:
+    def _go(self, number: int, row: SegmentState, state: State, **changes: Any) -> SegmentState:
         """The row in another state; where the transition is not valid, the row as it was, and a line in the log."""
         if state not in VALID[row.state]:
             log.error("segment %d: refused the transition from %s to %s", number, row.state, state)
             return row
         return row._replace(state=state, **changes)
 
-    def _elected(self, number: int, row: Row, primary: str, **changes: Any) -> Row:
+    def _elected(self, number: int, row: SegmentState, primary: str, **changes: Any) -> SegmentState:
         """Online under `primary` in a new epoch. A reset that is still owed goes on being owed."""
         return self._go(
             number, row, State.ONLINE, primary=primary, epoch=self.topology_id, target=None, **changes
         )  # CHECK incarnation: the epoch is minted now, for a member that has joined, not for a node id
 
-    def _first(self, number: int, row: Row) -> Row:
+    def _first(self, number: int, row: SegmentState) -> SegmentState:
         if not self.now.settled or not row.owners:
             return row
         return self._elected(number, row, row.owners[0], in_sync=row.owners[:1])
 
-    def _requested(self, number: int, row: Row) -> Row:
+    def _requested(self, number: int, row: SegmentState) -> SegmentState:
         """Applies what the segment's primary asks for; whatever is not of this epoch, or not by it, is left out."""
         for sender, request in self.requests.get(number, ()):
             if sender != row.primary or request.epoch != row.epoch:
@@ -153,7 +153,7 @@ class _Decision:
                 row = self._handed_over(number, row)
         return row
 
-    def _handed_over(self, number: int, row: Row) -> Row:
+    def _handed_over(self, number: int, row: SegmentState) -> SegmentState:
         """Preferred, reassign and controlled shutdown: all three elect an in-sync owner that stays."""
         wanted = (row.target, *row.owners, *row.in_sync, row.primary)
         for member in wanted:
@@ -161,14 +161,14 @@ class _Decision:
                 return self._elected(number, row, member)
         return row  # nobody is left to take it: it stays with the one that leaves
 
-    def _without_dead(self, number: int, row: Row) -> Row:
+    def _without_dead(self, number: int, row: SegmentState) -> SegmentState:
         """Dead members leave the in-sync set, unless there is nobody else in it; without its primary it is Offline."""
         if row.state is State.ONLINE and row.primary not in self.members:
             row = self._go(number, row, State.OFFLINE, primary=None, target=None)
         left = tuple(member for member in row.in_sync if member in self.members)
         return row._replace(in_sync=left) if left else row
 
-    def _offline(self, number: int, row: Row) -> Row:
+    def _offline(self, number: int, row: SegmentState) -> SegmentState:
         """The offline election: an in-sync owner; else, when they all lapsed or unclean is allowed, anybody."""
         # Who has been in sync for longest comes first: a newcomer that took a state has no operations to resume with.
         candidates = [m for m in row.in_sync if m in self.live or (m in self.members and not self.now.settled)]
@@ -184,13 +184,13 @@ class _Decision:
             return self._elected(number, row, member, in_sync=(member,), must_reset=reason)
         return row
 
-    def _trimmed(self, row: Row) -> Row:
+    def _trimmed(self, row: SegmentState) -> SegmentState:
         """Once all owners are in sync and one of them is primary, those who are no owners leave."""
         if row.primary in row.owners and set(row.owners) < set(row.in_sync):
             return row._replace(in_sync=row.owners)
         return row
 
-    def _targeted(self, row: Row) -> Row:
+    def _targeted(self, row: SegmentState) -> SegmentState:
         """Whom the primary is to release the segment for, if anybody."""
         ready = [member for member in row.owners if member in row.in_sync and member in self.staying]
         if row.target in ready:

@@ -18,7 +18,7 @@ import orjson
 from deelog_connector.kafka import group
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import decide
-from deelog_interceptors.grid.topology.liveness import Attendance
+from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.view import encode_view, node_id_of
 from deelog_schemas.config import Config
@@ -31,9 +31,11 @@ _SETTLE_SECONDS: Final = 1.0
 _FENCE_AGAIN_SECONDS: Final = 1.0
 
 
-class Office:
-    """`copies`, `unclean`, `timeout` as configured; after `lapse` of silence no lease holds; both in seconds. `floor()`
-    is the highest claim that this node knows."""
+class ControllerService:
+    """`copies`, `unclean`, `timeout` as configured; after `lease_expiry` of silence no lease holds; both in seconds.
+
+    `floor()` is the highest claim that this node knows.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Office:
         copies: int,
         unclean: bool,
         timeout: float,
-        lapse: float,
+        lease_expiry: float,
         floor: Callable[[], int],
         on_error: Callable[[BaseException], None],
         on_refused: Callable[[Exception], None],
@@ -54,12 +56,12 @@ class Office:
         """From the last heartbeat of a member to the decision that it is dead."""
         self._config, self._member, self._registry = config, member, registry
         self._copies, self._unclean, self._floor = copies, unclean, floor
-        self._timeout, self._lapse = timeout, lapse
+        self._timeout, self._lease_expiry = timeout, lease_expiry
         self._on_error = on_error
-        self._seat = group.ControllerSeat(config, asyncio.get_running_loop(), self._seated, on_refused, member)
+        self._seat = group.Election(config, asyncio.get_running_loop(), self._seated, on_refused, member)
         self._task: asyncio.Task[None] | None = None
         self._event = asyncio.Event()
-        self._book: Attendance | None = None
+        self._book: Liveness | None = None
         """Of the last term; it outlasts a seat lost to Kafka's silence."""
         self._holding = False
 
@@ -132,7 +134,7 @@ class Office:
             log.info("%s is controller from view %d on", self._member, book.view.topology_id)
             while True:
                 await self._tick(book)
-        except group.SeatLost as lost:
+        except group.NotController as lost:
             # On a fence: rejoin the group, never initialise the producer again.
             log.warning("%s is controller no more: %s", self._member, lost)
             self._book, self._holding = None, False
@@ -149,21 +151,21 @@ class Office:
         await read.wait()
         return asked
 
-    def _begin(self, asked: float) -> Attendance:
+    def _begin(self, asked: float) -> Liveness:
         self.terms += 1
         self._holding = True
-        self._book = Attendance(
+        self._book = Liveness(
             self._member,
             self._registry,
             self._registry.view,
             time.monotonic(),
             asked=asked,
             timeout=self._timeout,
-            lapse=self._lapse,
+            lease_expiry=self._lease_expiry,
         )
         return self._book
 
-    async def _tick(self, book: Attendance) -> None:
+    async def _tick(self, book: Liveness) -> None:
         try:
             async with asyncio.timeout(self._timeout / 4):
                 await self._event.wait()
@@ -174,10 +176,10 @@ class Office:
         if book.to_confirm(time.monotonic()):
             book.confirm(await self._confirm())
         book.forgive_own_pause(time.monotonic())
-        await self._decide(book, await self._fence(book, book.condemn(time.monotonic())))
-        book.acquit()
+        await self._decide(book, await self._fence(book, book.declare_dead(time.monotonic())))
+        book.clear_dead()
 
-    async def _fence(self, book: Attendance, dead: Sequence[str]) -> frozenset[str]:
+    async def _fence(self, book: Liveness, dead: Sequence[str]) -> frozenset[str]:
         """Fences the producers of the dead; those that could not be fenced do not count as dead yet."""
         now, new = time.monotonic(), book.to_fence(dead)
         # The dead are fenced before a view excludes them: no transaction of theirs holds the readers back then, and
@@ -199,7 +201,7 @@ class Office:
             await asyncio.sleep(_FENCE_AGAIN_SECONDS)
         return frozenset(dead) - failed
 
-    async def _decide(self, book: Attendance, dead: frozenset[str]) -> None:
+    async def _decide(self, book: Liveness, dead: frozenset[str]) -> None:
         situation = book.situation(
             dead,
             time.monotonic(),

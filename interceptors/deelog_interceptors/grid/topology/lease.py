@@ -31,7 +31,7 @@ def lease_of(session_timeout: float, failure_timeout: float) -> float:
     return session_timeout + 2 * failure_timeout
 
 
-def lapse_of(session_timeout: float, failure_timeout: float) -> float:
+def lease_expiry_of(session_timeout: float, failure_timeout: float) -> float:
     """After how long a silence no lease of a node can still hold, wherever it is; clocks may differ in pace. Seconds.
 
     A controller that was paused may have answered until it heard that it was deposed: hence the second part.

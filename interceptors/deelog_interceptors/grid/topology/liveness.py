@@ -14,8 +14,9 @@ from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.view import Member, View, incarnation_of, node_id_of
 
 
-class Attendance:
-    """One term of `member` as controller, from `view` on. `timeout`, `lapse` (see `lease`) and times are in seconds.
+class Liveness:
+    """One term of `member` as controller, from `view` on. `timeout`, `lease_expiry` (see `lease`) and times are in
+    seconds.
 
     `asked` is when Kafka was asked for the record that confirmed the seat.
     """
@@ -29,12 +30,12 @@ class Attendance:
         *,
         asked: float,
         timeout: float,
-        lapse: float,
+        lease_expiry: float,
     ) -> None:
         self.view = view
         """The last view; it outlasts a seat that was lost to Kafka's silence."""
         self._doubted: float | None = None
-        self._member, self._registry, self._timeout, self._lapse = member, registry, timeout, lapse
+        self._member, self._registry, self._timeout, self._lease_expiry = member, registry, timeout, lease_expiry
         self._confirmed = asked
         self._since = self._ticked = now
         self._heard = dict.fromkeys(view.members, now)
@@ -111,13 +112,13 @@ class Attendance:
         if gap > self._timeout / 2:
             self._heard = {member: at + gap for member, at in self._heard.items()}
 
-    def condemn(self, now: float) -> list[str]:
-        """Members known dead, of the view and of those that were heard of. They are answered no more until `acquit`."""
+    def declare_dead(self, now: float) -> list[str]:
+        """Members known dead, of the view and of those heard of. They get no answer until `clear_dead`."""
         dead = [m for m in sorted(self.view.members.keys() | self._heard.keys()) if self._is_dead(m, now)]
         self._condemned = frozenset(dead)
         return dead
 
-    def acquit(self) -> None:
+    def clear_dead(self) -> None:
         """The next view is there, or none is needed."""
         self._condemned = frozenset()
 
@@ -172,7 +173,7 @@ class Attendance:
         self._silent_since = {
             m: at for m, at in self._silent_since.items() if m in holders or m in self.view.members or m in self._beats
         }
-        return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._lapse)
+        return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._lease_expiry)
 
     def follow(self, view: View) -> None:
         """The next view is committed."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import orjson
 
 from deelog_connector.kafka.group import TopologyRecord
-from deelog_interceptors.grid.topology.view import Member, Row, View, decode_view, incarnation_of, node_id_of
+from deelog_interceptors.grid.topology.view import Member, SegmentState, View, decode_view, incarnation_of, node_id_of
 from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordError
 
 
@@ -27,7 +27,7 @@ class Registry:
         self.members: dict[str, Member] = {}
         """By node id, the newest incarnation."""
         self.controller: str | None = None
-        self.view = View(0, "", {}, tuple(Row() for _ in range(segments)))
+        self.view = View(0, "", {}, tuple(SegmentState() for _ in range(segments)))
         self.own: str | None = None
         """The member that this process is, once it registers."""
         self.token = ""

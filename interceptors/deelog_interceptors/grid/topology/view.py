@@ -25,7 +25,7 @@ class State(StrEnum):
     OFFLINE = "Offline"
 
 
-class Row(NamedTuple):
+class SegmentState(NamedTuple):
     """One segment. Members are `<node.id>@<incarnation>`; the primary of an Online segment is among `in_sync`.
 
     `owners` is where the segment should be, the preferred primary first; `in_sync` may for a while hold others.
@@ -62,7 +62,7 @@ class View(NamedTuple):
     topology_id: int
     controller: str
     members: dict[str, Member]
-    rows: tuple[Row, ...]
+    rows: tuple[SegmentState, ...]
 
 
 def node_id_of(member: str) -> str:
@@ -123,7 +123,7 @@ def decode_view(data: bytes) -> View:
         names: list[str | None] = [*found["names"], None]
         states = list(State)
         rows = tuple(
-            Row(
+            SegmentState(
                 states[state],
                 epoch,
                 names[primary],

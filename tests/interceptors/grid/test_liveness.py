@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import Request, Situation
-from deelog_interceptors.grid.topology.liveness import Attendance
+from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_interceptors.grid.topology.view import Member, Row, State, View
+from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View
 
 A, B, C = "a@1", "b@1", "c@1"
 TIMEOUT, LAPSE = 1.0, 5.0
@@ -21,18 +21,18 @@ class Desk:
         members = {m: Member(m, "h:1", "h:2") for m in (A, B, C)}
         self.registry.members = {m[0]: member for m, member in members.items()}
         self.registry.controller = A
-        self.view = View(7, A, members, (Row(State.ONLINE, 3, B, (B, C), (B, C)),))
+        self.view = View(7, A, members, (SegmentState(State.ONLINE, 3, B, (B, C), (B, C)),))
         self.book = self.term(self.view)
         self._beats = 0
 
-    def term(self, view: View) -> Attendance:
+    def term(self, view: View) -> Liveness:
         """Of A as controller, from `view` on, confirmed now."""
-        return Attendance(A, self.registry, view, self.now, asked=self.now, timeout=TIMEOUT, lapse=LAPSE)
+        return Liveness(A, self.registry, view, self.now, asked=self.now, timeout=TIMEOUT, lease_expiry=LAPSE)
 
     def without_c(self) -> None:
         """C is dead, and the view without it is there."""
         members = {m: member for m, member in self.view.members.items() if m != C}
-        self.book = self.term(View(8, A, members, (Row(State.ONLINE, 8, A, (A,), (A,)),)))
+        self.book = self.term(View(8, A, members, (SegmentState(State.ONLINE, 8, A, (A,), (A,)),)))
 
     def beat(self, member: str, *requests: Request, topology_id: int = 7) -> tuple[bool, bool]:
         """A heartbeat: whether it is news, and whether it is answered, with its own number and the view's id."""
@@ -126,21 +126,21 @@ def test_one_that_is_being_declared_dead_is_not_answered_until_the_view_is_there
     desk = Desk()
     desk.answers(A, B, C)
     desk.book.refuse(C)
-    assert desk.book.condemn(desk.now) == [C]
+    assert desk.book.declare_dead(desk.now) == [C]
     assert desk.answers(A, B, C) == [True, True, False]
-    desk.book.acquit()
+    desk.book.clear_dead()
     assert desk.answers(C) == [True]
 
 
 def test_the_dead_are_the_silent_the_refused_and_those_that_were_replaced() -> None:
     desk = Desk()
     desk.answers(A, B, C)
-    assert desk.book.condemn(desk.now) == []
+    assert desk.book.declare_dead(desk.now) == []
     desk.registry.members["b"] = Member("b@2", "h:1", "h:2")
-    assert desk.book.condemn(desk.now) == [B]
+    assert desk.book.declare_dead(desk.now) == [B]
     assert desk.book.to_fence([B]) == []  # its newer process has fenced it
     desk.now += 1.1
-    assert desk.book.condemn(desk.now) == [B, C]
+    assert desk.book.declare_dead(desk.now) == [B, C]
     assert desk.book.to_fence([B, C]) == [C]
     desk.book.fenced(C)
     assert desk.book.to_fence([B, C]) == []
@@ -151,7 +151,7 @@ def test_a_controller_that_was_stopped_itself_holds_it_against_nobody() -> None:
     desk.answers(A, B, C)
     desk.now += 20.0
     desk.book.forgive_own_pause(desk.now)
-    assert desk.book.condemn(desk.now) == []
+    assert desk.book.declare_dead(desk.now) == []
 
 
 def test_leases_run_out_by_silence_alone_and_the_dead_are_remembered() -> None:

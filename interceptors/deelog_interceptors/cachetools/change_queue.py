@@ -32,7 +32,7 @@ def charge(raw_key: Raw, raw_value: Raw | None, trace: Trace | None = None) -> i
     return size if trace is None else size + trace_size(trace)
 
 
-class Tape:
+class ChangeQueue:
     """The queue and its counters. `writing` and `removing` say, under the user's lock, what the cache is doing."""
 
     __slots__ = ("limit", "queue", "removing", "taken", "writing")
