@@ -47,8 +47,8 @@ def carried_by_driver(monkeypatch: pytest.MonkeyPatch) -> Carried:
     """Sets how many records a batch may have that the driver carries by itself, and how many resets and starts may
     (the same, if they are not told); larger ones go to the executors."""
 
-    def carried(records: int, regions_records: int | None = None) -> None:
+    def carried(records: int, ranges_records: int | None = None) -> None:
         monkeypatch.setattr(DiffJob, "SMALL_RECORDS", records)
-        monkeypatch.setattr(ranges, "SMALL_RECORDS", records if regions_records is None else regions_records)
+        monkeypatch.setattr(ranges, "SMALL_RECORDS", records if ranges_records is None else ranges_records)
 
     return carried

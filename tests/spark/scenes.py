@@ -16,7 +16,7 @@ _TURNS = ("put", "delete", "lose", "repeat", "claim", "reset", "garble")
 class Carried(Protocol):
     """The fixture `carried_by_driver`."""
 
-    def __call__(self, records: int, regions_records: int | None = None) -> None:
+    def __call__(self, records: int, ranges_records: int | None = None) -> None:
         """See there."""
 
 

@@ -26,10 +26,11 @@ from tools.pyfiles import ROOT, build
 pytestmark = pytest.mark.spark
 
 BY_EXECUTORS = """
-from deelog_spark import DiffJob, regions
+from deelog_spark import DiffJob
+from deelog_spark.batches import ranges
 from deelog_spark.cli import diff
 
-DiffJob.SMALL_RECORDS = regions.SMALL_RECORDS = 0  # nothing goes through the driver
+DiffJob.SMALL_RECORDS = ranges.SMALL_RECORDS = 0  # nothing goes through the driver
 diff()
 """
 

@@ -260,13 +260,13 @@ def test_a_walk_that_was_cut_short_is_no_plan(
 
 
 POINTS = [
-    ("checkpoint.Checkpoint.write_plan", True),
-    ("writer.Writer.write", False),
-    ("writer.Writer.write", True),
-    ("parquet.ParquetSink.write", False),
-    ("jdbc.JdbcSink._land", True),
-    ("checkpoint.Checkpoint.write_state", False),
-    ("checkpoint.Checkpoint.write_state", True),
+    ("batches.checkpoint.Checkpoint.write_plan", True),
+    ("sinks.kafka.Writer.write", False),
+    ("sinks.kafka.Writer.write", True),
+    ("sinks.parquet.ParquetSink.write", False),
+    ("sinks.jdbc.JdbcSink._land", True),
+    ("batches.checkpoint.Checkpoint.write_state", False),
+    ("batches.checkpoint.Checkpoint.write_state", True),
 ]
 
 
@@ -291,11 +291,11 @@ def test_each_once_wherever_the_job_ends(
 
 
 START_POINTS = [
-    ("checkpoint.Checkpoint.write_plan", True),
-    ("writer.Writer.write", False),
-    ("writer.Writer.write", True),
-    ("checkpoint.Checkpoint.finish_start", False),
-    ("checkpoint.Checkpoint.finish_start", True),
+    ("batches.checkpoint.Checkpoint.write_plan", True),
+    ("sinks.kafka.Writer.write", False),
+    ("sinks.kafka.Writer.write", True),
+    ("batches.checkpoint.Checkpoint.finish_start", False),
+    ("batches.checkpoint.Checkpoint.finish_start", True),
 ]
 
 

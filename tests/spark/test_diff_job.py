@@ -127,17 +127,17 @@ class Killed(Exception):
 
 
 POINTS = [
-    ("checkpoint.Checkpoint.write_plan", False),
-    ("checkpoint.Checkpoint.write_plan", True),
-    ("writer.Writer.write", True),
-    ("parquet.ParquetSink.write", False),
-    ("parquet.ParquetSink.write", True),
-    ("jdbc.JdbcSink._stage", False),
-    ("jdbc.JdbcSink._stage", True),
-    ("jdbc.JdbcSink._land", False),
-    ("jdbc.JdbcSink._land", True),
-    ("checkpoint.Checkpoint.write_state", False),
-    ("checkpoint.Checkpoint.write_state", True),
+    ("batches.checkpoint.Checkpoint.write_plan", False),
+    ("batches.checkpoint.Checkpoint.write_plan", True),
+    ("sinks.kafka.Writer.write", True),
+    ("sinks.parquet.ParquetSink.write", False),
+    ("sinks.parquet.ParquetSink.write", True),
+    ("sinks.jdbc.JdbcSink._stage", False),
+    ("sinks.jdbc.JdbcSink._stage", True),
+    ("sinks.jdbc.JdbcSink._land", False),
+    ("sinks.jdbc.JdbcSink._land", True),
+    ("batches.checkpoint.Checkpoint.write_state", False),
+    ("batches.checkpoint.Checkpoint.write_state", True),
 ]
 
 
@@ -183,7 +183,7 @@ def test_end_of_a_start(config: Config, spark: SparkSession, monkeypatch: pytest
 
 def die(patch: pytest.MonkeyPatch, name: str, behind: bool) -> None:
     """Ends the job the first time that `name` is called, or behind that call."""
-    module, cls, method = name.split(".")
+    module, cls, method = name.rsplit(".", 2)
     owner = getattr(__import__(f"deelog_spark.{module}", fromlist=[cls]), cls)
     real = getattr(owner, method)
 
@@ -213,7 +213,7 @@ def fails_otherwise(*_: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "how", "said"),
-    [("writer.Writer.write", fails, "Index 7"), ("planner.Planner.start", fails_otherwise, "7 or so")],
+    [("sinks.kafka.Writer.write", fails, "Index 7"), ("batches.plan.Planner.start", fails_otherwise, "7 or so")],
     ids=["in a batch", "in a start"],
 )
 def test_spark_that_fails_stops_the_job_with_one_line(
@@ -224,7 +224,7 @@ def test_spark_that_fails_stops_the_job_with_one_line(
         run(config, spark)
     cache.put(cache.key(0, 0), b"v")
     with monkeypatch.context() as patch:
-        module, cls, method = name.split(".")
+        module, cls, method = name.rsplit(".", 2)
         owner = getattr(__import__(f"deelog_spark.{module}", fromlist=[cls]), cls)
         patch.setattr(owner, method, how)
         with pytest.raises(DiffError, match=rf"^Spark: [^\n]*{said}[^\n]*start the job again[^\n]*$"):
@@ -525,7 +525,7 @@ def test_a_start_that_was_planned_for_another_topic_is_planned_anew(
         cache = Cache(config)
         cache.put(cache.key(0, 0), value)
     with monkeypatch.context() as patched:
-        die(patched, "checkpoint.Checkpoint.finish_start", behind=False)
+        die(patched, "batches.checkpoint.Checkpoint.finish_start", behind=False)
         with pytest.raises(Killed):
             run(first, spark)
     run(second, spark)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import importlib
 import mmap
 import os
+import pkgutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -21,16 +21,16 @@ from deelog_spark.cli import diff
 from deelog_spark.diff_job import DiffJob
 
 STEPS: Final = {
-    "planner.Planner.start": "start",
-    "planner.Planner.batch": "plan",
-    "planner.Planner._resets": "reset",
-    "writer.Writer.write": "kafka",
-    "frames.write_kafka": "kafka",
-    "frames.pass_on": "kafka",
-    "parquet.ParquetSink.write": "parquet",
-    "jdbc.JdbcSink._stage": "jdbc: staging",
-    "jdbc.JdbcSink._land": "jdbc: transaction",
-    "checkpoint.Checkpoint.write_state": "state",
+    "batches.plan.Planner.start": "start",
+    "batches.plan.Planner.batch": "plan",
+    "batches.plan.Planner._resets": "reset",
+    "sinks.kafka.Writer.write": "kafka",
+    "batches.tasks.write_kafka": "kafka",
+    "batches.tasks.pass_on": "kafka",
+    "sinks.parquet.ParquetSink.write": "parquet",
+    "sinks.jdbc.JdbcSink._stage": "jdbc: staging",
+    "sinks.jdbc.JdbcSink._land": "jdbc: transaction",
+    "batches.checkpoint.Checkpoint.write_state": "state",
 }
 """What is noted, by the function that does it. A step within another one is noted as itself."""
 ELSEWHERE: Final = "elsewhere"
@@ -49,11 +49,9 @@ def step(path: Path) -> str:
 
 def _watch(noted: mmap.mmap) -> None:
     for path, name in STEPS.items():
-        module, *parts = path.split(".")
-        owner: Any = importlib.import_module(f"deelog_spark.{module}")
-        for part in parts[:-1]:
-            owner = getattr(owner, part)
-        setattr(owner, parts[-1], _noting(getattr(owner, parts[-1]), name, noted))
+        owner, _, function = path.rpartition(".")
+        place: Any = pkgutil.resolve_name(f"deelog_spark.{owner}")
+        setattr(place, function, _noting(getattr(place, function), name, noted))
 
 
 def _noting(real: Callable[..., Any], name: str, noted: mmap.mmap) -> Callable[..., Any]:
