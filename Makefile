@@ -25,7 +25,7 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test model mutants kills test-compose test-consumers images simulate proof bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
+.PHONY: help setup java demo test test-all model mutants kills test-compose test-consumers images simulate proof bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,8 +35,12 @@ demo: java setup ## show the product on this machine (ARGS="--faults all", see `
 
 # Tests mostly wait: for brokers, for Spark, for timeouts. Each worker has a Kafka of its own.
 WORKERS ?= 2
-test: java setup ## all tests, with a real Kafka and a real Spark (ARGS="-k name")
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=10
+test: java setup ## all but the slow tests, with a real Kafka and a real Spark (ARGS="-k name")
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: java setup ## all tests: chaos, kills, clusters, examples and models too (ARGS="-k name")
+	@$(PYTEST) $(ARGS)
 
 images: setup ## base images of docker-compose.yml where no image registry is reached (Docker, debootstrap, root)
 	@tools/images/build.sh $(ARGS)
@@ -72,8 +76,7 @@ kills: java setup ## kill -9 the Spark job at random instants, restart Kafka, co
 test-consumers: java setup ## stock consumers of the change topic: Connect, Flink, Pathway, kcat, Spark (ARGS="-k flink")
 	@command -v kcat >/dev/null || ! command -v apt-get >/dev/null || apt-get install --yes --quiet kcat >/dev/null || \
 		echo "kcat could not be installed: do it, or its tests will fail." >&2
-	@$(BIN)/python -m pytest -m "consumers or not consumers" tests/system/consumers -n $(WORKERS) --dist loadscope \
-		--no-loadscope-reorder $(ARGS)
+	@$(PYTEST) -m "consumers or not consumers" tests/system/consumers $(ARGS)
 
 bench: java setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \

@@ -9,6 +9,7 @@ from tests.model.diff.suite import COVERED, KNOWN, QUICK
 from tests.model.promises import assert_all_sound, assert_needed, assert_sound, assert_still_wrong
 from tests.model.takeover.suite import Known
 
+pytestmark = pytest.mark.slow
 ENOUGH = 40_000
 BOUND = 100_000
 PER_CONFIG = 10_000

@@ -8,6 +8,7 @@ from tests.model.promises import assert_all_sound, assert_needed, assert_sound, 
 from tests.model.takeover.rules import RULES, run
 from tests.model.takeover.suite import COVERED, KNOWN, QUICK, Known
 
+pytestmark = pytest.mark.slow
 ENOUGH = 50_000
 BOUND = 300_000
 PER_CONFIG = 7_000

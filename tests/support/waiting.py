@@ -1,0 +1,38 @@
+"""How tests wait: for a condition, never for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.01
+
+
+def waiting(condition: Callable[[], T | None], seconds: float, what: str) -> T:
+    """Poll `condition` until it is true; return what it gave.
+
+    Raises TimeoutError after `seconds`, naming `what` and the last answer. What `condition` raises ends the wait.
+    """
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        _check(deadline, seconds, what, answer)
+        time.sleep(_POLL_SECONDS)
+    return answer
+
+
+async def awaiting(condition: Callable[[], T | None], seconds: float, what: str) -> T:
+    """`waiting`, in an event loop."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        _check(deadline, seconds, what, answer)
+        await asyncio.sleep(_POLL_SECONDS)
+    return answer
+
+
+def _check(deadline: float, seconds: float, what: str, answer: object) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError(f"waited {seconds:g} s in vain for {what}; the last answer was {answer!r}")
