@@ -28,6 +28,18 @@ MAY_IMPORT = {
     "deelog_proof": {"deelog_schemas", "deelog_connector", "deelog_interceptors"},
     "deelog_spark": {"deelog_schemas"},
 }
+# What an interceptor may import of the connector: the seam, the connector, what serves its REST API and its metrics.
+SEAM = (
+    "deelog_connector.cache_side",
+    "deelog_connector.runtime",
+    "deelog_connector.rest",
+    "deelog_connector.metrics.shared_server",
+)
+# The grid also elects its controller with a Kafka consumer group, and adds metrics of its own to the connector's.
+BESIDE_THE_SEAM = (
+    ("deelog_interceptors.grid", "deelog_connector.kafka.group"),
+    ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
+)
 # What neither does I/O nor reads a clock nor draws randomness. Add to it only what is like that, too: the simulation
 # and the replay of a failure depend on it.
 _PURE = """
@@ -108,6 +120,28 @@ def test_every_package_is_there(package: str) -> None:
 def test_direction(package: str) -> None:
     forbidden = set(PACKAGES) - MAY_IMPORT[package] - {package}
     assert [f"{place} imports {name}" for _, place, name in found(package) if top(name) in forbidden] == []
+
+
+def test_interceptors_see_the_seam_alone() -> None:
+    """Of the connector's insides they know `cache_side`; beside it what runs a connector, and what shows one."""
+    assert [
+        f"{place} imports {name}"
+        for module, place, name in found("deelog_interceptors")
+        if within(name, "deelog_connector")
+        and not any(within(name, part) for part in SEAM)
+        and not any(within(module, grid) and within(name, part) for grid, part in BESIDE_THE_SEAM)
+    ] == []
+    assert [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for _, path in modules("deelog_interceptors")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "core" and _ends_in(node.value, "connector")
+    ] == [], "use Connector.sink"
+
+
+def _ends_in(node: ast.expr, word: str) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name.lstrip("_") == word
 
 
 def test_nothing_imports_the_tests() -> None:

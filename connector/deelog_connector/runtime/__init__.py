@@ -1,11 +1,10 @@
 """The connector at work: threads and sockets around the core."""
 
-from deelog_connector.runtime.connector import CacheSide, Connector, MapError, RetriesExhausted, Stats, SupersededError
+from deelog_connector.runtime.connector import Connector, MapError, RetriesExhausted, Stats, SupersededError
 from deelog_connector.runtime.lifecycle import Lifecycle
 from deelog_connector.transforms.pipeline import TransformFailed
 
 __all__ = [
-    "CacheSide",
     "Connector",
     "Lifecycle",
     "MapError",

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from tenacity import (
     AsyncRetrying,
@@ -37,6 +37,7 @@ from tenacity import (
 )
 from tenacity.stop import StopBaseT
 
+from deelog_connector.cache_side import CacheSide, ReplicaSink
 from deelog_connector.core import ConnectorCore, Settings
 from deelog_connector.core.effects import (
     Cause,
@@ -71,7 +72,6 @@ from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.formats import codec_of, connected
 from deelog_schemas.notifications import heartbeat_key, heartbeat_value
-from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.positions import ClaimState, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
 from deelog_schemas.signals import encode_progress, progress_key
@@ -90,25 +90,6 @@ TELL_SECONDS: Final = 0.3
 SCANNERS: Final = 4
 
 T = TypeVar("T")
-
-
-class CacheSide(Protocol):
-    """What an interceptor gives the connector. Called on the loop's thread; none of them may block."""
-
-    def entries(self, segment: int) -> list[Entry]:
-        """All live entries of a segment, consistent with `core.last_sequence(segment)` at this moment."""
-
-    def get(self, segment: int, key: bytes) -> Entry | None:
-        """One live entry."""
-
-    def corrected(self, segment: int, operations: list[Operation]) -> None:
-        """The core appended corrections: replicate and acknowledge them like any other operation."""
-
-    def released(self, segment: int) -> None:
-        """The segment's release is committed and read back."""
-
-    def stepped_down(self, segment: int, reason: str) -> None:
-        """A higher claim was found: this node is no primary of the segment until a view says otherwise."""
 
 
 class SupersededError(DeelogError):
@@ -334,6 +315,11 @@ class Connector:
         self._brokers.close()
 
     # -- for the interceptor --------------------------------------------------------------------------------------
+
+    @property
+    def sink(self) -> ReplicaSink:
+        """What takes the changes of the cache."""
+        return self.core
 
     def wake(self) -> None:
         """Something changed that should not wait for the commit interval."""
@@ -851,4 +837,4 @@ def _settings(config: Config, pipeline: Pipeline | None) -> Settings:
     )
 
 
-__all__ = ["CacheSide", "Connector", "MapError", "RetriesExhausted", "Stats", "SupersededError"]
+__all__ = ["Connector", "MapError", "RetriesExhausted", "Stats", "SupersededError"]

@@ -26,7 +26,7 @@ _PUT, _CLEAR = Reason.PUT, Reason.CLEAR
 
 
 class Appender(Protocol):
-    """What a drain needs of `ConnectorCore`."""
+    """What a drain needs of `CaptureSink`."""
 
     def append(
         self,

@@ -132,7 +132,7 @@ class Runner:
         member = f"{self._config['node.id']}@{time.time_ns() // 1_000_000}"
         side = MirrorCacheSide(self._mirror)
         connector = self._connector = Connector(self._config, member, side, connector_name="cachetools")
-        side.acked = connector.core.acked
+        side.acked = connector.sink.acked
         cache = self._config["cache.name"]
         try:
             await self._host.join(cache, connector)
@@ -184,15 +184,15 @@ class Runner:
             return
         self._drain_all()
         await self._host.end(connector)
-        core, segments = connector.core, range(self._config["segment.count"])
+        sink, segments = connector.sink, range(self._config["segment.count"])
         until, late = time.monotonic() + self._stop_seconds, False
-        while any(core.phase(s) != "writing" for s in segments) or core.unwritten():
+        while any(sink.phase(s) != "writing" for s in segments) or sink.unwritten():
             late = time.monotonic() > until
             if late or connector.failure.done() or connector.halted or connector.stats.stopped:
                 break
             await asyncio.sleep(self._tick)
         await connector.stop(release=not late)
-        left, stopped = [s for s in segments if core.phase(s) != "released"], connector.stats.stopped
+        left, stopped = [s for s in segments if sink.phase(s) != "released"], connector.stats.stopped
         if left:
             why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
             why = f"; {connector.halted}" if connector.halted else why
@@ -203,12 +203,12 @@ class Runner:
 
     def _promote(self, segments: Iterable[int], reason: str) -> None:
         assert self._connector is not None
-        core = self._connector.core
-        epoch = core.highest_claim() + 1
+        sink = self._connector.sink
+        epoch = sink.highest_claim() + 1
         for segment in segments:
-            core.promote(segment, epoch, reason)
+            sink.promote(segment, epoch, reason)
             # What an earlier epoch of ours captured is held by all owners there are: this process.
-            core.acked(segment, core.last_sequence(segment))
+            sink.acked(segment, sink.last_sequence(segment))
         self._publish()
         self._connector.wake()
 
@@ -237,7 +237,7 @@ class Runner:
 
     def _drain(self) -> int:
         assert self._connector is not None
-        return self._mirror.drain(self._change_queue, self._connector.core, _SLICE)
+        return self._mirror.drain(self._change_queue, self._connector.sink, _SLICE)
 
     def _drain_all(self) -> None:
         while self._drain():
@@ -246,7 +246,7 @@ class Runner:
     def _publish(self) -> None:
         """Tells the writers how much the op log takes now. An operation is never smaller than its overhead."""
         assert self._connector is not None
-        budget = self._connector.core.budget
+        budget = self._connector.sink.budget
         free = min(budget.max_bytes - budget.bytes, (budget.max_operations - budget.operations) * OVERHEAD)
         self._change_queue.limit = self._mirror.drained + max(0, free)
 

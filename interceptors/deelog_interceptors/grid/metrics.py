@@ -67,7 +67,7 @@ class GridMetrics:
 
     def _backups(self) -> Iterator[MetricFamily]:
         """By the backup's node id, over all segments that this node is primary of."""
-        core, now_us = self._node.connector.core, time.time() * 1e6
+        core, now_us = self._node.connector.sink, time.time() * 1e6
         streams: Counter[tuple[str, str]] = Counter()
         lacking: Counter[str] = Counter()
         oldest: dict[str, float] = {}

@@ -69,7 +69,7 @@ class Node:
         self.connector = Connector(config, self.member, self, connector_name="grid")
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
         self.watched = GridMetrics(self, config["topic.prefix"], config["cache.name"], self._leased)
-        core = self.connector.core
+        core = self.connector.sink
         self._lease = Lease(settings.lease)
         self.replicator = Replicator(
             core, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed, self._leased
@@ -400,7 +400,7 @@ class Node:
             raise Blocked(self.role_changed)
         if not self._leased():
             raise Blocked(self._renewed_lease)
-        if not self.connector.core.has_room(size):
+        if not self.connector.sink.has_room(size):
             raise Blocked(lambda: self.connector.make_room(segment.number, size))
         if not self.replicator.has_room():
             raise Blocked(self.replicator.room)

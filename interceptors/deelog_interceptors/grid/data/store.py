@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from deelog_connector.core import ConnectorCore
+from deelog_connector.cache_side import ReplicaSink
 from deelog_interceptors.grid.data.policy import EvictingCache, Value, make_cache, peek
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.settings import Settings
@@ -39,7 +39,7 @@ class Store:
     def __init__(
         self,
         settings: Settings,
-        core: ConnectorCore,
+        core: ReplicaSink,
         on_operation: Callable[[Segment, Operation], None],
         clock: Callable[[], int] = now_us,
     ) -> None:

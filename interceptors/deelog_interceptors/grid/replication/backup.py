@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from deelog_connector.core import ConnectorCore
-from deelog_connector.core.history import last_of
+from deelog_connector.cache_side import ReplicaSink, last_of
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication import frames
@@ -38,7 +37,7 @@ _MAX_ASKED = 100
 class Backup:
     """Call `view_applied` after each view. `topology_id` is that of the last view applied."""
 
-    def __init__(self, store: Store, core: ConnectorCore) -> None:
+    def __init__(self, store: Store, core: ReplicaSink) -> None:
         self._store, self._core = store, core
         self.topology_id = 0
         self.refused = self.applied = self.states = 0

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from deelog_connector.core import ConnectorCore
-from deelog_connector.core.history import common_point, last_of
+from deelog_connector.cache_side import ReplicaSink, common_point, last_of
 from deelog_interceptors.grid.data.policy import peek
 from deelog_interceptors.grid.data.segment import Pending, ReplyTo, Role, Segment
 from deelog_interceptors.grid.data.store import Store
@@ -98,7 +97,7 @@ class Replicator:
 
     def __init__(
         self,
-        core: ConnectorCore,
+        core: ReplicaSink,
         links: Mapping[str, Link],
         acks_all: bool,
         on_level: Callable[[Segment], None],

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from deelog_connector.core import ConnectorCore
+from deelog_connector.cache_side import ReplicaSink
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication.backup import Backup
@@ -36,7 +36,7 @@ class Roles:
         self,
         member: str,
         store: Store,
-        core: ConnectorCore,
+        core: ReplicaSink,
         replicator: Replicator,
         backup: Backup,
         wake: Callable[[], None],

@@ -44,7 +44,7 @@ class Call:
 
     def room(self, *sizes: int) -> None:
         """Prepares a write: `Blocked` unless payloads of these sizes may be captured and replicated now."""
-        size, most = sum(sizes) + OVERHEAD * len(sizes), self.node.connector.core.budget.max_bytes
+        size, most = sum(sizes) + OVERHEAD * len(sizes), self.node.connector.sink.budget.max_bytes
         if size > most:
             raise CommandError(
                 f"ERR captured, this takes {size} bytes, and max.queue.size.in.bytes is {most}: split it"

@@ -1,0 +1,134 @@
+"""The seam between a cache and the connector: all that an interceptor sees of the connector's insides.
+
+An interceptor implements `CacheSide` and calls `Connector.sink`. A cache of one process needs `CaptureSink`, one
+whose entries have copies on other nodes `ReplicaSink`. Every call comes on the connector's event loop and returns at
+once; none does I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from deelog_connector.core.history import History, common_point, last_of
+from deelog_connector.core.oplog import Budget
+from deelog_schemas.operation import Entry, Operation, Trace
+
+
+class CacheSide(Protocol):
+    """What an interceptor gives the connector. Called on the loop's thread; none of them may block."""
+
+    def entries(self, segment: int) -> list[Entry]:
+        """All live entries of a segment, consistent with `sink.last_sequence(segment)` at this moment."""
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        """One live entry."""
+
+    def corrected(self, segment: int, operations: list[Operation]) -> None:
+        """The core appended corrections: replicate and acknowledge them like any other operation."""
+
+    def released(self, segment: int) -> None:
+        """The segment's release is committed and read back."""
+
+    def stepped_down(self, segment: int, reason: str) -> None:
+        """A higher claim was read: this node is no primary of the segment until it is promoted again."""
+
+
+class CaptureSink(Protocol):
+    """What takes the changes of the segments that this process owns: `deelog_connector.core.ConnectorCore`.
+
+    Segments are numbered from 0 to `segment.count` - 1; `deelog_schemas.keys.segment_of` gives a key's.
+    """
+
+    @property
+    def budget(self) -> Budget:
+        """What the op logs may hold together, and do hold."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether the op logs take one more operation of `size` bytes (`Operation.size`)."""
+
+    def promote(self, segment: int, epoch: int, must_reset: str | None = None) -> None:
+        """This process owns the segment in `epoch`. `must_reset` says why the segment must be sent anew.
+
+        Raises `ValueError` for an epoch that is not above the last one in which this process owned it.
+        """
+
+    def append(
+        self,
+        segment: int,
+        reason: str,
+        key: bytes,
+        value: bytes | None,
+        expires_at: int | None,
+        ts_us: int,
+        existed: bool,
+        before: bytes | None = None,
+        trace: Trace | None = None,
+    ) -> Operation:
+        """Captures a change of a segment that was promoted: it takes the segment's next position. Never fails or waits.
+
+        `reason` is a `Reason`; a clear has the key `b""`. `value` is None for what removes. `expires_at` is in Unix
+        milliseconds, `ts_us`, the moment of the change, in Unix microseconds. `existed`: whether the key had an entry.
+        `before` is its value before the change where `before.image=full`.
+        """
+
+    def acked(self, segment: int, sequence: int) -> None:
+        """The segment's operations up to here are acknowledged: only these are written to Kafka."""
+
+    def last_sequence(self, segment: int) -> int:
+        """The sequence of the segment's last operation; 0 before the first."""
+
+    def highest_claim(self) -> int:
+        """The highest epoch that any process ever claimed a segment of this cache in; 0 for none."""
+
+    def phase(self, segment: int) -> str:
+        """How far the segment's takeover is: `writing` once changes are written, `released`, `idle` if not owned."""
+
+    def unwritten(self) -> int:
+        """Acknowledged operations, resets and takeovers that Kafka is not yet known to hold."""
+
+
+class ReplicaSink(CaptureSink, Protocol):
+    """What a cache with copies on several nodes needs besides."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is written to Kafka for now."""
+
+    def apply(self, segment: int, operation: Operation) -> None:
+        """A backup applied an operation of the primary. They come in sequence order."""
+
+    def replicated(self, segment: int, sequence: int) -> None:
+        """Every in-sync backup holds the segment's operations up to here."""
+
+    def demote(self, segment: int) -> None:
+        """This node is a backup from now on; history and op log stay."""
+
+    def release(self, segment: int) -> None:
+        """Gives the segment up once all of it is written; `CacheSide.released` follows."""
+
+    def keep(self, segment: int) -> bool:
+        """Takes a `release` back; False where it is already on its way to Kafka."""
+
+    def forget(self, segment: int) -> None:
+        """This node holds no copy any more; history and op log are dropped."""
+
+    def history(self, segment: int) -> History:
+        """The epochs of the segment and the last sequence of each; empty if this node never held it."""
+
+    def captured_after(self, segment: int, sequence: int) -> int | None:
+        """When the first operation after `sequence` in the op log was captured, in Unix microseconds."""
+
+    def operations_after(self, segment: int, sequence: int) -> list[Operation] | None:
+        """The operations that a backup lacks which has those up to `sequence`; None if the op log lacks some."""
+
+    def truncate(self, segment: int, sequence: int) -> list[bytes] | None:
+        """Drops the operations after `sequence`; returns their keys, or None where they are not known any more."""
+
+    def adopt(self, segment: int, history: History) -> None:
+        """Takes the primary's history, as far as this backup has applied it. Truncate first."""
+
+    def install(self, segment: int, history: History, sequence: int) -> None:
+        """A copy of the primary's entries, taken at `sequence`, replaced those of this backup."""
+
+
+__all__ = ["Budget", "CacheSide", "CaptureSink", "History", "ReplicaSink", "common_point", "last_of"]
