@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from deelog_schemas.digest import digest_of
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import Kind
+from deelog_schemas.header import Kind, Position
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record
 
-Position = tuple[int, int]
 START: Position = (0, 0)
 
 

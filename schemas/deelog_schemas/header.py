@@ -23,6 +23,9 @@ SIZE: Final = 24
 POSITION_BYTES: Final = slice(8, 20)
 """Where `(epoch, sequence)` stands in the header, comparable as raw bytes."""
 
+Position = tuple[int, int]
+"""`(epoch, sequence)`."""
+
 _FORMAT: Final = struct.Struct(">BBHIIQI")
 assert _FORMAT.size == SIZE
 
@@ -79,8 +82,7 @@ class Header(NamedTuple):
     node: int
 
     @property
-    def position(self) -> tuple[int, int]:
-        """`(epoch, sequence)`."""
+    def position(self) -> Position:
         return self.epoch, self.sequence
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from deelog_schemas.header import Position
+
 Trace = tuple[tuple[str, bytes], ...]
 """The trace context of a write, as the headers of its record: `traceparent`, and `tracestate` where there is one."""
 
@@ -40,8 +42,7 @@ class Operation(NamedTuple):
     before: bytes | None = None
 
     @property
-    def position(self) -> tuple[int, int]:
-        """`(epoch, sequence)`."""
+    def position(self) -> Position:
         return self.epoch, self.sequence
 
     @property

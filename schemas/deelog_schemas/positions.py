@@ -10,9 +10,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import Kind
-
-Position = tuple[int, int]
+from deelog_schemas.header import Kind, Position
 
 
 class ClaimState(NamedTuple):
@@ -51,7 +49,6 @@ class PositionState(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """`(epoch, sequence)`."""
         return self.epoch, self.sequence
 
 

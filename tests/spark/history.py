@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from deelog_schemas import canonical
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import Codec, Stamp
-from deelog_schemas.fold import Position
-from deelog_schemas.header import Kind, pack, unpack
+from deelog_schemas.header import Kind, Position, pack, unpack
 from deelog_schemas.keys import control_key
 from deelog_schemas.operation import Entry, Operation, Reason
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
-from deelog_schemas.fold import Position
-from deelog_schemas.header import Kind
+from deelog_schemas.header import Kind, Position
 from deelog_schemas.operation import Operation, Reason
 from tests.support.changes import Cache
 

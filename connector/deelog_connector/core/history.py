@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-Position = tuple[int, int]
+from deelog_schemas.header import Position
+
 History = tuple[Position, ...]
 
 MAX_EPOCHS: Final = 64

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from deelog_connector.core.history import Position
 from deelog_connector.core.segment import Segment
 from deelog_connector.runtime.connector import Connector
 from deelog_schemas.config import Config
 from deelog_schemas.config.field import words
 from deelog_schemas.config.secrets import references
 from deelog_schemas.errors import ConfigError, DeelogError, FieldError
+from deelog_schemas.header import Position
 from deelog_schemas.keys import segments_of
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from deelog_proof.load.history import Captured, content_of
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.fold import SegmentReader
-from deelog_schemas.header import Kind
+from deelog_schemas.header import Kind, Position
 from deelog_schemas.operation import Entry, Reason
 from deelog_schemas.records import Record, decode
 
@@ -30,8 +30,6 @@ _SILENCE_SECONDS = 30.0
 _TURN_SECONDS = 0.1
 _AT_ONCE = 2000
 _QUIET = 2  # syslog's critical; a broker that is killed on purpose is no news
-
-Position = tuple[int, int]
 
 
 class ReadError(DeelogError):

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import Codec
-from deelog_schemas.fold import START, Change, Position, difference
-from deelog_schemas.header import CONTROL_KINDS, POSITION_BYTES, SIZE, Kind
+from deelog_schemas.fold import START, Change, difference
+from deelog_schemas.header import CONTROL_KINDS, POSITION_BYTES, SIZE, Kind, Position
 from deelog_schemas.operation import Entry
 from deelog_spark.folding import by_records
 from deelog_spark.folding.diff_record import Renderer, Row

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from deelog_schemas.errors import RecordError
-from deelog_schemas.fold import START, OpenReset, Position, SegmentReader, check_end, difference, fold_step
-from deelog_schemas.header import Kind, pack
+from deelog_schemas.fold import START, OpenReset, SegmentReader, check_end, difference, fold_step
+from deelog_schemas.header import Kind, Position, pack
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record
