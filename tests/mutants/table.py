@@ -53,7 +53,7 @@ TAKEOVER: Final = (
                 "        self._primaries[segment] = seg\n",
                 "        self._primaries[segment] = seg\n"
                 "        known = foreign(self.table.claimants(segment), self.member)\n"
-                "        self._outbox.append(Fence(frozenset(map(node_of, known)), ()))\n",
+                "        self._outbox.append(Fence(frozenset(map(node_id_of, known)), ()))\n",
             ),
             Edit(
                 CORE,

@@ -41,10 +41,8 @@ from deelog_connector.core.rules import (
     advanced_read_from,
     foreign,
     holds_all_after,
-    is_newer_process,
     is_overtaken,
     knows_what_it_drops,
-    node_of,
     outranking,
     to_correct,
     to_fence,
@@ -55,6 +53,7 @@ from deelog_connector.core.segment import RECHECK, Phase, Requested, Segment, Sn
 from deelog_connector.core.snapshot_mode import ResetSchedule
 from deelog_connector.core.timing import RESETTING, UNDECIDED, Timing
 from deelog_schemas.keys import partition_of
+from deelog_schemas.member import is_newer_process, node_id_of
 from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
 from deelog_schemas.positions import ClaimState, PositionState, StateRecord
 
@@ -729,10 +728,10 @@ class ConnectorCore:
             member
             for seg in concerned
             for epoch, member in self.table.claimants(seg.number)
-            if epoch < seg.epoch and node_of(member) != node_of(self.member)
+            if epoch < seg.epoch and node_id_of(member) != node_id_of(self.member)
         }
         if members:
-            self._outbox.append(Fence(frozenset(map(node_of, members)), ()))
+            self._outbox.append(Fence(frozenset(map(node_id_of, members)), ()))
             self.counts.fenced += len(members)
 
     # -- the takeover ---------------------------------------------------------------------------------------------
@@ -958,7 +957,7 @@ class ConnectorCore:
         members = {m for s in waiting for m in foreign(s.victims, self.member)}
         self._fencing = tuple(s.number for s in waiting)
         self.counts.fenced += len(members)
-        return [Fence(frozenset(map(node_of, members)), self._fencing)]
+        return [Fence(frozenset(map(node_id_of, members)), self._fencing)]
 
     def _scans(self) -> list[Effect]:
         waiting: dict[int, list[Segment]] = {}

@@ -12,17 +12,8 @@ from typing import NamedTuple
 
 from deelog_connector.core.history import History
 from deelog_connector.core.scan import Claimant, start_of_read
+from deelog_schemas.member import is_newer_process, node_id_of
 from deelog_schemas.positions import PositionState, ResetState
-
-
-def node_of(member: str) -> str:
-    """The node id of a member text."""
-    return member.rpartition("@")[0]
-
-
-def is_newer_process(other: str, member: str) -> bool:
-    """Whether `other` is a process of `member`'s node that started after it."""
-    return node_of(other) == node_of(member) and _incarnation(other) > _incarnation(member)
 
 
 def outranking(seen: Iterable[Claimant], epoch: int, member: str) -> Claimant | None:
@@ -45,7 +36,7 @@ def to_fence(claims: Iterable[Claimant], member: str) -> frozenset[Claimant]:
 
 def foreign(claimants: Iterable[Claimant], member: str) -> frozenset[str]:
     """The members among them whose producer is another node's: opening one's own session has fenced one's own."""
-    return frozenset(m for _, m in claimants if node_of(m) != node_of(member))
+    return frozenset(m for _, m in claimants if node_id_of(m) != node_id_of(member))
 
 
 class ReadStart(NamedTuple):
@@ -96,7 +87,3 @@ def holds_all_after(complete_from: int, sequence: int) -> bool:
 def knows_what_it_drops(complete_from: int, last_sequence: int, sequence: int) -> bool:
     """Whether an op log tells of every key that changed beyond `sequence`."""
     return last_sequence <= sequence or complete_from <= sequence + 1
-
-
-def _incarnation(member: str) -> int:
-    return int(member.rpartition("@")[2])

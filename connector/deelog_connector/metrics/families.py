@@ -20,6 +20,7 @@ from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.timing import RESETTING
 from deelog_connector.runtime.connector import Connector
 from deelog_schemas import __version__
+from deelog_schemas.member import node_id_of
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 Sample = tuple[tuple[str, ...], float | Durations]
@@ -71,7 +72,7 @@ def figures(cache: str, connector: Connector, now: float, wall: float) -> Iterat
     for part in ([kafka], _counted(connector), _op_log(connector, wall), _segments(connector), _durations(connector)):
         yield from placed(part, name, cache)
     member, labels = connector.member, (*OURS, "node", "member", "version")
-    info = (name, cache, member.rpartition("@")[0], member, __version__)
+    info = (name, cache, node_id_of(member), member, __version__)
     yield MetricFamily("deelog_info", "The node and its version.", GAUGE, labels, [(info, 1)])
 
 

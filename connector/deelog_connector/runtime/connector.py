@@ -71,6 +71,7 @@ from deelog_connector.transforms.pipeline import SLOW_SECONDS, PipedItem, Pipeli
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.formats import codec_of, connected
+from deelog_schemas.member import node_id_of
 from deelog_schemas.notifications import heartbeat_key, heartbeat_value
 from deelog_schemas.positions import ClaimState, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
@@ -244,7 +245,7 @@ class Connector:
         self._spawn(self._tell())
 
     def _new_writer(self, config: Config, max_message_bytes: int) -> kafka.Writer:
-        identity = self._topics.transactional_id_node(self.member.rpartition("@")[0])
+        identity = self._topics.transactional_id_node(node_id_of(self.member))
         return kafka.Writer(config, identity, max_message_bytes, self._writer is not None and self._writer.has_written)
 
     async def _follow_signals(self) -> None:

@@ -41,6 +41,7 @@ from deelog_schemas.header import (
     pack,
 )
 from deelog_schemas.keys import control_key
+from deelog_schemas.member import node_id_of
 from deelog_schemas.operation import Operation
 from deelog_schemas.positions import encode_state
 from deelog_schemas.records import Record, decode
@@ -93,7 +94,7 @@ class Encoder:
         self._skips = 0
         self._changes, self._positions = changes, positions
         self._member, self.tombstones = member, tombstones
-        self._node_id = member.rpartition("@")[0]
+        self._node_id = node_id_of(member)
         self._node = node_number(member)
 
     def records(self, items: Sequence[PipedItem]) -> Iterator[OutRecord]:

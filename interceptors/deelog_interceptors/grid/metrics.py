@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deelog_connector.metrics.families import COUNTER, GAUGE, MetricFamily, Sample, placed
 from deelog_interceptors.grid.data.segment import Role
-from deelog_interceptors.grid.topology.view import node_id_of
+from deelog_schemas.member import node_id_of
 
 if TYPE_CHECKING:
     from deelog_interceptors.grid.node import Node

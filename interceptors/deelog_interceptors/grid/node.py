@@ -33,7 +33,7 @@ from deelog_interceptors.grid.topology.controller import Request
 from deelog_interceptors.grid.topology.controller_service import ControllerService
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_interceptors.grid.topology.view import Member, View
+from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
@@ -144,7 +144,7 @@ class Node:
 
     async def _register(self) -> None:
         client, peer = self.addresses
-        record = self._registry.registration(Member(self.member, client, peer))
+        record = self._registry.registration(Registration(self.member, client, peer))
         await asyncio.to_thread(group.publish, self._config, *record)
 
     async def _register_sometime(self) -> None:

@@ -10,6 +10,7 @@ from deelog_proof.demo.faults import Happened
 from deelog_proof.load.history import Audit, History, audit
 from deelog_proof.load.traces import differing_ids
 from deelog_schemas.keys import segment_of
+from deelog_schemas.member import node_id_of
 from deelog_schemas.operation import Entry
 
 
@@ -101,7 +102,7 @@ def takeovers(owners: Sequence[Ownership], happened: Sequence[Happened]) -> tupl
         began = [
             fault.at_ms
             for fault in happened
-            if fault.at_ms <= owner.timestamp_ms and former.member.rpartition("@")[0] in fault.nodes
+            if fault.at_ms <= owner.timestamp_ms and node_id_of(former.member) in fault.nodes
         ]
         if began and former.timestamp_ms <= began[-1]:
             durations.append(owner.timestamp_ms - began[-1])

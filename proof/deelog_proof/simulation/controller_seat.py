@@ -9,7 +9,8 @@ import orjson
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
-from deelog_interceptors.grid.topology.view import View, encode_view, node_id_of
+from deelog_interceptors.grid.topology.view import View, encode_view
+from deelog_schemas.member import node_id_of
 
 if TYPE_CHECKING:
     from deelog_proof.simulation.node import Node

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from deelog_interceptors.grid.replication.frames import AnyFrame, Ask
 from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_proof.simulation.engine import Engine, Yield
+from deelog_schemas.member import node_id_of
 
 if TYPE_CHECKING:
     from deelog_proof.simulation.node import Node
@@ -153,7 +154,7 @@ class SimLink:
     def _dial(self) -> None:
         if self._closed or self._connection is not None:
             return
-        pair = self._owner.node_id, self.member.rpartition("@")[0]
+        pair = self._owner.node_id, node_id_of(self.member)
         found = self._network.find(self.member)
         if pair in self._network.cut or pair[::-1] in self._network.cut or (found and found.paused):
             self._owner.after(10 * self._wait(), self._dial)

@@ -38,7 +38,7 @@ from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.topology.controller import Request
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import DuplicateNodeError, Registry
-from deelog_interceptors.grid.topology.view import Member, View
+from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_proof.simulation.controller_seat import ControllerSeat
 from deelog_proof.simulation.engine import Task
 from deelog_proof.simulation.filtering import pipeline
@@ -199,7 +199,7 @@ class Node:
         self.request(self._register)
 
     def _register(self) -> None:
-        me = Member(self.member, f"{self.node_id}:1", f"{self.node_id}:2")
+        me = Registration(self.member, f"{self.node_id}:1", f"{self.node_id}:2")
         key, value = self.registry.registration(me)
         self.kafka.publish(key, value)
 

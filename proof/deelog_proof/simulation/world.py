@@ -17,7 +17,7 @@ from deelog_connector.kafka.client import OutRecord
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
-from deelog_interceptors.grid.topology.view import View, node_id_of
+from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.checker import Checker, Violation
 from deelog_proof.simulation.clients import Clients
 from deelog_proof.simulation.controller_seat import Group
@@ -29,6 +29,7 @@ from deelog_proof.simulation.node import Gone, Node
 from deelog_proof.simulation.script import Event, Script
 from deelog_schemas import keys
 from deelog_schemas.config import parse
+from deelog_schemas.member import node_id_of
 
 PEACE: Final = 60.0
 """How long it may take after the last fault until everything is equal, in simulated seconds."""
@@ -265,7 +266,7 @@ class World:
         if who in self.nodes:
             found = [who]
         elif who == "controller":
-            found = [self.group.holder.rpartition("@")[0]] if self.group.holder else []
+            found = [node_id_of(self.group.holder)] if self.group.holder else []
         elif primary is not None:
             holders = [n.node_id for n in self.holders(int(segment))]
             others = [n for n in sorted(self.nodes) if n not in holders]

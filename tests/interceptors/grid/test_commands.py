@@ -22,7 +22,7 @@ from deelog_interceptors.grid.resp import admin
 from deelog_interceptors.grid.resp.commands import TABLE, Dispatcher
 from deelog_interceptors.grid.resp.replies import Clients, Connection
 from deelog_interceptors.grid.settings import Settings
-from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Operation
@@ -75,7 +75,10 @@ class MetricsShare:
         mine = SegmentState(State.ONLINE, self.view.topology_id + 1, ME, (ME,), (ME,))._replace(**changes)
         foreign = SegmentState(State.ONLINE, 1, OTHER, (OTHER,), (OTHER,))
         rows = (*(mine for _ in range(SEGMENTS - 1)), foreign)
-        members = {ME: Member(ME, "127.0.0.1:7001", "127.0.0.1:1"), OTHER: Member(OTHER, "10.0.0.2:7002", "h:2")}
+        members = {
+            ME: Registration(ME, "127.0.0.1:7001", "127.0.0.1:1"),
+            OTHER: Registration(OTHER, "10.0.0.2:7002", "h:2"),
+        }
         self.view = View(self.view.topology_id + 1, ME, members, rows)
         self.roles.apply(self.view)
 

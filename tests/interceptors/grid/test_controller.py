@@ -22,14 +22,14 @@ from deelog_interceptors.grid.topology.controller import (
     decide,
 )
 from deelog_interceptors.grid.topology.placement import place
-from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View, decode_view, encode_view
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View, decode_view, encode_view
 from deelog_schemas.errors import RecordError
 
 A, B, C = "a@1", "b@1", "c@1"
 
 
-def member(name: str, leaving: bool = False) -> Member:
-    return Member(name, f"127.0.0.1:{ord(name[0])}", "127.0.0.1:1", leaving)
+def member(name: str, leaving: bool = False) -> Registration:
+    return Registration(name, f"127.0.0.1:{ord(name[0])}", "127.0.0.1:1", leaving)
 
 
 def situation(*names: str, leaving: tuple[str, ...] = (), **changes: object) -> Situation:
@@ -252,7 +252,7 @@ def test_whatever_happens_a_clean_primary_was_in_sync_before(events: list[tuple[
                     asks = [Request(GROW, number, row.epoch, m) for m in row.owners if m not in row.in_sync]
                     asks += [Request(RELEASED, number, row.epoch)] if row.target else []
                     requests.setdefault(row.primary, []).extend(asks)
-            members = {m: Member(m, "h:1", "h:2", m in leaving) for m in live.values()}
+            members = {m: Registration(m, "h:1", "h:2", m in leaving) for m in live.values()}
             known_dead = frozenset(dead | (set(now.members) - set(live.values())))
             after = decide(now, Situation("x@1", members, known_dead, known_dead, requests))
             if after is None:

@@ -6,7 +6,7 @@ from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import Request, Situation
 from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 
 A, B, C = "a@1", "b@1", "c@1"
 TIMEOUT, LAPSE = 1.0, 5.0
@@ -18,7 +18,7 @@ class Desk:
     def __init__(self) -> None:
         self.now = 100.0
         self.registry = Registry("p.c.topology", 1, lambda _: None, lambda: None)
-        members = {m: Member(m, "h:1", "h:2") for m in (A, B, C)}
+        members = {m: Registration(m, "h:1", "h:2") for m in (A, B, C)}
         self.registry.members = {m[0]: member for m, member in members.items()}
         self.registry.controller = A
         self.view = View(7, A, members, (SegmentState(State.ONLINE, 3, B, (B, C), (B, C)),))
@@ -136,7 +136,7 @@ def test_the_dead_are_the_silent_the_refused_and_those_that_were_replaced() -> N
     desk = Desk()
     desk.answers(A, B, C)
     assert desk.book.declare_dead(desk.now) == []
-    desk.registry.members["b"] = Member("b@2", "h:1", "h:2")
+    desk.registry.members["b"] = Registration("b@2", "h:1", "h:2")
     assert desk.book.declare_dead(desk.now) == [B]
     assert desk.book.to_fence([B]) == []  # its newer process has fenced it
     desk.now += 1.1

@@ -21,7 +21,7 @@ from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.controller import GROW, SHRINK
-from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
 from deelog_schemas.operation import Entry
 
@@ -121,7 +121,7 @@ class Pair:
     ) -> None:
         """Both (or one) apply a view; epoch = its number unless told."""
         found = SegmentState(State.ONLINE, epoch or number, primary, in_sync, (A, B))._replace(**row)
-        members = {m: Member(m, "h:1", "h:2") for m in (A, B)}
+        members = {m: Registration(m, "h:1", "h:2") for m in (A, B)}
         for side in (self.a, self.b):
             if side.member in to:
                 side.roles.apply(View(number, A, members, (found,)))

@@ -10,7 +10,7 @@ from deelog_interceptors.grid.resp import replies
 from deelog_interceptors.grid.resp.admin import _unknown_subcommand
 from deelog_interceptors.grid.resp.commands import Call, Reply, command
 from deelog_interceptors.grid.resp.strings import integer
-from deelog_interceptors.grid.topology.view import Member, State, View, first_slot
+from deelog_interceptors.grid.topology.view import Registration, State, View, first_slot
 from deelog_schemas.keys import slot_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def slot_ranges(view: View) -> Iterator[tuple[int, int, str]]:
             start, before = slot, primary
 
 
-def _address(member: Member) -> tuple[str, int]:
+def _address(member: Registration) -> tuple[str, int]:
     host, _, port = member.client.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from deelog_interceptors.grid.topology.placement import place
-from deelog_interceptors.grid.topology.view import Member, SegmentState, State, View
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Situation:
     """
 
     controller: str
-    members: Mapping[str, Member]
+    members: Mapping[str, Registration]
     dead: frozenset[str] = frozenset()
     lapsed: frozenset[str] = frozenset()
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)

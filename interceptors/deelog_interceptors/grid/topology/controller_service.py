@@ -20,8 +20,9 @@ from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_interceptors.grid.topology.view import encode_view, node_id_of
+from deelog_interceptors.grid.topology.view import encode_view
 from deelog_schemas.config import Config
+from deelog_schemas.member import node_id_of
 
 log = logging.getLogger(__name__)
 

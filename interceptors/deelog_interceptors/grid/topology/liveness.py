@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import Situation
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_interceptors.grid.topology.view import Member, View, incarnation_of, node_id_of
+from deelog_interceptors.grid.topology.view import Registration, View
+from deelog_schemas.member import is_newer_process, node_id_of
 
 
 class Liveness:
@@ -129,7 +130,7 @@ class Liveness:
     def _replaced(self, member: str) -> bool:
         # CHECK incarnation: a restarted process is another member, and the one before it is dead at once.
         newest = self._registry.members.get(node_id_of(member))
-        return newest is not None and incarnation_of(newest.member) > incarnation_of(member)
+        return newest is not None and is_newer_process(newest.member, member)
 
     def to_fence(self, dead: Iterable[str]) -> list[str]:
         """Those of the dead whose producer is still to be fenced; a newer process has fenced its predecessor."""
@@ -158,7 +159,7 @@ class Liveness:
             self._beats.pop(member, None)
         return Situation(self._member, members, dead, self._lapsed(now), requests, floor, copies, unclean, settled)
 
-    def _alive(self) -> dict[str, Member]:
+    def _alive(self) -> dict[str, Registration]:
         """Members that sent a heartbeat and are registered as what they are."""
         found = {}
         for member, beat in self._beats.items():

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import orjson
 
 from deelog_connector.kafka.group import TopologyRecord
-from deelog_interceptors.grid.topology.view import Member, SegmentState, View, decode_view, incarnation_of, node_id_of
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, View, decode_view
 from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordError
+from deelog_schemas.member import Member, is_newer_process, node_id_of
 
 
 class DuplicateNodeError(DeelogError):
@@ -24,7 +25,7 @@ class Registry:
     def __init__(
         self, topic: str, segments: int, on_view: Callable[[View], None], on_change: Callable[[], None]
     ) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, Registration] = {}
         """By node id, the newest incarnation."""
         self.controller: str | None = None
         self.view = View(0, "", {}, tuple(SegmentState() for _ in range(segments)))
@@ -38,10 +39,10 @@ class Registry:
         self._first_count: int | None = None
         self._waiting: dict[str, asyncio.Event] = {}
 
-    def registration(self, member: Member) -> tuple[str, bytes]:
+    def registration(self, own: Registration) -> tuple[str, bytes]:
         """The record with which a member registers."""
-        body = {"member": member.member, "client": member.client, "peer": member.peer, "token": self.token}
-        return f"member/{node_id_of(member.member)}", orjson.dumps(body | {"segment_count": self._segments})
+        body = {"member": own.member, "client": own.client, "peer": own.peer, "token": self.token}
+        return f"member/{node_id_of(own.member)}", orjson.dumps(body | {"segment_count": self._segments})
 
     def expect(self, mark: str) -> asyncio.Event:
         """An event for the reading of the record that carries `mark` (a token or nonce); ask before you write it."""
@@ -68,30 +69,31 @@ class Registry:
                 self.view, self.controller = view, view.controller
                 self._on_view(view)
         elif key == "controller":
-            found = orjson.loads(value)
-            self.controller = found["member"]
-            self._mark(found["nonce"])
+            body = orjson.loads(value)
+            self.controller = body["member"]
+            self._mark(body["nonce"])
         elif key.startswith("member/"):
-            self._member(orjson.loads(value))
+            self._registered(orjson.loads(value))
         else:
             raise RecordError(f"key {key[:80]!r} is not one of a topology topic")
 
-    def _member(self, found: dict[str, str | int]) -> None:
-        member = Member(str(found["member"]), str(found["client"]), str(found["peer"]))
-        node_id, token = node_id_of(member.member), str(found["token"])
-        known = self.members.get(node_id)
-        if known is None or incarnation_of(member.member) >= incarnation_of(known.member):
-            self.members[node_id] = member
-        if self.own is not None and node_id == node_id_of(self.own) and token != self.token:
-            newer = (incarnation_of(member.member), token) > (incarnation_of(self.own), self.token)
+    def _registered(self, body: dict[str, str | int]) -> None:
+        registration = Registration(str(body["member"]), str(body["client"]), str(body["peer"]))
+        member, token = Member.parse(registration.member), str(body["token"])
+        known = self.members.get(member.node_id)
+        if known is None or not is_newer_process(known.member, registration.member):
+            self.members[member.node_id] = registration
+        own = None if self.own is None else Member.parse(self.own)
+        if own is not None and member.node_id == own.node_id and token != self.token:
+            newer = (member.incarnation, token) > (own.incarnation, self.token)
             self.overwritten = not newer
             if newer:
                 raise DuplicateNodeError(
-                    f"node.id {node_id}: {member.member} at {member.client} has the same node.id and is newer; "
+                    f"node.id {own.node_id}: {member} at {registration.client} has the same node.id and is newer; "
                     "this process ends. Give each node an id of its own"
                 )
         if self._first_count is None:
-            self._first_count = int(found["segment_count"])
+            self._first_count = int(body["segment_count"])
         if token == self.token and not self.view.topology_id:
             # Before there is a view, whoever registered first says how many segments there are.
             self._check_segments(self._first_count)

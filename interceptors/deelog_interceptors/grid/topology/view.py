@@ -47,8 +47,8 @@ class SegmentState(NamedTuple):
         return self.owners + tuple(member for member in self.in_sync if member not in self.owners)
 
 
-class Member(NamedTuple):
-    """A live member and where it listens, `host:port`."""
+class Registration(NamedTuple):
+    """A member as it registered: where it listens, `host:port`."""
 
     member: str
     client: str
@@ -61,18 +61,8 @@ class View(NamedTuple):
 
     topology_id: int
     controller: str
-    members: dict[str, Member]
+    members: dict[str, Registration]
     rows: tuple[SegmentState, ...]
-
-
-def node_id_of(member: str) -> str:
-    """The node id of a member text."""
-    return member.rpartition("@")[0]
-
-
-def incarnation_of(member: str) -> int:
-    """The incarnation of a member text, Unix milliseconds."""
-    return int(member.rpartition("@")[2])
 
 
 def first_slot(segment: int, segments: int) -> int:
@@ -134,7 +124,7 @@ def decode_view(data: bytes) -> View:
             )
             for state, epoch, primary, in_sync, owners, target, must_reset in found["rows"]
         )
-        members = {fields[0]: Member(*fields) for fields in found["members"]}
+        members = {fields[0]: Registration(*fields) for fields in found["members"]}
         return View(found["topology_id"], found["controller"], members, rows)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordError(f"not a view that this version can read: {error!r}") from error

@@ -1,0 +1,32 @@
+"""A member: one process of a node. It is written `<node.id>@<incarnation>` in records, frames and views."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Member(NamedTuple):
+    """A restarted process has the same `node_id` and a higher `incarnation`: its start in Unix milliseconds."""
+
+    node_id: str
+    incarnation: int
+
+    @classmethod
+    def parse(cls, text: str) -> Member:
+        """The member that is written so; raises `ValueError`. A node id may contain an `@`."""
+        node_id, _, incarnation = text.rpartition("@")
+        return cls(node_id, int(incarnation))
+
+    def __str__(self) -> str:
+        return f"{self.node_id}@{self.incarnation}"
+
+
+def node_id_of(member: str) -> str:
+    """The node id of a member; raises `ValueError`."""
+    return Member.parse(member).node_id
+
+
+def is_newer_process(other: str, member: str) -> bool:
+    """Whether `other` is a process of `member`'s node that started after it."""
+    one, two = Member.parse(other), Member.parse(member)
+    return one.node_id == two.node_id and one.incarnation > two.incarnation
