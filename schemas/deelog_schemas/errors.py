@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 class DeelogError(Exception):
-    """The base of all of ours. `exit_code` is what a command ends with."""
+    """The base of all errors of deelog. `exit_code` is what a command ends with."""
 
     exit_code = 1
 
@@ -63,7 +63,7 @@ class RecordError(DeelogError):
     exit_code = 4
 
     def at(self, topic: str, partition: int, offset: int) -> RecordError:
-        """The same error, naming where the record stands."""
+        """The same error, naming where the record is."""
         return RecordError(f"{topic}[{partition}]@{offset}: {self}")
 
 
@@ -74,4 +74,4 @@ class RegistryError(DeelogError):
 
 
 class RegistryAwayError(RegistryError):
-    """Asking again may help; whoever raises it has asked as often as it may."""
+    """Asking again may help; the retries that were allowed are used up."""

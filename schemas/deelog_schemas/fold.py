@@ -21,7 +21,7 @@ START: Position = (0, 0)
 
 
 class Change(NamedTuple):
-    """What a reader tells the world of one key: `before` is what it had told before."""
+    """One key's change as a reader emits it: `before` is what it emitted last."""
 
     key: bytes
     before: Entry | None
@@ -49,7 +49,7 @@ def fold_step(
     key: bytes,
     entry: Entry | None,
 ) -> Position:
-    """Folds one record into `entries`, as it stands between a begin and its end; returns the new mark.
+    """Folds one record into `entries`, between a begin and its end; returns the new mark.
 
     A row counts at or above the mark, a change above it only (an operation at or below a row's position is in it).
     A tombstone above the mark is the delete whose own record compaction took.
@@ -72,7 +72,7 @@ def fold_step(
 class SegmentReader:
     """One segment as a reader sees it.
 
-    `entries` is what it has told the world, `mark` the highest position applied, `repeats` how many records came
+    `entries` is what it has emitted, `mark` the highest position applied, `repeats` how many records came
     again (a writer never writes a committed position twice: count them, and raise an alarm).
     """
 
@@ -99,7 +99,7 @@ class SegmentReader:
         if kind is Kind.RESET_END:
             return self._end(record)
         if kind not in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
-            # Claim, active, release: a new owner still writes operations of the old epoch. Skipped: nothing is told.
+            # Claim, active, release: a new owner still writes operations of the old epoch. Skipped: nothing is emitted.
             return []
         opened = self.open
         mark = opened.mark if opened else self.mark

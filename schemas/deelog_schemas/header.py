@@ -1,7 +1,7 @@
 """The `deelog` record header: 24 bytes that let our own readers fold a topic without decoding a value.
 
 Layout, big-endian: `version u8, kind u8, flags u16, segment u32, epoch u32, sequence u64, node u32`. Epoch and
-sequence stand side by side, so that bytes 8..20 compare as a position does.
+sequence are side by side, so that bytes 8..20 compare as a position does.
 
 Weighed: one header per field (five headers cost 1.5 µs per record more than none, one costs 0.7 µs), and the same
 fields in the value only (a reader then pays 2-3 µs per record for JSON before it can drop a repeat).
@@ -21,7 +21,7 @@ CONTROL_HEADER_NAME: Final = "deelog.control"
 VERSION: Final = 1
 SIZE: Final = 24
 POSITION_BYTES: Final = slice(8, 20)
-"""Where `(epoch, sequence)` stands in the header, comparable as raw bytes."""
+"""Where `(epoch, sequence)` is in the header, comparable as raw bytes."""
 
 Position = tuple[int, int]
 """`(epoch, sequence)`."""
@@ -34,7 +34,7 @@ class Kind(IntEnum):
     """What a record is. A reader that meets another number stops."""
 
     CHANGE = 1
-    TOMBSTONE = 2  # behind a delete; or in a reset, for those who know of none, that a key is gone
+    TOMBSTONE = 2  # after a delete; within a reset, for consumers that know no resets: the key is gone
     READ = 3
     CLAIM = 16
     ACTIVE = 17

@@ -1,4 +1,4 @@
-"""From a key's bytes to its segment and its partition, and the keys that control records stand under."""
+"""From a key's bytes to its segment and its partition, and the keys of control records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 SLOTS: Final = 16384
 RESERVED_PREFIX: Final = b"\0deelog/"
-"""Entry keys that begin so are refused at the write: control records stand there."""
+"""Entry keys that begin so are refused at the write: they are kept for control records."""
 
 
 def slot_of(key: bytes) -> int:

@@ -26,8 +26,8 @@ class Operation(NamedTuple):
     """One operation of a segment's history.
 
     `key` and `value` are the captured bytes; `value` is None where the entry is gone afterwards. `expires_at` is in
-    Unix milliseconds or None, `ts_us` the primary's wall clock in microseconds. `existed` tells an update from a
-    create. `before` is the value before the operation under `before.image=full`, else None. A clear has an empty
+    Unix milliseconds or None, `ts_us` the primary's wall clock in microseconds. `existed` distinguishes an update from
+    a create. `before` is the value before the operation under `before.image=full`, else None. A clear has an empty
     key.
     """
 
@@ -66,7 +66,7 @@ class TracedOperation(Operation):
     Weighed: one more field of every operation (eight bytes each, one more value between nodes and in every codec, for
     what is off by default), a table beside the op log (to be pruned with it), and this: who does not trace pays
     nothing, and the context goes wherever the operation goes in this process. Between nodes an operation is its
-    fields: the trace stays behind.
+    fields, without the trace.
     """
 
     _trace: Trace = ()

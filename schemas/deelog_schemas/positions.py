@@ -1,4 +1,4 @@
-"""What stands on the positions topic and in control records: typed, and as canonical JSON.
+"""What the positions topic and control records hold: typed, and as canonical JSON.
 
 The positions topic keeps what must outlive the compaction of the change topic. Its keys are UTF-8 text (`keys.py`),
 its values canonical JSON, and each record carries the `deelog` header. A null value removes its key.
@@ -16,8 +16,8 @@ from deelog_schemas.header import Kind, Position
 class ClaimState(NamedTuple):
     """`claim/<segment>/<member>`: somebody claimed a segment, and nobody who fenced that member is active yet.
 
-    `segments` and `partitions` are the map that the claimant goes by: another map is refused. `number` tells the
-    claimant's own records apart: written with its CLAIM and again with each ACTIVE, and read back.
+    `segments` and `partitions` are the map that the claimant goes by: another map is refused. `number` distinguishes
+    the claimant's own records: written with its CLAIM and again with each ACTIVE, and read back.
     """
 
     epoch: int
@@ -31,7 +31,7 @@ class PositionState(NamedTuple):
     """`position/<segment>`: the written position, and where a reader may begin.
 
     `read_from`: every record of the segment below this offset is in every in-sync owner's history. All above
-    `read_from_sequence` stand at that offset or behind it, so that whoever reads from there knows what it must find;
+    `read_from_sequence` are at that offset or after it, so that a reader from there knows what it must find;
     none above `coalesced_to` gave way to a later one.
     `base_offset`: the offset of the begin of the last completed reset. `leader_epoch` and `topic_id` are as last read
     from Kafka.

@@ -1,4 +1,4 @@
-"""From Kafka's bytes to a record of ours, or to an error that names where it stands.
+"""From Kafka's bytes to a deelog record, or to an error that names topic, partition and offset.
 
 `decode` takes what any client gives (topic, partition, offset, key, value, headers), so that the connector, the
 Spark job and a plain consumer share one notion of a foreign record.
@@ -25,10 +25,10 @@ _CONTROL_FIELDS: Final[dict[Kind, dict[str, type]]] = {
     Kind.RESET_END: {**_OF_ALL, "id": str, "count": int, "digest": str},
     Kind.SKIPPED: {**_OF_ALL, "first": int},
 }
-"""What a reader may rely on in `deelog.control`; more may stand there."""
+"""What a reader may rely on in `deelog.control`; there may be more."""
 
 MAX_SKIPPED: Final = 1 << 20
-"""Most operations that one skipped record stands for: a reader may have to list them."""
+"""Most operations that one skipped record covers: a reader may have to list them."""
 
 
 class Record(NamedTuple):
@@ -40,9 +40,9 @@ class Record(NamedTuple):
     - claim: `epoch, member, segments, partitions`; active: `epoch, member`; release: `epoch, member, known`
     - reset begin: `epoch, member, id, reason`; reset end: `epoch, member, id, count, digest`,
       and `taken_back` where it deletes keys for consumers that know of no resets: how many
-    - skipped: `epoch, member, first`: it stands for the operations `first` to its own sequence, all of its epoch
+    - skipped: `epoch, member, first`: it covers the operations `first` to its own sequence, all of its epoch
 
-    `epoch` there is the claim's, of a skipped one its operations'; the position stands in the `deelog` header.
+    `epoch` there is the claim's, of a skipped one its operations'; the position is in the `deelog` header.
     """
 
     topic: str

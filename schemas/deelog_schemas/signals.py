@@ -72,7 +72,7 @@ class ResumeWriting(NamedTuple):
 
 
 class Log(NamedTuple):
-    """`log`: a line in the log. `{}` in the message stands for where the connector is."""
+    """`log`: a line in the log. `{}` in the message becomes where the connector is."""
 
     id: str
     message: str
@@ -82,7 +82,7 @@ Signal = ResetSegment | ExecuteSnapshot | StopSnapshot | PauseWriting | ResumeWr
 
 
 class Progress(NamedTuple):
-    """What nodes tell one another on the signal topic, under `progress_key`: these segments of a snapshot are done.
+    """What nodes exchange on the signal topic, under `progress_key`: these segments of a snapshot are done.
 
     `refused`: they cannot be, the snapshot is over.
     """

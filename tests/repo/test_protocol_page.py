@@ -1,6 +1,6 @@
 """docs/protocol.md says what the code says: phases, kinds, reasons and rules.
 
-    python -m tests.repo.test_protocol_page     writes the diagram of the phases into the page
+python -m tests.repo.test_protocol_page     writes the diagram of the phases into the page
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from deelog_connector.errors import DeelogError, MissingExtraError
 GROUP: Final = "deelog.commands"
 INTERRUPTED: Final = 130
 
-# Which extra a command of ours needs. An entry point could name it, but packaging tools have begun to refuse that.
+# Which extra a deelog command needs. An entry point could name it, but packaging tools have begun to refuse that.
 EXTRAS: Final = {
     "kafka": "embedded",
     "node": "grid",

@@ -78,7 +78,7 @@ def config(form: str) -> None:
     help="json: the answer of the REST API's validate.",
 )
 def validate(file: Path, role: str, resolve: bool, form: str) -> None:
-    """Check a configuration file, and tell everything that is wrong with it.
+    """Check a configuration file, and report everything that is wrong with it.
 
     Exit code 0 if the file is right, 2 if it is not.
     """

@@ -1,7 +1,7 @@
 """`deelog kafka`: a real Apache Kafka for development, without Docker.
 
 What starts the broker is imported by the commands, not by the module: a node without the extra `embedded` has the
-same command line and is told what to install.
+same command line and an error that names what to install.
 """
 
 from __future__ import annotations

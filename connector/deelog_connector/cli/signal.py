@@ -32,7 +32,7 @@ Examples:
 @click.option(
     "--config", "path", required=True, type=click.Path(exists=True, dir_okay=False), help="A node's configuration."
 )
-@click.option("--segments", help="Segments, separated by commas: 3,17,20-30. For a snapshot: all unless told.")
+@click.option("--segments", help="Segments, separated by commas: 3,17,20-30. For a snapshot: all by default.")
 @click.option(
     "--collections",
     multiple=True,
@@ -41,7 +41,7 @@ Examples:
 )
 @click.option("--reason", help="What to log with a reset.")
 @click.option("--message", help="What `log` logs; {} becomes where the connector is.")
-@click.option("--id", "identity", help="Under which notifications tell of it; a random one by default.")
+@click.option("--id", "identity", help="The id that its notifications carry; a random one by default.")
 def signal(
     kind: str,
     path: str,
@@ -51,7 +51,7 @@ def signal(
     message: str | None,
     identity: str | None,
 ) -> None:
-    """Send a signal to all nodes of a topic.prefix; whoever it concerns acts on it.
+    """Send a signal to all nodes of a topic.prefix; those that it concerns act on it.
 
     KIND: reset-segment, execute-snapshot, stop-snapshot, pause-writing, resume-writing or log.
     """

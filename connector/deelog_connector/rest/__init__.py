@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 async def served(
     config: Config, lifecycle: Lifecycle, metrics: Callable[[], tuple[bytes, str]] | None = None
 ) -> RestServer | None:
-    """The API, started, where `rest.port` asks for it; `metrics` gives the page of `/metrics` and its content type.
+    """The API, started, where `rest.port` is set; `metrics` gives the page of `/metrics` and its content type.
 
     Raises `ConfigError` or `RestError` where it cannot be served as configured, `MissingExtraError` without the extra.
     """

@@ -1,10 +1,10 @@
 """Who may ask for what, decided from a request's headers alone.
 
 - With tokens: `Authorization: Bearer …`, compared in constant time. The one for reading may look and change nothing.
-- Without: whoever can connect may do everything. That is this machine alone, or whoever shows a certificate.
+- Without: every client that can connect may do everything. That is this machine alone, or clients with a certificate.
 - A web page in somebody's browser can send requests to this machine, too. It always says where it comes from
   (`Origin`, `Sec-Fetch-Site`) when it changes something, and a name that it has pointed at this machine (DNS rebinding)
-  stands in `Host`: both are refused where there is no token that the page could not know.
+  is in `Host`: both are refused where there is no token that the page could not know.
 """
 
 from __future__ import annotations

@@ -166,6 +166,6 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    """No stack to whoever asked: it is in the log."""
+    """No stack trace to the client: it is in the log."""
     log.error("%s %s: a bug", request.method, request.url.path, exc_info=error)
     return _response(Answer(ErrorMessage(500, "Internal error; the log of the process says more"), 500))

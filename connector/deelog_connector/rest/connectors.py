@@ -115,7 +115,7 @@ class Connectors:
         return Answer(status=204)
 
     async def restart(self, call: Call) -> Answer:
-        """Connect's three kinds: the connector (204), with its tasks (202, behind one's back), what has failed."""
+        """Connect's three kinds: the connector (204), with its tasks (202, done after the answer), what has failed."""
         self._acting(call, "Unknown connector: {}" if call.asked("includeTasks") else None)
         if call.asked("onlyFailed"):
             if call.asked("includeTasks"):

@@ -23,7 +23,7 @@ _ALIASES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 MAX_LOGGERS: Final = 1000
 MAX_NAME: Final = 200
 """Characters: `logging` keeps a place for every dot of a name."""
-"""A logger that was named once stays: whoever may set levels must not fill the memory with names."""
+"""A logger that was named once stays: setting levels must not fill the memory with names."""
 
 
 class Loggers:

@@ -1,13 +1,13 @@
 """What a configuration that comes over the network may say.
 
-The rule: whoever holds a token tunes the connector, and gains nothing else by it. A configuration over REST must agree
+The rule: a token lets its holder tune the connector, and nothing else. A configuration over REST must agree
 with the process's own file in everything but the fields that tune (`Lifecycle.check`), none of which names a file, an
 address, a command or a credential. In those that tune no reference is looked up: `${file:…}`, `${dir:…}` and `${env:…}`
 would put any file or variable of the process where it can be read, in an error or in a request to a broker. So a
-reference is accepted only as it stands in the file, under the same name.
+reference is accepted only as it is in the file, under the same name.
 
 A list of forbidden names was weighed. It is forgotten when librdkafka learns a new one, and a field that is harmless by
-its name (`client.id`) tells a secret to whoever reads the broker's log.
+its name (`client.id`) shows a secret to everybody who reads the broker's log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def without_masks(given: Mapping[str, str], own: Config) -> tuple[dict[str, str]
         if text == MASK and present is not None:
             text = present
         elif text == MASK:
-            errors.append(FieldError(name, f"is {MASK}, which stands for a value that is kept, and there is none"))
+            errors.append(FieldError(name, f"is {MASK}, which keeps the present value, and there is none"))
         elif references(text) and text != present:
             problem = "must not refer to anything but what the process's own file refers to, under the same name"
             errors.append(FieldError(name, problem))

@@ -235,9 +235,9 @@ class Capture:
         self.close()
 
     def _failed(self, error: BaseException) -> None:
-        # Called by a thread of ours. A write under way goes on with the methods it began with; then none is captured.
+        # Called by deelog's thread. A write under way goes on with the methods it began with; then none is captured.
         self.cache.__class__ = _refusing(self._plain, self._name, error) if self._raise else self._plain
-        self._failure = error  # behind it: who sees this writes to a cache that refuses, or is plain
+        self._failure = error  # set last: a writer that sees this writes to a cache that refuses, or is plain
         _LOG.error("cache %s: changes no longer reach Kafka: %s", self._name, error, exc_info=error)
 
     def _detach(self) -> None:

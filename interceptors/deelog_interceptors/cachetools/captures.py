@@ -70,7 +70,9 @@ class Captures(Mapping[str, Capture]):
             _LOG.info("cache %s is not captured: cache.include.list or cache.exclude.list leaves it out", name)
             return None
         if name in self._open:
-            raise CaptureFailed(f"a cache named {name} is captured already: release() it first, or name this one anew")
+            raise CaptureFailed(
+                f"a cache named {name} is captured already: release() it first, or give this one another name"
+            )
         topic = config.topics.changes
         for other in self._open.values():
             if other.topic == topic:

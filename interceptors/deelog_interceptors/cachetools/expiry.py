@@ -2,7 +2,7 @@
 
 A timed cache of cachetools removes what has expired when it is next written to or counted. The timer calls the cache's
 own `expire()`, under the user's lock, so that a delete reaches Kafka also from a cache that nobody touches. Weighed:
-sleeping until the next expiry (which only private parts of the cache tell, in the unit of the user's timer) and
+sleeping until the next expiry (which only private parts of the cache know, in the unit of the user's timer) and
 looking at a fixed interval, which costs 1 µs where nothing has expired. The latter.
 """
 
@@ -24,7 +24,7 @@ from deelog_interceptors.cachetools.intercept import AnyCache, timed
 def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
     """How to ask a captured cache when an entry that it holds expires, in its own time; None where entries do not.
 
-    No public method tells it; the two names are cachetools' private ones.
+    No public method gives it; the two names are cachetools' private ones.
     """
     for kind, name in ((cachetools.TTLCache, "_TTLCache__links"), (cachetools.TLRUCache, "_TLRUCache__items")):
         if isinstance(cache, kind):

@@ -57,7 +57,7 @@ class CaptureContext:
     make_room: Callable[[Raw, int], None]
     """Returns when the op log has room for the key's operation of so many bytes, or raises: the write fails."""
     trace: Callable[[], Trace | None] | None = None
-    """Gives the trace context of whoever writes now; None where nobody wants it."""
+    """Gives the trace context of the current write; None with tracing off."""
 
     def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
         """Raw key and value of a write to come, checked; raises before anything changed."""
@@ -67,7 +67,7 @@ class CaptureContext:
         return raw_key, raw_value
 
     def put(self, key: Any, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
-        """Notes an entry that now stands in the cache."""
+        """Notes an entry that is now in the cache."""
         self.keys.stored(key, raw_key)
         trace = None if self.trace is None else self.trace()
         self.changes.queue.append((_PUT, raw_key, raw_value, expires, time.time(), trace))
@@ -228,7 +228,7 @@ def _delitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., Non
         try:
             base_delitem(self, key)
         except KeyError:
-            # A timed cache raises it behind the removal of an entry whose time was over.
+            # A timed cache raises it after the removal of an entry whose time was over.
             if not _holds(self, key):
                 gone(key, _EXPIRE)
             raise
@@ -310,7 +310,7 @@ def _reduce_ex(base: type[AnyCache], made: type[AnyCache]) -> Callable[..., Any]
         function, arguments, *rest = reduced
         arguments = tuple(base if argument is made else argument for argument in arguments)
         if function is copyreg.__newobj__:  # type: ignore[attr-defined]
-            function = base.__new__  # pickle insists on the object's own class behind the other name
+            function = base.__new__  # pickle insists on the object's own class under the other name
         return (base if function is made else function, arguments, *rest)
 
     return __reduce_ex__

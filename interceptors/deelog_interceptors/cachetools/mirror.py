@@ -45,7 +45,7 @@ class Appender(Protocol):
 
 
 class Mirror:
-    """One thread's: whoever drains also reads.
+    """For one thread: the one that drains also reads.
 
     `unix_ms` turns an expiry in the cache's own time into Unix milliseconds, or None where that cannot be known.
     `changes_only`: a write that changes neither value nor expiry is no operation.
@@ -60,7 +60,7 @@ class Mirror:
         self._values: list[dict[Raw, Raw]] = [{} for _ in range(segments)]
         self._expiries: dict[Raw, int] = {}
         self.drained = 0
-        """Bytes ever taken from the tape; what lies on it is `changes.taken` less this."""
+        """Bytes ever taken from the queue; it holds `changes.taken` minus this."""
 
     def __len__(self) -> int:
         return sum(map(len, self._values))

@@ -207,13 +207,13 @@ class Runner:
         epoch = sink.highest_claim() + 1
         for segment in segments:
             sink.promote(segment, epoch, reason)
-            # What an earlier epoch of ours captured is held by all owners there are: this process.
+            # What an earlier epoch of this process captured is held by all owners: this process.
             sink.acked(segment, sink.last_sequence(segment))
         self._publish()
         self._connector.wake()
 
     async def _take_back(self, side: MirrorCacheSide) -> None:
-        """Another process claimed segments of ours; there is no cluster that could have given them to it."""
+        """Another process claimed segments of this one; there is no cluster that could have given them to it."""
         now = time.monotonic()
         side.step_downs = 1 if now - side.stepped_down_at > _SETTLED_SECONDS else side.step_downs + 1
         side.stepped_down_at = now

@@ -99,7 +99,7 @@ class SerializedKeys:
             if raw in self._key:
                 raise NotCapturable(
                     f"keys {_shown(self._key[raw])} and {_shown(key)} serialize to the same bytes: "
-                    "give a key_serializer that tells them apart"
+                    "give a key_serializer that distinguishes them"
                 )
         return raw
 

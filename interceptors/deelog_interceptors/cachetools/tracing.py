@@ -1,8 +1,8 @@
 """The trace context of a write, taken where the write is made: `tracing.headers.enabled`.
 
-What stands in the headers is what W3C's Trace Context puts into those of HTTP, and what OpenTelemetry's
+The headers hold what W3C's Trace Context puts into those of HTTP, and what OpenTelemetry's
 instrumentations of Kafka clients look for: a consumer goes on with the trace of the write. No span is made here: the
-way from the cache to Kafka is told by `source.ts_us` and the envelope's own `ts_us`.
+way from the cache to Kafka is measured by `source.ts_us` and the envelope's own `ts_us`.
 
 Weighed: the propagators that the process is configured with (baggage would carry the application's data to whoever
 reads the topic), and Trace Context alone. The latter was taken. Texts are made once per span, not per write.

@@ -1,4 +1,4 @@
-"""What stands in Kafka, read by a plain consumer that shares no code with the connector or the Spark job.
+"""What Kafka holds, read by a plain consumer that shares no code with the connector or the Spark job.
 
 Only the record format and the reading rule (`deelog_schemas`) are shared. Topics are read from their first offset to
 the end that they have at the beginning of the reading, `read_committed`, into memory: this is for demos and tests.
@@ -91,7 +91,7 @@ _CAUSES: Final = {"change": "changes", "reset": "resets"}
     reraise=True,
 )
 def end_offsets(bootstrap: str, topic: str, committed: bool = True) -> dict[int, int]:
-    """By partition: where a reader stands who has read all (`committed`: up to the first open transaction)."""
+    """By partition: the position of a reader that has read all (`committed`: up to the first open transaction)."""
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     try:
@@ -142,7 +142,7 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
                 if error is None:
                     yield _read(topic, message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    # Only one at or behind the end that was asked for: an earlier one would be that of a lagging fetch.
+                    # Only one at or after the end that was asked for: an earlier one would be that of a lagging fetch.
                     if message.offset() >= ends[message.partition()]:
                         missing.discard(message.partition())
                 else:
@@ -187,38 +187,38 @@ class _ChangeFold:
         self._codec = codec
         self._readers: dict[int, SegmentReader] = {}
         self._highest: dict[int, Position] = {}
-        self._told = ChangeTopic()
+        self._seen = ChangeTopic()
 
     def take(self, read: Read) -> None:
-        record, told = read.record, self._told
+        record, seen = read.record, self._seen
         header = record.header
         segment = header.segment
         reader = self._readers.setdefault(segment, SegmentReader(segment))
         if header.kind is Kind.ACTIVE:
-            told.owners.append(Ownership(segment, record.control["epoch"], record.control["member"], read.timestamp_ms))
+            seen.owners.append(Ownership(segment, record.control["epoch"], record.control["member"], read.timestamp_ms))
         elif header.kind is Kind.READ:
-            told.reset_rows += 1
+            seen.reset_rows += 1
         elif header.kind is Kind.CHANGE:
             self._change(record)
         completed = len(reader.resets)
         reader.apply(record, self._decode)
         for reason in reader.resets[completed:]:
-            told.resets[reason] += 1
-            told.reset_ends.setdefault(segment, []).append(read.timestamp_ms * 1000 + 999)
+            seen.resets[reason] += 1
+            seen.reset_ends.setdefault(segment, []).append(read.timestamp_ms * 1000 + 999)
 
     def _change(self, record: Record) -> None:
-        told, segment, position = self._told, record.header.segment, record.header.position
-        told.written += 1
+        seen, segment, position = self._seen, record.header.segment, record.header.position
+        seen.written += 1
         # Counted apart from the reader's own notion of a repeat, which this is to check.
-        told.duplicates += position <= self._highest.get(segment, (0, 0))
+        seen.duplicates += position <= self._highest.get(segment, (0, 0))
         self._highest[segment] = max(position, self._highest.get(segment, (0, 0)))
         assert record.value is not None
         envelope = self._codec.decode_value(record.value)
         reason = envelope.source["reason"] or str(Reason.PUT)
-        told.reasons[reason] += 1
+        seen.reasons[reason] += 1
         content = content_of(envelope.after.value if envelope.after else None)
         key = self._codec.decode_key(record.key)
-        told.captured.setdefault(key, []).append(Captured(content, envelope.source["ts_us"], reason))
+        seen.captured.setdefault(key, []).append(Captured(content, envelope.source["ts_us"], reason))
 
     def _decode(self, record: Record) -> tuple[bytes, Entry | None]:
         key = self._codec.decode_key(record.key)
@@ -226,9 +226,9 @@ class _ChangeFold:
 
     def finish(self) -> ChangeTopic:
         for reader in self._readers.values():
-            self._told.entries.update(reader.entries)
-            self._told.open_resets += reader.open is not None
-        return self._told
+            self._seen.entries.update(reader.entries)
+            self._seen.open_resets += reader.open is not None
+        return self._seen
 
 
 def _read(topic: str, message: Any) -> Read:

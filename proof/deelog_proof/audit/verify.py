@@ -69,12 +69,12 @@ def differences(
     return found
 
 
-def _difference(held: Entry | None, told: Entry | None) -> str:
+def _difference(held: Entry | None, emitted: Entry | None) -> str:
     if held is None:
         return "has a key that the caches do not hold"
-    if told is None:
+    if emitted is None:
         return "lacks the key"
-    return "another value" if held.value != told.value else f"expires at {told.expires_at}, not {held.expires_at}"
+    return "another value" if held.value != emitted.value else f"expires at {emitted.expires_at}, not {held.expires_at}"
 
 
 def _values(entries: Mapping[bytes, Entry]) -> dict[bytes, bytes]:

@@ -65,7 +65,7 @@ def merged(histories: list[History]) -> History:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A change record as it stands in the topic: content, the primary's clock at capture, and why."""
+    """A change record of the topic: content, the primary's clock at capture, and why."""
 
     content: int
     ts_us: int

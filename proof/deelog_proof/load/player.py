@@ -2,7 +2,7 @@
 
 Every worker thread owns the keys of one hash class and a client of its own. A batch holds no key twice: where a segment
 moves in the middle of a pipeline the later write of a key could be taken and the earlier one be refused. A write that
-failed stays where it is, and later writes of its key wait behind it.
+failed stays where it is, and later writes of its key wait for it.
 
 Weighed: one asyncio client (one core, and the same pipeline semantics), processes (a history would have to be sent
 around), threads. The last: the client waits most of the time.
@@ -279,7 +279,7 @@ class _Worker:
             return list(answers)
         except (RedisError, RedisClusterException, OSError) as error:
             if self.client is not None:
-                # Its map of the slots has holes, or nobody answered it: begin anew, from all nodes that were named.
+                # Its map of the slots has holes, or nobody answered it: begin again, from all nodes that were named.
                 self.client.close()
                 self.client = None
             return [error] * len(batch)
@@ -310,7 +310,7 @@ def _command(write: Write, place: int) -> PipelineCommand:
 
 
 def connect(nodes: Sequence[tuple[str, int]]) -> RedisCluster:
-    """A cluster client that gives errors back at once instead of hiding them behind retries of its own."""
+    """A cluster client that gives errors back at once instead of hiding them by retries of its own."""
     node: Callable[[str, int], ClusterNode] = ClusterNode  # its constructor is untyped
     try:
         return RedisCluster(

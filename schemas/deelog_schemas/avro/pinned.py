@@ -1,7 +1,7 @@
 """Avro without a registry: the schemas that each release brings, known by fingerprint.
 
 Their names do not depend on a topic, unlike those in a registry: who reads generates classes once for all topics, and
-the files can be pinned at all. `json` is `string` here, since only Connect, which needs a registry, tells them apart.
+the files can be pinned at all. `json` is `string` here, since only Connect, which needs a registry, distinguishes them.
 """
 
 from __future__ import annotations

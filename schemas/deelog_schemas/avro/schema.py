@@ -1,6 +1,6 @@
 """Avro schemas as Connect's AvroData gives them, so that registries, consumers and generated classes see Debezium's.
 
-A struct's name is split at its last dot into namespace and name; what Avro cannot say stands in `connect.name`,
+A struct's name is split at its last dot into namespace and name; what Avro cannot say is in `connect.name`,
 `connect.version`, `connect.parameters`, `connect.default`; an optional field is a union with null, null first unless
 it has a default; a struct that was said once is named afterwards.
 
@@ -101,13 +101,13 @@ def canonical(text: str) -> str:
 
 
 def pinned_prefix(text: str) -> bytes:
-    """What stands before a body where there is no registry: the specification's single-object encoding."""
+    """The prefix of a body where there is no registry: the specification's single-object encoding."""
     digits = fingerprint(to_parsing_canonical_form(json.loads(text)), "CRC-64-AVRO")
     return SINGLE_OBJECT + bytes.fromhex(digits)
 
 
 def registry_prefix(schema_id: int) -> bytes:
-    """What stands before a body in Confluent's wire format."""
+    """The prefix of a body in Confluent's wire format."""
     return b"\0" + schema_id.to_bytes(4, "big")
 
 

@@ -126,7 +126,7 @@ def _rest(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldE
         yield FieldError("rest.token", "is required, since rest.readonly.token is set")
     host = known.get("rest.host.name", "127.0.0.1")
     if known.get("rest.port") and not is_loopback(host) and not {"rest.token", authority} & given.keys():
-        problem = "is not this machine's own: whoever reaches it could stop the connector; set rest.token, or "
+        problem = "is not this machine's own: anybody who reaches it could stop the connector; set rest.token, or "
         problem += f"{authority} for mutual TLS"
         yield FieldError("rest.host.name", problem, _shown("rest.host.name", known, given))
 

@@ -162,7 +162,7 @@ class Config(Mapping[str, Any]):
     def declared(self, kind: str) -> dict[str, transforms.Declared]:
         """What is said of each alias of `transforms` or `predicates`, in order."""
         given = {name: self[name] for name in self._raw if name.startswith(f"{kind}.")}
-        # What the aliases are may only be known now, where they stand behind a reference.
+        # What the aliases are may only be known now, where they come from a reference.
         errors = checks.across({**self, **given}, self._raw) if given else []
         if errors:
             raise ConfigError(errors)
@@ -254,7 +254,7 @@ class Config(Mapping[str, Any]):
 def displayed(mapping: Mapping[str, Any]) -> dict[str, str]:
     """What was given for known names, right or wrong, as an answer may show it; what is no text or number is left out.
 
-    What stands under a name that is no field is not shown: the name may be a secret's, misspelt.
+    The value of a name that is no field is not shown: the name may be a secret's, misspelt.
     """
     found = {}
     for name, given in mapping.items():
@@ -265,7 +265,7 @@ def displayed(mapping: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _field(name: Any) -> Field | None:
-    """The declaration behind a name: a field's, or one made for an override that is allowed."""
+    """The declaration of a name: a field's, or one made for an override that is allowed."""
     if name in FIELDS:
         return FIELDS[name]
     for client in CLIENTS if isinstance(name, str) else ():

@@ -20,7 +20,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class Type(Enum):
-    """Connect's types, and those of Connect's that we tell apart further; the values are words for people."""
+    """Connect's types, and those of Connect's that deelog divides further; the values are words for people."""
 
     STRING = "string"
     INT = "int"
@@ -45,7 +45,7 @@ class Role(Enum):
     NODE = "node"  # a cache with its connector: a grid node, or a program with an interceptor
     CONNECTOR = "connector"  # a connector of several caches, which bring their names
     DIFF = "diff"  # the Spark job
-    CLIENT = "client"  # whoever only talks to the topics: a signal, a reader of diffs
+    CLIENT = "client"  # only reads or writes topics: a signal, a reader of diffs
 
 
 class _NoDefault(Enum):

@@ -1,6 +1,6 @@
 """What must not be seen: which names hold secrets, how references look, and containers that print masked.
 
-Whether a value is secret is told by its field's type or by its name (Debezium's list, and what librdkafka adds).
+A value is secret by its field's type or by its name (Debezium's list, and what librdkafka adds).
 A value under an unknown name is never shown at all, since the name may be a secret's, misspelt.
 """
 

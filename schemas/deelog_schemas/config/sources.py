@@ -27,7 +27,7 @@ def read_config(path: Path) -> dict[str, Any]:
             return dict(_read_properties(text))
         if path.suffix == ".json":
             return _read_json(text)
-        raise Refused("its name must end with .properties or .json, to tell what it holds")
+        raise Refused("its name must end with .properties or .json, which says what it holds")
     except Refused as error:
         raise ConfigError([FieldError("file", str(error))], str(path)) from None
 

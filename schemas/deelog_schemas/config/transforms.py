@@ -8,8 +8,8 @@
     predicates.people.type=deelog_connector.transforms.KeyMatches
     predicates.people.pattern=person:.*
 
-Here is what can be told without the classes: names, and which alias belongs to which. The Spark job reads the same file
-and has none of them. The connector imports the classes and checks their own options (`deelog_connector.transforms`).
+Here is what can be checked without the classes: names, and which alias belongs to which. The Spark job reads the same
+file and has none of them. The connector imports the classes and checks their own options (`deelog_connector.transforms`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Declared(NamedTuple):
 
 
 def field_of(name: str) -> Field | None:
-    """The declaration behind `transforms.<alias>.…` or `predicates.<alias>.…`."""
+    """The declaration of `transforms.<alias>.…` or `predicates.<alias>.…`."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None

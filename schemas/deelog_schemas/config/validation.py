@@ -50,7 +50,7 @@ class Verdict:
 
 
 def judge(mapping: Mapping[str, Any], role: Role | str = Role.NODE, further: Iterable[FieldError] = ()) -> Verdict:
-    """All that is wrong with a flat map, and `further` errors that whoever asks knows of."""
+    """All that is wrong with a flat map, and `further` errors that the caller knows of."""
     errors = list(further)
     try:
         parse(mapping, role)

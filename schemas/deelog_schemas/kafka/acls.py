@@ -2,7 +2,7 @@
 
 The brokers say "Topic authorization failed" and leave open which right, on which of five topics, for which of three
 clients. Weighed: handing that on (whoever grants rights has to guess), asking the brokers what is granted (needs a
-right of its own, `Describe` on the cluster), and this: whoever asked knows what it asked for.
+right of its own, `Describe` on the cluster), and this: the caller knows what it asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Why a client of Kafka has no connection: what it last said, with the field to correct.
 
-librdkafka tries on for ever and answers requests with "transport failure"; what is wrong it tells its error callback
+librdkafka tries on for ever and answers requests with "transport failure"; the reason goes to its error callback
 alone: of a certificate only that it "could not be verified", of a listener that speaks TLS when it does not, nothing.
 Weighed: its log (lines for people, at every attempt), `debug=security` (prints credentials), and this: the last word of
 the callback, and where that is not enough one handshake by Python, whose OpenSSL names the reason.
