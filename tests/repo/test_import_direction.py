@@ -37,7 +37,9 @@ SEAM = (
 )
 # The grid also elects its controller with a Kafka consumer group, and adds metrics of its own to the connector's.
 BESIDE_THE_SEAM = (
-    ("deelog_interceptors.grid", "deelog_connector.kafka.group"),
+    ("deelog_interceptors.grid", "deelog_connector.kafka.election"),
+    ("deelog_interceptors.grid", "deelog_connector.kafka.fencing"),
+    ("deelog_interceptors.grid", "deelog_connector.kafka.follower"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
 )
 # What neither does I/O nor reads a clock nor draws randomness. Add to it only what is like that, too: the simulation

@@ -55,11 +55,16 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
-from deelog_connector.kafka import client as kafka
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.kafka.consumer import can_read, still_holds
+from deelog_connector.kafka.fencing import fence
 from deelog_connector.kafka.opening import REQUEST_SECONDS, KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka.records import InRecord, WriteFailed
+from deelog_connector.kafka.scanner import Scanner
+from deelog_connector.kafka.tail import Tail
 from deelog_connector.kafka.topics import audit, ensure_topics
+from deelog_connector.kafka.writer import Writer
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.signals.incremental_snapshots import Snapshots
@@ -164,10 +169,10 @@ class Connector:
         self._decoder: Decoder
         self.observed = EventMeter()
         self._brokers = KafkaAdmin(config)
-        self._writer: kafka.Writer | None = None
+        self._writer: Writer | None = None
         self._threads = ThreadPoolExecutor(SCANNERS + 4, thread_name_prefix="deelog")
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="deelog-writer")
-        self._scanners: asyncio.Queue[kafka.Scanner] = asyncio.Queue(SCANNERS)
+        self._scanners: asyncio.Queue[Scanner] = asyncio.Queue(SCANNERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = threading.Event()
         self._readers: list[asyncio.Task[None]] = []
@@ -224,7 +229,7 @@ class Connector:
         limit = await self._blocking(audit, self._brokers, self.config)
         self._writer = self._new_writer(self.config, limit)
         for _ in range(SCANNERS):
-            self._scanners.put_nowait(kafka.Scanner(self.config, self._topics.changes))
+            self._scanners.put_nowait(Scanner(self.config, self._topics.changes))
         self.core.topic_is(await self._at_start(self._blocking, self._brokers.topic_id, self._topics.changes))
         await self._at_start(self._watch_ends)
         self.observed.kafka_answered(time.monotonic())
@@ -244,9 +249,9 @@ class Connector:
         self._spawn(self._watch())
         self._spawn(self._tell())
 
-    def _new_writer(self, config: Config, max_message_bytes: int) -> kafka.Writer:
+    def _new_writer(self, config: Config, max_message_bytes: int) -> Writer:
         identity = self._topics.transactional_id_node(node_id_of(self.member))
-        return kafka.Writer(config, identity, max_message_bytes, self._writer is not None and self._writer.has_written)
+        return Writer(config, identity, max_message_bytes, self._writer is not None and self._writer.has_written)
 
     async def _follow_signals(self) -> None:
         if "kafka" in self.config["signal.enabled.channels"]:
@@ -407,7 +412,7 @@ class Connector:
         # All that can be wrong with the configuration shows before anything is closed.
         writer = self._new_writer(config, limit)
         await self._blocking(writer.settings)
-        await self._blocking(kafka.can_read, config)
+        await self._blocking(can_read, config)
         try:
             await self._replace(config, brokers, writer)
         except Exception as error:
@@ -415,7 +420,7 @@ class Connector:
                 self.failure.set_exception(error)
             raise
 
-    async def _replace(self, config: Config, brokers: KafkaAdmin, writer: kafka.Writer) -> None:
+    async def _replace(self, config: Config, brokers: KafkaAdmin, writer: Writer) -> None:
         self._readers_end.set()
         # They end by themselves: a consumer that is closed under the thread that reads from it takes the process along.
         await asyncio.gather(*self._readers)
@@ -425,7 +430,7 @@ class Connector:
         for _ in range(SCANNERS):
             scanner = await self._scanners.get()  # where one is at work, once it is done
             await self._blocking(scanner.close)
-            self._scanners.put_nowait(kafka.Scanner(config, self._topics.changes))
+            self._scanners.put_nowait(Scanner(config, self._topics.changes))
         self.config, self._brokers, self._writer = config, brokers, writer
         self.core.configured(_settings(config, self._pipeline))
         self._signals.config = config
@@ -553,7 +558,7 @@ class Connector:
         assert self._writer is not None
         try:
             await self._retrying(self._write_thread, self._writer.open, stop=stop_when_event_set(self._yielding))
-        except kafka.WriteFailed as error:
+        except WriteFailed as error:
             log.warning("no session is opened: %s", error)
             self.core.opening_given_up()
         else:
@@ -567,7 +572,7 @@ class Connector:
         try:
             items = await self._piped(effect)
             await self._write_thread(lambda: writer.commit(self._encoder.records(items)))
-        except kafka.WriteFailed as error:
+        except WriteFailed as error:
             log.log(logging.ERROR if error.denied else logging.WARNING, "transaction not committed: %s", error)
             self._causes[error.cause] += 1
             if error.denied:  # until somebody grants the right again: nothing is lost meanwhile, and nobody is hurried
@@ -603,7 +608,7 @@ class Connector:
         log.error("the connector stops writing: %s", error)
         self.halted, self.core.paused = error, True
 
-    def _count(self, error: kafka.WriteFailed) -> None:
+    def _count(self, error: WriteFailed) -> None:
         """Raises `RetriesExhausted` after one error too many; that a node is fenced is how a takeover works."""
         most = self.config["errors.max.retries"]
         if error.cause is not Cause.LOST:
@@ -618,7 +623,7 @@ class Connector:
     async def _fence(self, effect: Fence) -> None:
         ids = [self._topics.transactional_id_node(n) for n in sorted(effect.node_ids)]
         log.info("fencing %s for %d segments", ", ".join(sorted(effect.node_ids)), len(effect.segments))
-        fences = (self._retrying(self._blocking, kafka.fence, self.config, [one]) for one in ids)
+        fences = (self._retrying(self._blocking, fence, self.config, one) for one in ids)
         await asyncio.gather(*fences)
         self.core.fenced(effect.segments)
         self.wake()
@@ -651,7 +656,7 @@ class Connector:
         self.core.scan_ended(effect.partition, early or not wanted)
         self.wake()
 
-    def _read_up_to(self, scanner: kafka.Scanner, effect: Scan, wanted: set[bytes]) -> bool:
+    def _read_up_to(self, scanner: Scanner, effect: Scan, wanted: set[bytes]) -> bool:
         """In a thread: hands over batches until all that is wanted was among them; whether it ended early instead."""
         loop, until = self.failure.get_loop(), time.monotonic() + GATHER_SECONDS
         for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
@@ -667,7 +672,7 @@ class Connector:
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """The tail of the positions topic: it prunes, and shows one's own claims."""
         topic = self._topics.positions
-        made = partial(kafka.Tail, self.config, topic, self._partitions, serves=self.started)
+        made = partial(Tail, self.config, topic, self._partitions, serves=self.started)
         tail = await self._at_start(self._blocking, made)
         try:
             while not self._readers_end.is_set():
@@ -678,7 +683,7 @@ class Connector:
         finally:
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, tail.close))
 
-    def _state_read(self, raw: kafka.InRecord) -> None:
+    def _state_read(self, raw: InRecord) -> None:
         record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers, ON_POSITIONS)
         try:
             read = decode_state(record.key, record.value, record.header.kind)
@@ -722,7 +727,7 @@ class Connector:
             intact: bool | None = None
             if self.core.doubts(end.partition, end.offset, end.leader_epoch):
                 topic = self._topics.changes
-                intact = await self._blocking(kafka.still_holds, self.config, topic, end.partition, offset, epoch)
+                intact = await self._blocking(still_holds, self.config, topic, end.partition, offset, epoch)
             lost = self.core.end_read(end.partition, end.offset, end.leader_epoch, intact)
             if lost:
                 log.error(
@@ -762,11 +767,11 @@ class Connector:
         async def once() -> None:
             try:
                 await run(*args)
-            except kafka.WriteFailed as error:
+            except WriteFailed as error:
                 self._count(error)
                 raise
 
-        await self._again_on(kafka.WriteFailed, stop, once)
+        await self._again_on(WriteFailed, stop, once)
 
     async def _at_start(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
         # Partitions of a topic that was just made, or of a broker that is just back, have no leader for a moment.

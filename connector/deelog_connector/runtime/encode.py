@@ -17,7 +17,7 @@ from deelog_connector.core.effects import (
     StateItem,
     TakenBackItem,
 )
-from deelog_connector.kafka.client import InRecord, OutRecord
+from deelog_connector.kafka.records import InRecord, OutRecord
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import (
     DeadLetter,

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from deelog_connector.core import ConnectorCore
-from deelog_connector.kafka.client import InRecord, Tail
 from deelog_connector.kafka.opening import KafkaUnusable
+from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka.tail import Tail
 from deelog_connector.signals.file_channel import SignalFile
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import ranges

@@ -7,7 +7,7 @@ the cache itself. The names are those of the diff job's dead letters, which may 
 
 from __future__ import annotations
 
-from deelog_connector.kafka.client import OutRecord
+from deelog_connector.kafka.records import OutRecord
 from deelog_connector.transforms.pipeline import DeadLetter
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import Codec, Stamp

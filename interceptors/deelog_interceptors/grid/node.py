@@ -13,7 +13,13 @@ from typing import Any, Final
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
-from deelog_connector.kafka import group
+from deelog_connector.kafka.follower import (
+    GridKafkaError,
+    TopologyReader,
+    TopologyRecord,
+    create_topology_topic,
+    publish,
+)
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Lifecycle
 from deelog_interceptors.grid.data.policy import peek
@@ -80,7 +86,7 @@ class Node:
         self._roles = Roles(self.member, self.store, core, self.replicator, self._backup, self.connector.wake)
         self._registry = Registry(config.topics.topology, settings.segments, self._view_read, self._registry_read)
         self._registry.own, self._registry.token = self.member, uuid.uuid4().hex
-        self._reader = group.TopologyReader(config, self._loop, self._records, self.failed)
+        self._reader = TopologyReader(config, self._loop, self._records, self.failed)
         self._controller_service = ControllerService(
             config,
             self.member,
@@ -128,7 +134,7 @@ class Node:
         await self._listen()
         self.connector.failure.add_done_callback(self._connector_failed)
         await self.connector.start()
-        await asyncio.to_thread(group.create_topology_topic, self._config)
+        await asyncio.to_thread(create_topology_topic, self._config)
         self._reader.start()
         # Registered only now: whoever sees the newer incarnation may rest assured that it fenced the older one.
         read = self._registry.expect(self._registry.token)
@@ -145,11 +151,11 @@ class Node:
     async def _register(self) -> None:
         client, peer = self.addresses
         record = self._registry.registration(Registration(self.member, client, peer))
-        await asyncio.to_thread(group.publish, self._config, *record)
+        await asyncio.to_thread(publish, self._config, *record)
 
     async def _register_sometime(self) -> None:
         """Kafka may be away just now."""
-        async for attempt in AsyncRetrying(retry=retry_if_exception_type(group.GridKafkaError), wait=wait_fixed(0.5)):
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(GridKafkaError), wait=wait_fixed(0.5)):
             with attempt:
                 await self._register()
 
@@ -254,7 +260,7 @@ class Node:
 
     # -- topology ---------------------------------------------------------------------------------------------------
 
-    def _records(self, records: list[group.TopologyRecord]) -> None:
+    def _records(self, records: list[TopologyRecord]) -> None:
         try:
             self._registry.read(records)
         except DeelogError as error:

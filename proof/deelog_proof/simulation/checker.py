@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect
 from deelog_connector.core.history import History
-from deelog_connector.kafka.client import InRecord
+from deelog_connector.kafka.records import InRecord
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.filtering import BY_VALUE, captured, told

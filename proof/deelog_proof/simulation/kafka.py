@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deelog_connector.core.effects import Cause
-from deelog_connector.kafka.client import InRecord, OutRecord
-from deelog_connector.kafka.group import TopologyRecord
+from deelog_connector.kafka.follower import TopologyRecord
+from deelog_connector.kafka.records import InRecord, OutRecord
 from deelog_proof.simulation.engine import Engine
 
 CHANGES: Final = "p.c"

@@ -25,7 +25,7 @@ from deelog_connector.core.effects import (
     SteppedDown,
     Superseded,
 )
-from deelog_connector.kafka.client import OutRecord
+from deelog_connector.kafka.records import OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_interceptors.grid.data.policy import peek
 from deelog_interceptors.grid.data.segment import Role, Segment

@@ -13,7 +13,7 @@ from typing import Final
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
-from deelog_connector.kafka.client import OutRecord
+from deelog_connector.kafka.records import OutRecord
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of

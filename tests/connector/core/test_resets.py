@@ -13,7 +13,7 @@ import pytest
 
 from deelog_connector.core.effects import Scan, ScannedRecord
 from deelog_connector.core.reset_strategy import KeysInKafka, Strategy, taken_back
-from deelog_connector.kafka.client import InRecord
+from deelog_connector.kafka.records import InRecord
 from deelog_proof.simulation.filtering import BY_VALUE, pipeline
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack

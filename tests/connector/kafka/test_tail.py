@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deelog_connector.kafka.client import Tail
+from deelog_connector.kafka.tail import Tail
 from deelog_schemas.config import parse
 from tests.interceptors.cachetools.test_capture import config
 from tests.support.kafka import Broker

@@ -22,8 +22,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka import admin as brokers_module
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.client import OutRecord, WriteFailed, Writer, still_holds
+from deelog_connector.kafka.consumer import still_holds
 from deelog_connector.kafka.opening import KafkaUnavailable, KafkaUnusable, begin_session
+from deelog_connector.kafka.records import OutRecord, WriteFailed
+from deelog_connector.kafka.writer import Writer
 from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deelog_connector.kafka import admin, client
+from deelog_connector.kafka import admin, consumer, writer
 from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.runtime import Lifecycle
 from deelog_connector.runtime.lifecycle import DeletedError, State
@@ -47,12 +47,12 @@ async def written(found: Cache, bootstrap: str) -> None:
 
 def test_a_session_is_opened_with_the_secret_of_now(kafka: Broker, prefix: str, tmp_path: Path) -> None:
     config, secrets = with_secret(kafka.bootstrap, prefix, tmp_path)
-    writer = client.Writer(config, f"{prefix}/node", 1_000_000)
-    writer.open()
+    session = writer.Writer(config, f"{prefix}/node", 1_000_000)
+    session.open()
     secrets.write_text("password=second\n")
-    assert writer.settings()["sasl.password"] == "second"
-    writer.open()
-    writer.discard()
+    assert session.settings()["sasl.password"] == "second"
+    session.open()
+    session.discard()
 
 
 def test_a_restart_that_cannot_be_changes_nothing(kafka: Broker, prefix: str, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_restart_while_kafka_is_away_is_given_up_in_time(
     own_kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit is under way and cannot end: it is not waited for, and nothing is lost by it."""
-    for module in (client, admin):
+    for module in (admin, consumer, writer):
         monkeypatch.setattr(module, "REQUEST_SECONDS", 1.0)
 
     async def work() -> None:
@@ -249,7 +249,7 @@ def test_one_that_failed_does_not_hold_up_the_others(kafka: Broker, prefix: str)
 
 def test_at_its_end_nobody_pauses_it(own_kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restart is under way, which waits for Kafka; then a pause comes."""
-    for module in (client, admin):
+    for module in (admin, consumer, writer):
         monkeypatch.setattr(module, "REQUEST_SECONDS", 1.0)
 
     async def work() -> None:
@@ -282,7 +282,7 @@ def test_at_its_end_nobody_pauses_it(own_kafka: Broker, prefix: str, monkeypatch
 
 
 def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(writer, "REQUEST_SECONDS", 1.0)
 
     async def work() -> None:
         config = config_of(own_kafka.bootstrap, prefix, **{"producer.override.queue.buffering.max.messages": "10"})

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.kafka import client
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.opening import KafkaUnavailable
+from deelog_connector.kafka.tail import Tail
 from deelog_connector.runtime import connector
 from deelog_schemas.header import Kind
 from deelog_schemas.records import ON_POSITIONS
@@ -163,12 +163,12 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
     """What was seen right after topics were made: `Not leader for partition`, of each of the three first questions."""
     asked = {"Tail": 0, "ends": 0, "topic_id": 0}
 
-    class Tail(client.Tail):
+    class AskedTail(Tail):
         def __init__(self, *args: Any, **more: Any) -> None:
             refuse_once("Tail")
             super().__init__(*args, **more)
 
-    class AskedBrokers(KafkaAdmin):
+    class AskedAdmin(KafkaAdmin):
         def ends(self, *args: Any) -> Any:
             refuse_once("ends")
             return super().ends(*args)
@@ -182,8 +182,8 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
         if asked[what] == 1:
             raise KafkaUnavailable(f"{what}: Broker: Not leader for partition")
 
-    monkeypatch.setattr(client, "Tail", Tail)
-    monkeypatch.setattr(connector, "Brokers", AskedBrokers)
+    monkeypatch.setattr(connector, "Tail", AskedTail)
+    monkeypatch.setattr(connector, "KafkaAdmin", AskedAdmin)
 
     async def work() -> None:
         async with cache(config_of(kafka.bootstrap, prefix)) as found:

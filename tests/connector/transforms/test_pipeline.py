@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.devkafka.ports import free_port
-from deelog_connector.kafka import client
+from deelog_connector.kafka import writer as kafka_writer
 from deelog_connector.runtime import Lifecycle, RetriesExhausted
 from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config
@@ -360,7 +360,7 @@ def test_bytes_are_written_as_the_mode_says(kafka: Broker, prefix: str, mode: st
 def test_the_connector_fails_after_errors_max_retries(
     kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(kafka_writer, "REQUEST_SECONDS", 1.0)
 
     async def work() -> None:
         more = {"errors.max.retries": "2", "retriable.restart.connector.wait.ms": "100"}

@@ -20,7 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import deelog_interceptors.cachetools as deelog
 from deelog_connector.core.oplog import Budget, OpLog
-from deelog_connector.kafka.client import fence
+from deelog_connector.kafka.fencing import fence
 from deelog_interceptors.cachetools.tracing import Traces
 from deelog_interceptors.grid.settings import Settings
 from deelog_schemas.config import ConfigError, parse
@@ -132,7 +132,7 @@ def test_it_survives_a_transaction_that_was_fenced(kafka: Broker, prefix: str, t
         # A fence in the very moment of a commit is told as a broker's unknown error: then once more.
         with tracer.start_as_current_span("put"):
             while capture.stats.zombie_commits_refused == 0 and written < cache.maxsize:
-                fence(settings, [settings.topics.transactional_id_node("n1")])
+                fence(settings, settings.topics.transactional_id_node("n1"))
                 for _ in range(20):
                     cache[f"k{(written := written + 1)}"] = "v"
                 until(lambda: capture.stats.unwritten == 0)

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from deelog_connector.kafka import admin, client
+from deelog_connector.kafka import admin, consumer, writer
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.client import Tail, WriteFailed, Writer
 from deelog_connector.kafka.opening import KafkaUnusable
+from deelog_connector.kafka.records import WriteFailed
+from deelog_connector.kafka.tail import Tail
+from deelog_connector.kafka.writer import Writer
 from deelog_schemas.config import Config, load
 from tests.connector.cache import cache, config_of, run, started
 from tests.support.paths import ROOT
@@ -136,7 +138,7 @@ WRONG = (
 def test_a_wrong_way_in_is_told_with_its_remedy_in_time(
     secure_for_all: SecureKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    for module in (admin, client):
+    for module in (admin, consumer, writer):
         monkeypatch.setattr(module, "REQUEST_SECONDS", 6.0)  # what is not told at once is waited for so long
     listener, settings, wanted = wrong_ways(secure_for_all)[way]
     elsewhere = {"nobody": "127.0.0.1:1", "nohost": "kafka.invalid:9092"}
@@ -163,9 +165,9 @@ def test_producer_and_consumer_alone(secure_for_all: SecureKafka, prefix: str) -
     begin = time.monotonic()
     with pytest.raises(KafkaUnusable, match=r"sasl\.password of consumer\.override"):
         Tail(config("consumer"), "t", 1)
-    writer = Writer(config("producer"), f"{prefix}/node", 1_000_000)
+    session = Writer(config("producer"), f"{prefix}/node", 1_000_000)
     with pytest.raises((KafkaUnusable, WriteFailed), match=r"sasl\.password of producer\.override"):
-        writer.open()
+        session.open()
     assert time.monotonic() - begin < 2 * SECONDS
 
 

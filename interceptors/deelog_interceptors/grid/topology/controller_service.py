@@ -15,7 +15,8 @@ from typing import Final
 
 import orjson
 
-from deelog_connector.kafka import group
+from deelog_connector.kafka.election import Election, NotController
+from deelog_connector.kafka.fencing import fence
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
@@ -59,7 +60,7 @@ class ControllerService:
         self._copies, self._unclean, self._floor = copies, unclean, floor
         self._timeout, self._lease_expiry = timeout, lease_expiry
         self._on_error = on_error
-        self._seat = group.Election(config, asyncio.get_running_loop(), self._seated, on_refused, member)
+        self._seat = Election(config, asyncio.get_running_loop(), self._seated, on_refused, member)
         self._task: asyncio.Task[None] | None = None
         self._event = asyncio.Event()
         self._book: Liveness | None = None
@@ -135,7 +136,7 @@ class ControllerService:
             log.info("%s is controller from view %d on", self._member, book.view.topology_id)
             while True:
                 await self._tick(book)
-        except group.NotController as lost:
+        except NotController as lost:
             # On a fence: rejoin the group, never initialise the producer again.
             log.warning("%s is controller no more: %s", self._member, lost)
             self._book, self._holding = None, False
@@ -185,8 +186,9 @@ class ControllerService:
         now, new = time.monotonic(), book.to_fence(dead)
         # The dead are fenced before a view excludes them: no transaction of theirs holds the readers back then, and
         # "known dead" means that nothing of theirs can reach Kafka any more.
+        ids = (self._config.topics.transactional_id_node(node_id_of(m)) for m in new)
         results = await asyncio.gather(
-            *(asyncio.to_thread(group.fence, self._config, node_id_of(m)) for m in new), return_exceptions=True
+            *(asyncio.to_thread(fence, self._config, one) for one in ids), return_exceptions=True
         )
         failed = set()
         for member, result in zip(new, results, strict=True):

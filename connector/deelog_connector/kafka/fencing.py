@@ -1,0 +1,41 @@
+"""Fences the transactional producer of another node. It blocks."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaException, Producer
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka.opening import (
+    REQUEST_SECONDS,
+    KafkaUnusable,
+    begin_session,
+    common_settings,
+    hear,
+    opened,
+    reason,
+)
+from deelog_connector.kafka.records import WriteFailed
+from deelog_schemas.config import Config, ConfigError
+
+
+def fence(config: Config, transactional_id: str) -> None:
+    """Opens and drops a session under this id: aborts what it has open, refuses what its owner sends later.
+
+    Raises `WriteFailed(LOST)` where Kafka does not do it in time.
+    """
+    try:
+        settings = {**common_settings(config), **dict(config.overrides("producer"))}
+        producer, connections = opened(Producer, "producer", {**settings, "transactional.id": transactional_id})
+    except (KafkaUnusable, ConfigError) as error:
+        raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
+    try:
+        begin_session(producer, REQUEST_SECONDS)
+    except KafkaException as error:
+        hear(producer, connections)
+        why = reason(error, connections, transactional_id=("Write", transactional_id))
+        raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {why}") from error
+    finally:
+        del producer  # not `close()`, which would wait for brokers that are away; a traceback would keep it
+
+
+__all__ = ["fence"]

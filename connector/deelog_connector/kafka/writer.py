@@ -1,0 +1,189 @@
+"""The transactional producer of one node. It blocks: call it from a thread of its own.
+
+What librdkafka taught, and where it is heeded: `message.timeout.ms=0`, since a local timeout skips a message and goes
+on; reports are used for errors alone, never for a position; a new producer after any failure, since a fatal one is
+dead and the outcome of the others unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka.opening import (
+    REQUEST_SECONDS,
+    KafkaUnauthorized,
+    KafkaUnusable,
+    begin_session,
+    common_settings,
+    hear,
+    opened,
+    reason,
+)
+from deelog_connector.kafka.records import OutRecord, WriteFailed
+from deelog_schemas.config import Config, ConfigError
+from deelog_schemas.kafka.acls import missing_acl
+from deelog_schemas.kafka.connections import Connections
+
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+    }
+)
+
+
+class Writer:
+    """One node's transactional producer. `open` gives a new session, which fences the one before.
+
+    `has_written`: this node's writer before it has, so that a missing right is no reason to end any more.
+    """
+
+    def __init__(
+        self, config: Config, transactional_id: str, max_message_bytes: int, has_written: bool = False
+    ) -> None:
+        self._config, self._transactional_id, self._max_message_bytes = config, transactional_id, max_message_bytes
+        self._producer: Producer | None = None
+        self._connections = Connections("producer", {})
+        self._errors: list[KafkaError] = []
+        topics, letters = config.topics, config["errors.deadletterqueue.topic.name"]
+        # Of a transaction Kafka does not say which topic it refuses.
+        written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
+        self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
+        self.has_written = has_written
+        self.closing = False
+        """Set from any thread: what waits for Kafka in vain is given up soon."""
+
+    def open(self) -> None:
+        """A new session; raises `WriteFailed(LOST)` where the brokers do not answer in time.
+
+        Raises `KafkaUnusable` where they will never answer this client, unless it has written before: then there are
+        changes to be kept until somebody mends that.
+        """
+        self.discard()
+        self._errors = []
+        try:
+            producer, self._connections = opened(Producer, "producer", self.settings())
+        except (KafkaUnusable, ConfigError) as error:
+            if self.has_written:
+                raise WriteFailed(Cause.LOST, str(error), denied=True) from error
+            raise
+        try:
+            begin_session(producer, REQUEST_SECONDS)
+        except KafkaException as error:
+            hear(producer, self._connections)
+            raise self._denied(error) or WriteFailed(Cause.LOST, reason(error, self._connections)) from error
+        self._producer = producer
+
+    def settings(self) -> dict[str, Any]:
+        """Of the next session. Secrets are looked up for each: a password may have changed. Raises `ConfigError`."""
+        return {
+            **common_settings(self._config),
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000,
+            **dict(self._config.overrides("producer")),
+            "transactional.id": self._transactional_id,
+            "transaction.timeout.ms": self._config["transaction.timeout.ms"],
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": 0,
+            "message.max.bytes": self._max_message_bytes,
+            "delivery.report.only.error": True,
+            "on_delivery": self._report,
+        }
+
+    def _report(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._errors.append(error)  # nothing else: this runs inside the client's poll
+
+    def _denied(self, error: KafkaException) -> Exception | None:
+        """The error where this user may not write, or cannot connect; None where it is another one."""
+        told = missing_acl(error.args[0], "producer", **self._asked)
+        if told is None and not self._connections.hopeless:
+            return None
+        told = told or self._connections.why
+        return WriteFailed(Cause.LOST, told, denied=True) if self.has_written else KafkaUnauthorized(told)
+
+    def commit(self, records: Iterable[OutRecord]) -> None:
+        """Writes all records in one transaction and commits it.
+
+        Raises `WriteFailed`; the session is then dead, and what it has open is aborted by the next one. Raises
+        `KafkaUnauthorized` where this user may not write, unless it has written before.
+        """
+        producer = self._producer
+        if producer is None:
+            raise WriteFailed(Cause.LOST, "no session is open")
+        self._errors.clear()
+        try:
+            producer.begin_transaction()
+            for record in records:
+                self._produce(producer, record)
+            self._commit(producer)
+        except KafkaException as error:
+            raise self._failure(error) from error
+        self.has_written = True
+
+    def _produce(self, producer: Producer, record: OutRecord) -> None:
+        while True:
+            try:
+                producer.produce(
+                    record.topic, record.value, record.key, partition=record.partition, headers=record.headers
+                )
+                return
+            except BufferError as error:
+                if self.closing:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
+                producer.poll(0.1)  # the client's queue is full: let it send
+
+    def _commit(self, producer: Producer) -> None:
+        while True:
+            try:
+                producer.commit_transaction(REQUEST_SECONDS)
+                return
+            except KafkaException as error:
+                # Kafka may be away for a minute: the same commit is tried again; it takes effect once. One that lets
+                # this client in no more, after a change of passwords, is asked by a new one.
+                hear(producer, self._connections)
+                if not error.args[0].retriable() or self.closing or self._connections.hopeless:
+                    raise
+
+    def _failure(self, error: KafkaException) -> Exception:
+        first = error.args[0]
+        codes = {e.code() for e in self._errors} | {first.code()}
+        self.discard()
+        if codes & _FENCED:
+            return WriteFailed(Cause.FENCED, first.str())
+        if codes & _REFUSED:
+            # After an abort librdkafka's next transaction fails with OUT_OF_ORDER_SEQUENCE_NUMBER ("skipped sequence
+            # numbers", seen with 2.16 on a 4.3 broker): only a new session is good.
+            return WriteFailed(Cause.REFUSED, "; ".join(sorted({e.str() for e in self._errors} | {first.str()})))
+        for found in (*self._errors, first):
+            if denied := self._denied(KafkaException(found)):
+                return denied
+        return WriteFailed(Cause.LOST, first.str())
+
+    def discard(self) -> None:
+        """Drops the session and what the client still has queued."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaException):  # a fatal error of a session that ends anyway
+                producer.purge()
+                producer.poll(0)
+
+
+__all__ = ["Writer"]
