@@ -9,7 +9,8 @@
     predicates.people.pattern=person:.*
 
 Here is what can be checked without the classes: names, and which alias belongs to which. The Spark job reads the same
-file and has none of them. The connector imports the classes and checks their own options (`deelog_connector.transforms`).
+file and has none of them. The connector imports the classes and checks their own options
+(`deelog_connector.transforms`).
 """
 
 from __future__ import annotations
