@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from deelog_schemas.config.config import Config, load, parse
 from deelog_schemas.config.field import Field, Importance, Role, Type
-from deelog_schemas.config.fields import FIELDS, GROUPS, split_address
+from deelog_schemas.config.fields import FIELDS, GROUPS
 from deelog_schemas.config.secrets import MASK, Masked, Secret
+from deelog_schemas.config.shapes import split_address
 from deelog_schemas.config.transforms import Declared, refused_from_rest
 from deelog_schemas.errors import ConfigError, FieldError
 

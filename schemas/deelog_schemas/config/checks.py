@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deelog_schemas.config import secrets, transforms
-from deelog_schemas.config.fields import CLIENT_MESSAGE_MAX_BYTES, FIELDS, RECORD_MARGIN_BYTES, split_address
+from deelog_schemas.config.fields import FIELDS
 from deelog_schemas.config.secrets import references
+from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, RECORD_MARGIN_BYTES, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.kafka.names import Topics
 

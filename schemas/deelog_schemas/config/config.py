@@ -17,10 +17,11 @@ from typing import Any, Final
 
 from deelog_schemas.config import checks, sources, transforms
 from deelog_schemas.config.field import REQUIRED, Field, Importance, Refused, Role, Type
-from deelog_schemas.config.fields import FIELDS, PLANNED, split_address
+from deelog_schemas.config.fields import FIELDS, PLANNED
 from deelog_schemas.config.naming import named_by
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
 from deelog_schemas.config.secrets import MASK, Masked, hides, is_secret, references, shown
+from deelog_schemas.config.shapes import split_address
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.kafka.names import Topics
 

@@ -1,14 +1,14 @@
 """One configuration field: what it is called, what it may hold, and what a person should know of it.
 
-A field is declared once (`fields.py`); parsing, errors, `deelog config`, the documentation page and, later, the
-REST validate answer are made from the declaration. Types and importance are Kafka's own, and so are their names.
+A field is declared once (`fields.py`); parsing, errors, `deelog config`, the documentation page and the REST API's
+validate answer are made from the declaration. Types and importance are Kafka's own, and so are their names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -60,7 +60,7 @@ class Refused(Exception):
     """A text that a field does not take; the message says what it takes. Becomes a `FieldError`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """A declaration.
 
@@ -72,9 +72,10 @@ class Field:
 
     name: str
     type: Type
-    group: str
-    doc: str
     default: Any = REQUIRED
+    _: KW_ONLY
+    doc: str
+    group: str = ""
     importance: Importance = Importance.MEDIUM
     roles: frozenset[Role] = EVERY_ROLE
     derived: str | None = None

@@ -55,6 +55,18 @@ def operations(codes: tuple[str, ...]) -> str | None:
     return "must be none alone, or some of c, u, d" if "none" in codes and len(codes) > 1 else None
 
 
+def off_or_a_second(ms: int) -> str | None:
+    return "must be 0 (off) or at least 1000" if 0 < ms < 1000 else None
+
+
+def replicas(number: int) -> str | None:
+    return "must be -1 (the broker's default) or at least 1" if number == 0 else None
+
+
+def not_blank(host: str) -> str | None:
+    return None if host.strip() else "must be a host or an address; 0.0.0.0 is all"
+
+
 def directory(path: str) -> str | None:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path.removeprefix("file://")):
         return "must be a directory that is mounted where driver and executors run, as a path or file:///path"
