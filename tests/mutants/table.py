@@ -652,10 +652,7 @@ BACKUPS: Final = (
         "report-of-any-view",
         "in-sync-order",
         "what a backup held some views ago is taken for what it holds now",
-        (
-            Edit(REPLICATOR, "        if frame.topology_id < session.asked_in:", "        if False:"),
-            Edit(REPLICATOR, "                or frame.topology_id < session.asked_in\n", ""),
-        ),
+        (Edit(REPLICATOR, " or (topology_id is not None and topology_id < session.asked_in)\n", "\n"),),
         detector="scenario report_of_an_older_view",
         because=RARE,
     ),
@@ -732,7 +729,7 @@ BACKUPS: Final = (
         "in-sync-order",
         "a newcomer is let in before the primary waits for it",
         (
-            Edit(REPLICATOR, "self._wait_for(segment, segment.waiting | {link.member})", "pass"),
+            Edit(REPLICATOR, "self._wait_for(segment, segment.waiting | {member})", "pass"),
             Edit(REPLICATOR, '- {me or ""}) | streaming | segment.admitting)', '- {me or ""}))'),
         ),
         detector="scenario newcomer_is_waited_for",

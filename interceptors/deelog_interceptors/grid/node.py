@@ -77,11 +77,10 @@ class Node:
         self.watched = GridMetrics(self, config["topic.prefix"], config["cache.name"], self._leased)
         core = self.connector.sink
         self._lease = Lease(settings.lease)
-        self.replicator = Replicator(
-            core, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed, self._leased
-        )
         self.store = Store(settings, core, self._captured)
-        self.replicator.store = self.store
+        self.replicator = Replicator(
+            self.store, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed, self._leased
+        )
         self._backup = Backup(self.store, core)
         self._roles = Roles(self.member, self.store, core, self.replicator, self._backup, self.connector.wake)
         self._registry = Registry(config.topics.topology, settings.segments, self._view_read, self._registry_read)
@@ -517,7 +516,7 @@ class Node:
             "timed_out": replicator.timed_out,
             "stale_answers": replicator.stale_answers,
             "streams": dict(replicator.stages()),
-            "caught_up": {"operations": replicator.recovered_by_operations, "state": replicator.recovered_by_state},
+            "caught_up": {"operations": replicator.catch_up.operations, "state": replicator.catch_up.states},
             "applied": backup.applied,
             "refused_frames": backup.refused,
             "states_taken": backup.states,

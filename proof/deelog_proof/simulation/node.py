@@ -112,11 +112,10 @@ class Node:
         self.links: dict[str, SimLink] = {}
         links = cast(dict[str, Link], self.links)
         self.lease = Lease(w.lease)
-        self.replicator = Replicator(
-            self.core, links, w.acks_all, self._level_reached, self.poke, self._failed, self.leased, self
-        )
         self.store = Store(w.grid_settings, self.core, self._captured, self.clock_us)
-        self.replicator.store = self.store
+        self.replicator = Replicator(
+            self.store, links, w.acks_all, self._level_reached, self.poke, self._failed, self.leased, lambda: self
+        )
         self.backup = Backup(self.store, self.core)
         self.roles = Roles(self.member, self.store, self.core, self.replicator, self.backup, self.wake)
         self.registry = Registry("p.c.topology", w.segments, self._view_read, self._registry_read)

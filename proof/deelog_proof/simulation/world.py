@@ -151,8 +151,8 @@ class World:
             counts["corrections"] += c.corrections
             counts["written"] += c.written
             counts["truncations"] += c.truncations
-            counts["caught up by operations"] += node.replicator.recovered_by_operations
-            counts["caught up by state"] += node.replicator.recovered_by_state
+            counts["caught up by operations"] += node.replicator.catch_up.operations
+            counts["caught up by state"] += node.replicator.catch_up.states
             counts["stale answers"] += node.replicator.stale_answers
             counts["frames refused"] += node.backup.refused
             counts.update({f"overflow {name}": n for name, n in c.overflows.items()})

@@ -62,9 +62,8 @@ class MetricsShare:
         self.connector = self
         self.core = core
         self.operations: list[Operation] = []
-        self.replicator = Replicator(core, {}, True, lambda _: None, lambda: None, self.fail, lambda: True)
         self.store = Store(self.settings, core, self._captured)
-        self.replicator.store = self.store
+        self.replicator = Replicator(self.store, {}, True, lambda _: None, lambda: None, self.fail, lambda: True)
         self.roles = Roles(ME, self.store, core, self.replicator, Backup(self.store, core), lambda: None)
         self.view = View(0, ME, {}, ())
         self.follow()

@@ -23,7 +23,7 @@ from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.controller import GROW, SHRINK
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
-from deelog_schemas.operation import Entry
+from deelog_schemas.operation import Entry, Operation
 
 A, B = "a@1", "b@1"
 
@@ -85,9 +85,10 @@ class MirrorCacheSide:
         self.member = member
         self.core = ConnectorCore(member, CoreSettings(1, 1, max_operations=10_000), NoState())
         self.links: dict[str, Link] = {}
-        self.replicator = Replicator(self.core, self.links, True, lambda _: None, lambda: None, self.fail, lambda: True)
-        self.store = Store(Settings.of(parse(config | more)), self.core, self.replicator.operation)
-        self.replicator.store = self.store
+        self.store = Store(Settings.of(parse(config | more)), self.core, self._captured)
+        self.replicator = Replicator(
+            self.store, self.links, True, lambda _: None, lambda: None, self.fail, lambda: True
+        )
         self.backup = Backup(self.store, self.core)
         self.roles = Roles(member, self.store, self.core, self.replicator, self.backup, lambda: None)
         self.connect(other)
@@ -96,6 +97,9 @@ class MirrorCacheSide:
         self.wire = Wire(self.member, other)
         self.links[other] = cast(Link, self.wire)
         self.incoming = cast(Incoming, self.wire.incoming)
+
+    def _captured(self, segment: Segment, operation: Operation) -> None:
+        self.replicator.operation(segment, operation)
 
     @staticmethod
     def fail(error: BaseException) -> None:

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.data.policy import EvictingCache, Value
 from deelog_schemas.operation import Operation
 
 if TYPE_CHECKING:
-    from deelog_interceptors.grid.replication.primary import BackupStream
+    from deelog_interceptors.grid.replication.session import BackupStream
 
 
 class Role(StrEnum):
     NONE = "none"
     PRIMARY = "primary"
     BACKUP = "backup"
-
-
-class ReplyTo(Protocol):
-    """Where an answer goes once it is known."""
-
-    def flush(self) -> None:
-        """Write every reply whose turn has come."""
-
-
-class Pending:
-    """A reply that waits for `left` acknowledgements. `reply` is what the client gets, an error if one fails."""
-
-    __slots__ = ("deadline", "left", "reply", "to")
-
-    def __init__(self, to: ReplyTo, reply: bytes, deadline: float) -> None:
-        self.to, self.reply, self.deadline = to, reply, deadline
-        self.left = 0
 
 
 class Segment:

@@ -1,126 +1,63 @@
-"""The primary's side of replication: one stream per segment and backup, one path for acks 0, 1 and all.
-
-A backup's session goes ASKED → (DIVERGING) → RECOVERING → STREAMING. While it is recovering, new operations collect in
-its backlog; the recovery ends itself when the backlog is empty, and that very step begins the normal stream: never
-both at once. `LEAVING`: it must take a state, and waits until it is out of the in-sync set.
-"""
+"""The primary's side of replication: one stream per segment and backup, one path for acks 0, 1 and all."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from enum import Enum, auto
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from deelog_connector.cache_side import ReplicaSink, common_point, last_of
-from deelog_interceptors.grid.data.policy import peek
-from deelog_interceptors.grid.data.segment import Pending, ReplyTo, Role, Segment
+from deelog_interceptors.grid.data.pending import Pending, ReplyTo
+from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication import frames
+from deelog_interceptors.grid.replication.catch_up import CatchUp
 from deelog_interceptors.grid.replication.frames import (
     Answers,
     AnyFrame,
     Ask,
-    Diverged,
-    Patch,
+    FrameError,
     Refused,
     Replicate,
     Report,
-    StateChunk,
     Wanted,
 )
 from deelog_interceptors.grid.replication.peers import Link
+from deelog_interceptors.grid.replication.session import BackupStream, Loop, StreamState
 from deelog_interceptors.grid.resp import replies
-from deelog_interceptors.grid.settings import ACK_SECONDS, MAX_BACKLOG, MAX_LINK_BYTES, MAX_UNREPLICATED
+from deelog_interceptors.grid.settings import ACK_SECONDS, MAX_LINK_BYTES, MAX_UNREPLICATED
 from deelog_interceptors.grid.topology.controller import GROW, SHRINK, Request
 from deelog_schemas.operation import Operation
-
-log = logging.getLogger(__name__)
-
-_CHUNK_OPERATIONS = 2000
-_MAX_PATCH_OPERATIONS = 20_000
-
-
-class Work(Protocol):
-    """What the replicator needs of `asyncio.Task`."""
-
-    def cancel(self) -> object: ...
-    def cancelled(self) -> bool: ...
-    def exception(self) -> BaseException | None: ...
-    def add_done_callback(self, call: Callable[[Any], object]) -> object: ...
-
-
-class Loop(Protocol):
-    """What the replicator needs of an event loop: asyncio's, or that of a simulation."""
-
-    def call_soon(self, call: Callable[[], None]) -> object: ...
-    def create_task(self, work: Coroutine[Any, Any, None]) -> Work: ...
-
-
-class StreamState(Enum):
-    ASKED = auto()
-    DIVERGING = auto()
-    LEAVING = auto()
-    RECOVERING = auto()
-    STREAMING = auto()
-
-
-class BackupStream:
-    """What a primary knows of one backup of one segment, on one connection."""
-
-    __slots__ = ("answered", "asked_in", "backlog", "level_from", "link", "shrinking", "stage", "task")
-
-    def __init__(self, link: Link, asked_in: int) -> None:
-        self.link = link
-        self.asked_in = asked_in
-        """The view in which it was asked what it holds. What it says in an older one may be gone since: in a view
-        between the two it may have been no holder, and have dropped everything."""
-        self.stage = StreamState.ASKED
-        self.shrinking = False
-        """The controller was asked to take it out of the in-sync set."""
-        self.answered = 0
-        self.level_from = 0
-        """Everything up to here may be acknowledged without it: in sync only once it answered this much."""
-        self.backlog: list[Operation] = []
-        self.task: Work | None = None
 
 
 class Replicator:
     """`on_level(segment)` is told when a segment's acknowledged position moves; `poke` asks for a heartbeat soon;
     `on_error` gets what no rule expects: the node should end. `leased()` tells whether this node may acknowledge now;
-    call `renewed()` when it may again. `turns` defaults to the running asyncio loop."""
+    call `renewed()` when it may again."""
 
     def __init__(
         self,
-        core: ReplicaSink,
+        store: Store,
         links: Mapping[str, Link],
         acks_all: bool,
         on_level: Callable[[Segment], None],
         poke: Callable[[], None],
         on_error: Callable[[BaseException], None],
         leased: Callable[[], bool],
-        turns: Loop | None = None,
+        loop: Callable[[], Loop] = asyncio.get_running_loop,
     ) -> None:
-        self.store: Store
-        self._turns = turns
         self.topology_id = 0
         self.unreplicated = 0
-        self.stale_answers = self.recovered_by_operations = self.recovered_by_state = self.timed_out = 0
-        self.operations = self.acknowledged = 0
-        self._core, self._links, self._acks_all = core, links, acks_all
-        self._on_level, self._poke, self._on_error, self._leased = on_level, poke, on_error, leased
+        self.stale_answers = self.timed_out = self.operations = self.acknowledged = 0
+        self.catch_up = CatchUp(store, loop, self._streaming, poke, on_error)
+        self._store, self._core, self._loop = store, store.core, loop
+        self._links, self._acks_all = links, acks_all
+        self._on_level, self._poke, self._leased = on_level, poke, leased
         self._dirty: dict[Segment, None] = {}
         self._scheduled = self._congested = False
         self._room: list[asyncio.Future[None]] = []
-
-    @property
-    def _loop(self) -> Loop:
-        return self._turns or asyncio.get_running_loop()
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +77,7 @@ class Replicator:
             self._dirty[segment] = None
             if not self._scheduled:
                 self._scheduled = True
-                self._loop.call_soon(self._flush)
+                self._loop().call_soon(self._flush)
 
     def reply(self, to: ReplyTo, reply: bytes, upto: Iterable[tuple[Segment, int]]) -> bytes | Pending:
         """The reply itself where all of it is acknowledged at the configured level, else one that waits for it."""
@@ -192,18 +129,10 @@ class Replicator:
         """A backup tells how far it is."""
         touched: set[ReplyTo] = set()
         for number, epoch, sequence in frame.items:
-            segment = self.store.segments[number]
-            session = segment.sessions.get(link.member)
-            # CHECK answers-carry-epochs: an answer of another epoch, or to another connection, acknowledges nothing.
-            if (
-                segment.role is not Role.PRIMARY
-                or epoch != segment.epoch
-                or session is None
-                or session.link is not link
-                or frame.topology_id < session.asked_in
-            ):
-                self.stale_answers += 1
+            found = self._session(link, number, epoch, frame.topology_id)
+            if found is None:
                 continue
+            segment, session = found
             if sequence > session.answered:
                 session.answered = sequence
                 self.level(segment, touched)
@@ -241,7 +170,7 @@ class Replicator:
     def renewed(self) -> None:
         """Acknowledges what was answered while there was no lease."""
         touched: set[ReplyTo] = set()
-        for segment in self.store.segments:
+        for segment in self._store.segments:
             if segment.role is Role.PRIMARY:
                 self.level(segment, touched)
         for to in touched:
@@ -258,7 +187,7 @@ class Replicator:
     def expire_pendings(self, now: float) -> None:
         """Answers with an error what waited too long; what becomes of the write, the client cannot know."""
         touched: set[ReplyTo] = set()
-        for segment in self.store.segments:
+        for segment in self._store.segments:
             pendings = segment.pendings
             while pendings and pendings[0][1].deadline <= now:
                 self.timed_out += 1
@@ -300,9 +229,9 @@ class Replicator:
     def follow(self, segments: Iterable[Segment], topology_id: int) -> None:
         """Primary segments as the view now has them: wait for whom it names, ask whom there is no stream to."""
         if topology_id != self.topology_id:
-            for segment in self.store.segments:
+            for segment in self._store.segments:
                 segment.admitting.clear()  # a request counts in the very view that it was made in
-        self.topology_id = topology_id
+        self.topology_id = self.catch_up.topology_id = topology_id
         asks: dict[Link, list[tuple[int, int]]] = {}
         touched: set[ReplyTo] = set()
         for segment in segments:
@@ -316,7 +245,7 @@ class Replicator:
             self._wait_for(segment, (set(segment.in_sync) - {me or ""}) | streaming | segment.admitting)
             for member, session in segment.sessions.items():
                 if session.stage is StreamState.LEAVING and member not in segment.waiting:
-                    self._by_state(segment, session)
+                    self.catch_up.by_state(segment, session)
             for member in segment.members:
                 link = self._links.get(member)
                 if link is not None and link.ready and member not in segment.sessions:
@@ -341,7 +270,7 @@ class Replicator:
 
     def link_down(self, link: Link) -> None:
         """Its sessions are gone; who is waited for is waited for until a view says otherwise."""
-        for segment in self.store.segments:
+        for segment in self._store.segments:
             session = segment.sessions.get(link.member)
             if session is not None and session.link is link:
                 self._drop(segment, link.member)
@@ -353,11 +282,11 @@ class Replicator:
 
     def stages(self) -> Counter[str]:
         """How many streams to backups are in which stage."""
-        return Counter(session.stage.name.lower() for s in self.store.segments for session in s.sessions.values())
+        return Counter(session.stage.name.lower() for s in self._store.segments for session in s.sessions.values())
 
     def requests(self, now: float, timeout: float) -> Iterator[Request]:
         """Whom the controller is to let into the in-sync sets, and whom to take out."""
-        for segment in self.store.segments:
+        for segment in self._store.segments:
             if segment.role is not Role.PRIMARY:
                 continue
             for member, session in segment.sessions.items():
@@ -386,7 +315,7 @@ class Replicator:
         segment.behind[member] = (since, answered)
         return now - since > timeout
 
-    # -- catch-up -------------------------------------------------------------------------------------------------
+    # -- frames of backups --------------------------------------------------------------------------------------------
 
     def frame(self, link: Link, frame: AnyFrame) -> None:
         """A frame of a backup."""
@@ -394,138 +323,53 @@ class Replicator:
             case Answers():
                 self.answers(link, frame)
             case Report():
-                self._reported(link, frame)
+                stream = self._session(link, frame.segment, frame.epoch, frame.topology_id)
+                if stream is not None:
+                    self.catch_up.reported(*stream, tuple(frame.history))
             case Wanted():
-                self._wanted(link, frame)
+                stream = self._session(link, frame.segment, frame.epoch)
+                if stream is not None and stream[1].stage is StreamState.DIVERGING:
+                    self._wanted(*stream, frame)
             case Refused():
                 self._refused(link, frame)
             case _:
-                raise frames.FrameError(f"{type(frame).__name__} is not for a primary")
+                raise FrameError(f"{type(frame).__name__} is not for a primary")
+
+    def _session(
+        self, link: Link, number: int, epoch: int, topology_id: int | None = None
+    ) -> tuple[Segment, BackupStream] | None:
+        """The stream that a frame belongs to; None for a frame that counts no more."""
+        segment = self._store.segments[number]
+        session = segment.sessions.get(link.member)
+        # CHECK answers-carry-epochs: an answer of another epoch, or to another connection, acknowledges nothing. One of
+        # an older view is to a question of an earlier session; the answer to this one is on its way.
+        if (
+            segment.role is not Role.PRIMARY
+            or epoch != segment.epoch
+            or session is None
+            or session.link is not link
+            or (topology_id is not None and topology_id < session.asked_in)
+        ):
+            self.stale_answers += 1
+            return None
+        return segment, session
+
+    def _wanted(self, segment: Segment, session: BackupStream, frame: Wanted) -> None:
+        if frame.keys is None:
+            self.catch_up.by_state(segment, session)
+        else:
+            self.catch_up.by_operations(segment, session, frame.point, frame.keys)
+
+    def _streaming(self, segment: Segment, member: str) -> None:
+        # CHECK in-sync-order: from here on the primary waits for it; only after this does it ask for its admission.
+        self._wait_for(segment, segment.waiting | {member})
+        self._poke()
 
     def _refused(self, link: Link, frame: Refused) -> None:
         """The stream does not count there any more: it is asked again with the next heartbeat (`follow`)."""
         self.stale_answers += len(frame.items)
         for number, epoch in frame.items:
-            segment = self.store.segments[number]
+            segment = self._store.segments[number]
             session = segment.sessions.get(link.member)
             if session is not None and session.link is link and segment.epoch == epoch:
                 self._drop(segment, link.member)
-
-    def _session(self, link: Link, number: int, epoch: int) -> tuple[Segment, BackupStream] | None:
-        segment = self.store.segments[number]
-        session = segment.sessions.get(link.member)
-        if segment.role is Role.PRIMARY and segment.epoch == epoch and session is not None and session.link is link:
-            return segment, session
-        self.stale_answers += 1
-        return None
-
-    def _reported(self, link: Link, frame: Report) -> None:
-        found = self._session(link, frame.segment, frame.epoch)
-        if found is None:
-            return
-        segment, session = found
-        if frame.topology_id < session.asked_in:
-            self.stale_answers += 1  # to a question of an earlier session; the answer to this one is on its way
-            return
-        if session.task is not None:
-            session.task.cancel()
-        session.answered, session.backlog = 0, []
-        history = tuple(frame.history)
-        point = common_point(self._core.history(segment.number), history)
-        if last_of(history) > point:
-            session.stage = StreamState.DIVERGING
-            link.send(Diverged(frame.segment, frame.epoch, point))
-        else:
-            self._by_operations(segment, session, point, [])
-
-    def _wanted(self, link: Link, frame: Wanted) -> None:
-        found = self._session(link, frame.segment, frame.epoch)
-        if found is None or found[1].stage is not StreamState.DIVERGING:
-            return
-        if frame.keys is None:
-            self._by_state(*found)
-        else:
-            self._by_operations(*found, frame.point, frame.keys)
-
-    def _by_operations(self, segment: Segment, session: BackupStream, point: int, keys: list[bytes]) -> None:
-        # CHECK catch-up-by-ops: a state only where the op log has not all that is missing.
-        operations = self._core.operations_after(segment.number, point)
-        if operations is None or (keys and len(operations) > _MAX_PATCH_OPERATIONS):
-            self._by_state(segment, session)
-            return
-        values = [(key, *(peek(segment.data, key) or (None, None))) for key in keys]
-        # With values of now go all operations up to now, in one frame: in between the backup would hold neither.
-        first = len(operations) if keys else min(len(operations), _CHUNK_OPERATIONS)
-        history = self._core.history(segment.number)
-        patch = Patch(self.topology_id, segment.number, segment.epoch, point, history, values, operations[:first])
-        self.recovered_by_operations += 1
-        self._recover(segment, session, iter([patch]), operations[first:])
-
-    def _by_state(self, segment: Segment, session: BackupStream) -> None:
-        member = session.link.member
-        if member in segment.waiting:
-            # CHECK in-sync-order: it leaves the in-sync set before it takes a state.
-            session.stage = StreamState.LEAVING
-            self._poke()
-            return
-        self.recovered_by_state += 1
-        history, cut = self._core.history(segment.number), segment.last
-        entries = list(self.store.entries(segment))
-
-        def chunks() -> Iterator[AnyFrame]:
-            at, first = 0, True
-            while first or at < len(entries):
-                end, size = at, 0
-                while end < len(entries) and size < frames.CHUNK_BYTES:
-                    size += len(entries[end].key) + len(entries[end].value) + 32
-                    end += 1
-                last = end == len(entries)
-                yield StateChunk(
-                    self.topology_id, segment.number, segment.epoch, cut, history, first, last, entries[at:end]
-                )
-                at, first = end, False
-
-        self._recover(segment, session, chunks(), [])
-
-    def _recover(
-        self, segment: Segment, session: BackupStream, first: Iterator[AnyFrame], rest: list[Operation]
-    ) -> None:
-        session.stage = StreamState.RECOVERING
-        session.backlog = rest
-        session.task = self._loop.create_task(self._run_recovery(segment, session, first))
-        session.task.add_done_callback(self._recovery_ended)
-
-    def _recovery_ended(self, task: Work) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._on_error(error)
-
-    async def _run_recovery(self, segment: Segment, session: BackupStream, first: Iterator[AnyFrame]) -> None:
-        link = session.link
-        sent = 0
-        try:
-            for frame in first:
-                link.send(frame)
-                await link.drain()
-            while session.backlog:
-                if len(session.backlog) > MAX_BACKLOG:
-                    log.warning("segment %d: %s cannot keep up, its catch-up begins anew", segment.number, link.member)
-                    session.stage, session.asked_in = StreamState.ASKED, self.topology_id
-                    link.send(Ask(self.topology_id, [(segment.number, segment.epoch)]))
-                    return
-                sent = session.backlog[:_CHUNK_OPERATIONS][-1].sequence
-                chunk, session.backlog = session.backlog[:_CHUNK_OPERATIONS], session.backlog[_CHUNK_OPERATIONS:]
-                link.send(Replicate(self.topology_id, [frames.encode_batch(segment.number, segment.epoch, chunk)]))
-                await link.drain()
-        except OSError:
-            return  # the link is down, and with it this session
-        if sent:
-            history = self._core.history(segment.number)
-            link.send(Patch(self.topology_id, segment.number, segment.epoch, sent, history, [], []))
-        # No await from here on: the recovery ends where the normal stream begins.
-        session.task = None
-        session.stage = StreamState.STREAMING
-        session.level_from = segment.last
-        # CHECK in-sync-order: from here on the primary waits for it; only behind this does it ask for its admission.
-        self._wait_for(segment, segment.waiting | {link.member})
-        self._poke()

@@ -1,0 +1,136 @@
+"""How a primary brings a backup up to date: by the operations that it lacks, or by the segment's whole state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from deelog_connector.cache_side import History, common_point, last_of
+from deelog_interceptors.grid.data.policy import peek
+from deelog_interceptors.grid.data.segment import Segment
+from deelog_interceptors.grid.data.store import Store
+from deelog_interceptors.grid.replication import frames
+from deelog_interceptors.grid.replication.frames import AnyFrame, Ask, Diverged, Patch, Replicate, StateChunk
+from deelog_interceptors.grid.replication.session import BackupStream, Loop, StreamState, Work
+from deelog_interceptors.grid.settings import MAX_BACKLOG
+from deelog_schemas.operation import Operation
+
+log = logging.getLogger(__name__)
+
+_CHUNK_OPERATIONS = 2000
+_MAX_PATCH_OPERATIONS = 20_000
+
+
+class CatchUp:
+    """`on_streaming(segment, member)` is called when a backup holds all that was captured: from the next operation on
+    it gets the normal stream. `poke` asks for a heartbeat soon; `on_error` gets what no rule expects."""
+
+    def __init__(
+        self,
+        store: Store,
+        loop: Callable[[], Loop],
+        on_streaming: Callable[[Segment, str], None],
+        poke: Callable[[], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self.topology_id = 0
+        """Of the last view applied."""
+        self.operations = self.states = 0
+        """Catch-ups begun of each kind."""
+        self._store, self._core, self._loop = store, store.core, loop
+        self._on_streaming, self._poke, self._on_error = on_streaming, poke, on_error
+
+    def reported(self, segment: Segment, session: BackupStream, history: History) -> None:
+        """A backup said what it holds."""
+        if session.task is not None:
+            session.task.cancel()
+        session.answered, session.backlog = 0, []
+        point = common_point(self._core.history(segment.number), history)
+        if last_of(history) > point:
+            session.stage = StreamState.DIVERGING
+            session.link.send(Diverged(segment.number, segment.epoch, point))
+        else:
+            self.by_operations(segment, session, point, [])
+
+    def by_operations(self, segment: Segment, session: BackupStream, point: int, keys: list[bytes]) -> None:
+        """Sends the operations after `point`, and before them the values of `keys`, which only the backup changed."""
+        # CHECK catch-up-by-ops: a state only where the op log has not all that is missing.
+        operations = self._core.operations_after(segment.number, point)
+        if operations is None or (keys and len(operations) > _MAX_PATCH_OPERATIONS):
+            self.by_state(segment, session)
+            return
+        values = [(key, *(peek(segment.data, key) or (None, None))) for key in keys]
+        # With values of now go all operations up to now, in one frame: in between the backup would hold neither.
+        first = len(operations) if keys else min(len(operations), _CHUNK_OPERATIONS)
+        history = self._core.history(segment.number)
+        patch = Patch(self.topology_id, segment.number, segment.epoch, point, history, values, operations[:first])
+        self.operations += 1
+        self._recover(segment, session, iter([patch]), operations[first:])
+
+    def by_state(self, segment: Segment, session: BackupStream) -> None:
+        """Sends all entries; first of all the backup must be out of the in-sync set."""
+        member = session.link.member
+        if member in segment.waiting:
+            # CHECK in-sync-order: it leaves the in-sync set before it takes a state.
+            session.stage = StreamState.LEAVING
+            self._poke()
+            return
+        self.states += 1
+        history, cut = self._core.history(segment.number), segment.last
+        entries = list(self._store.entries(segment))
+
+        def chunks() -> Iterator[AnyFrame]:
+            at, first = 0, True
+            while first or at < len(entries):
+                end, size = at, 0
+                while end < len(entries) and size < frames.CHUNK_BYTES:
+                    size += len(entries[end].key) + len(entries[end].value) + 32
+                    end += 1
+                last = end == len(entries)
+                yield StateChunk(
+                    self.topology_id, segment.number, segment.epoch, cut, history, first, last, entries[at:end]
+                )
+                at, first = end, False
+
+        self._recover(segment, session, chunks(), [])
+
+    def _recover(
+        self, segment: Segment, session: BackupStream, first: Iterator[AnyFrame], rest: list[Operation]
+    ) -> None:
+        session.stage = StreamState.RECOVERING
+        session.backlog = rest
+        session.task = self._loop().create_task(self._run_recovery(segment, session, first))
+        session.task.add_done_callback(self._recovery_ended)
+
+    def _recovery_ended(self, task: Work) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_error(error)
+
+    async def _run_recovery(self, segment: Segment, session: BackupStream, first: Iterator[AnyFrame]) -> None:
+        link = session.link
+        sent = 0
+        try:
+            for frame in first:
+                link.send(frame)
+                await link.drain()
+            while session.backlog:
+                if len(session.backlog) > MAX_BACKLOG:
+                    log.warning("segment %d: %s cannot keep up, its catch-up begins anew", segment.number, link.member)
+                    session.stage, session.asked_in = StreamState.ASKED, self.topology_id
+                    link.send(Ask(self.topology_id, [(segment.number, segment.epoch)]))
+                    return
+                sent = session.backlog[:_CHUNK_OPERATIONS][-1].sequence
+                chunk, session.backlog = session.backlog[:_CHUNK_OPERATIONS], session.backlog[_CHUNK_OPERATIONS:]
+                link.send(Replicate(self.topology_id, [frames.encode_batch(segment.number, segment.epoch, chunk)]))
+                await link.drain()
+        except OSError:
+            return  # the link is down, and with it this session
+        if sent:
+            history = self._core.history(segment.number)
+            link.send(Patch(self.topology_id, segment.number, segment.epoch, sent, history, [], []))
+        # No await from here on: the recovery ends where the normal stream begins.
+        session.task = None
+        session.stage = StreamState.STREAMING
+        session.level_from = segment.last
+        self._on_streaming(segment, link.member)
