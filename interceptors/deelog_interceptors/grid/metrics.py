@@ -5,24 +5,39 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from deelog_connector.metrics.families import COUNTER, GAUGE, MetricFamily, Sample, placed
+from deelog_connector.runtime import Connector
 from deelog_interceptors.grid.data.segment import Role
+from deelog_interceptors.grid.replication.backup import Backup
+from deelog_interceptors.grid.replication.roles import Roles
+from deelog_interceptors.grid.resp.host import Host
+from deelog_interceptors.grid.topology.controller_service import ControllerService
 from deelog_schemas.member import node_id_of
-
-if TYPE_CHECKING:
-    from deelog_interceptors.grid.node import Node
 
 _NO_STREAM = "none"
 
 
-class GridMetrics:
-    """A node as a `Source` of `runtime/monitor.py`. `leased`: whether it may acknowledge now."""
+class GridNode(Host, Protocol):
+    """What is measured of a node."""
 
-    def __init__(self, node: Node, prefix: str, cache: str, leased: Callable[[], bool]) -> None:
-        self._node, self._where, self._leased = node, (prefix, cache), leased
+    leaving: bool
+    connector: Connector
+    backup: Backup
+    roles: Roles
+    controller_service: ControllerService
+
+    def leased(self) -> bool:
+        """Whether the node may acknowledge writes now."""
+
+
+class GridMetrics:
+    """A node as a `Source` of the metrics server."""
+
+    def __init__(self, node: GridNode, prefix: str, cache: str) -> None:
+        self._node, self._where = node, (prefix, cache)
         self.loop = asyncio.get_running_loop()
 
     def problems(self) -> list[str]:
@@ -32,7 +47,7 @@ class GridMetrics:
             return ["the node is being stopped"]
         if node.member not in node.view.members:
             return [f"no view names {node.member} yet"]
-        if not self._leased():
+        if not node.leased():
             return ["the node may not acknowledge writes: the controller does not answer its heartbeats"]
         return []
 
@@ -45,7 +60,7 @@ class GridMetrics:
         view, replicator, store = node.view, node.replicator, node.store
         short = sum(len(row.in_sync) < node.settings.copies for row in view.rows)
         for name, kind, help_, value in (
-            ("commands_total", COUNTER, "Commands of clients.", node.dispatcher.executed),
+            ("commands_total", COUNTER, "Commands of clients.", node.clients.executed),
             ("acknowledged_total", COUNTER, "Writes of clients that were acknowledged.", replicator.acknowledged),
             ("timed_out_total", COUNTER, "Writes that were not acknowledged in time.", replicator.timed_out),
             ("evicted_total", COUNTER, "Entries that the policy gave up.", store.evicted),
@@ -89,3 +104,48 @@ class GridMetrics:
         help_ = "Age of the oldest of them; 0: none."
         yield MetricFamily("deelog_backup_lag_seconds", help_, GAUGE, ("backup",), late)
         yield MetricFamily("deelog_backup_streams", "Streams to backups by stage.", GAUGE, ("backup", "stage"), by)
+
+
+def stats(node: GridNode) -> dict[str, Any]:
+    """Counters for reports: the connector's, and `grid`."""
+    roles = Counter(str(segment.role) for segment in node.store.segments)
+    replicator, backup, controller_service = node.replicator, node.backup, node.controller_service
+    grid = {
+        "member": node.member,
+        "topology_id": node.view.topology_id,
+        "controller": node.view.controller,
+        "members": len(node.view.members),
+        "segments": dict(roles),
+        "under_replicated": sum(len(row.in_sync) < node.settings.copies for row in node.view.rows),
+        "moving": sum(row.target is not None for row in node.view.rows),
+        "in_sync": sum(node.member in row.in_sync for row in node.view.rows),
+        "entries": {
+            str(role): sum(len(s.data) for s in node.store.segments if s.role is role)
+            for role in (Role.PRIMARY, Role.BACKUP)
+        },
+        "commands": node.clients.executed,
+        "operations": replicator.operations,
+        "acked": replicator.acknowledged,
+        "unreplicated": replicator.unreplicated,
+        "timed_out": replicator.timed_out,
+        "stale_answers": replicator.stale_answers,
+        "streams": dict(replicator.stages()),
+        "caught_up": {"operations": replicator.catch_up.operations, "state": replicator.catch_up.states},
+        "applied": backup.applied,
+        "refused_frames": backup.refused,
+        "states_taken": backup.states,
+        "evicted": node.store.evicted,
+        "expired": node.store.expired,
+        "transitions": dict(node.roles.transitions),
+        "given_away": node.roles.given_away,
+        "view_apply_ms": round(node.roles.apply_ms, 3),
+        "office": {
+            "holds": controller_service.holds,
+            "terms": controller_service.terms,
+            "views": controller_service.views,
+            "deaths": controller_service.deaths,
+            "detection_ms": list(controller_service.detection_ms),
+        },
+    }
+    stats = node.connector.stats
+    return {name: getattr(stats, name) for name in stats.__dataclass_fields__} | {"grid": grid}

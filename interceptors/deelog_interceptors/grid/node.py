@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,10 +20,11 @@ from deelog_connector.kafka.follower import (
 )
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Lifecycle
+from deelog_interceptors.grid.data.expiry import ExpiryTimer
 from deelog_interceptors.grid.data.policy import peek
 from deelog_interceptors.grid.data.segment import Role, Segment
-from deelog_interceptors.grid.data.store import Store, now_ms
-from deelog_interceptors.grid.metrics import GridMetrics
+from deelog_interceptors.grid.data.store import Store
+from deelog_interceptors.grid.metrics import GridMetrics, stats
 from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.frames import AnyFrame, Heard, Heartbeat, Hello
 from deelog_interceptors.grid.replication.peers import Incoming, Link, PeerListener
@@ -33,7 +32,7 @@ from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.resp import admin, cluster, strings
 from deelog_interceptors.grid.resp.commands import Dispatcher
-from deelog_interceptors.grid.resp.replies import Blocked, Clients
+from deelog_interceptors.grid.resp.connection import Blocked, Clients
 from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
 from deelog_interceptors.grid.topology.controller import Request
 from deelog_interceptors.grid.topology.controller_service import ControllerService
@@ -74,19 +73,19 @@ class Node:
         self._links: dict[str, Link] = {}
         self.connector = Connector(config, self.member, self, connector_name="grid")
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
-        self.watched = GridMetrics(self, config["topic.prefix"], config["cache.name"], self._leased)
+        self.watched = GridMetrics(self, config["topic.prefix"], config["cache.name"])
         core = self.connector.sink
         self._lease = Lease(settings.lease)
         self.store = Store(settings, core, self._captured)
         self.replicator = Replicator(
-            self.store, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed, self._leased
+            self.store, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed, self.leased
         )
-        self._backup = Backup(self.store, core)
-        self._roles = Roles(self.member, self.store, core, self.replicator, self._backup, self.connector.wake)
+        self.backup = Backup(self.store, core)
+        self.roles = Roles(self.member, self.store, core, self.replicator, self.backup, self.connector.wake)
         self._registry = Registry(config.topics.topology, settings.segments, self._view_read, self._registry_read)
         self._registry.own, self._registry.token = self.member, uuid.uuid4().hex
         self._reader = TopologyReader(config, self._loop, self._records, self.failed)
-        self._controller_service = ControllerService(
+        self.controller_service = ControllerService(
             config,
             self.member,
             self._registry,
@@ -98,14 +97,12 @@ class Node:
             on_error=self.failed,
             on_refused=self._refused,
         )
-        self.dispatcher = Dispatcher(self)
-        self.clients = Clients(self.dispatcher, settings.max_entry_bytes, MAX_CONNECTIONS)
+        self.clients = Clients(Dispatcher(self), settings.max_entry_bytes, MAX_CONNECTIONS)
         self._listener = PeerListener(self.member, self._problem_of, self)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._role_changed: asyncio.Future[None] = self._loop.create_future()
-        self._expiry_timer: asyncio.TimerHandle | None = None
-        self._expiry_at = float("inf")
+        self._expiry = ExpiryTimer(self.store, self._loop)
         self._beat_timer: asyncio.TimerHandle | None = None
         self._beats = 0
         self._turned = 0.0
@@ -140,7 +137,7 @@ class Node:
         await self._register()
         await self._or_failure(read.wait())
         self._turned = time.monotonic()
-        self._controller_service.start()
+        self.controller_service.start()
         for work in (self._beat_regularly, self._sweep):
             task = asyncio.create_task(work(), name=work.__name__)
             task.add_done_callback(self._task_ended)
@@ -200,10 +197,10 @@ class Node:
         self._beats = -1
         for task in self._tasks:
             task.cancel()
-        for timer in (self._beat_timer, self._expiry_timer):
-            if timer is not None:
-                timer.cancel()
-        await self._controller_service.stop()
+        self._expiry.cancel()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        await self.controller_service.stop()
         await asyncio.to_thread(self._reader.stop)
         for link in list(self._links.values()):
             link.close()
@@ -272,12 +269,12 @@ class Node:
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
         self._dial()
-        self._controller_service.changed()
+        self.controller_service.changed()
 
     def _view_read(self, view: View) -> None:
         self._dial()
-        self._roles.apply(view)
-        self._expire_at(0.0)
+        self.roles.apply(view)
+        self._expiry.run_at(0.0)
         self._roles_changed()
         self._beat_soon()
 
@@ -310,8 +307,8 @@ class Node:
             lacking = [s for s in self.store.segments if s.role is Role.PRIMARY and len(s.sessions) < len(s.members)]
             if lacking:
                 self.replicator.follow(lacking, self.view.topology_id)
-            if self._roles.hand_over():
-                self._expire_at(0.0)
+            if self.roles.hand_over():
+                self._expiry.run_at(0.0)
                 self._roles_changed()
             await asyncio.sleep(self.settings.failure_timeout / 5)
 
@@ -325,12 +322,12 @@ class Node:
         now = time.monotonic()
         self._notice_pause(now)
         self._beats += 1
-        requests: list[Request] = [*self._roles.requests()]
+        requests: list[Request] = [*self.roles.requests()]
         requests += self.replicator.requests(now, self.settings.failure_timeout)
         beat = Heartbeat(self._beats, self.view.topology_id, self.leaving, requests)
         self._lease.sent(beat.number, now)
         if controller == self.member:
-            self._heard(self.member, self._controller_service.heartbeat(self.member, beat))
+            self._heard(self.member, self.controller_service.heartbeat(self.member, beat))
         elif controller in self._links:
             self._links[controller].send(beat)
 
@@ -338,9 +335,9 @@ class Node:
         """The controller answered a heartbeat."""
         if answer is None or member != self._registry.controller:
             return
-        held = self._leased()
+        held = self.leased()
         self._lease.heard(answer, self.view.topology_id)
-        if not held and self._leased():
+        if not held and self.leased():
             renewed, self._lease_renewed = self._lease_renewed, self._loop.create_future()
             renewed.set_result(None)
             self.replicator.renewed()
@@ -348,7 +345,7 @@ class Node:
     def _notice_pause(self, now: float) -> None:
         if self._tasks and now - self._turned > self.settings.failure_timeout:  # it may start as slowly as it likes
             log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
-            self._controller_service.doubt()
+            self.controller_service.doubt()
         self._turned = now
 
     def link_up(self, link: Link) -> None:
@@ -370,25 +367,25 @@ class Node:
 
     def link_refused(self, member: str) -> None:
         """See `peers.LinkEvents`."""
-        self._controller_service.refused(member)
+        self.controller_service.refused(member)
 
     def incoming_up(self, connection: Incoming) -> None:
         """See `peers.IncomingEvents`."""
-        self._backup.up(connection)
+        self.backup.up(connection)
 
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
         """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
             self._notice_pause(time.monotonic())
-            answer = self._controller_service.heartbeat(connection.member, frame)
+            answer = self.controller_service.heartbeat(connection.member, frame)
             if answer is not None:
                 connection.send(answer)
         else:
-            self._backup.frame(connection, frame)
+            self.backup.frame(connection, frame)
 
     def incoming_down(self, connection: Incoming) -> None:
         """See `peers.IncomingEvents`."""
-        self._backup.down(connection)
+        self.backup.down(connection)
 
     def _problem_of(self, hello: Hello) -> str | None:
         if hello.cluster != self.settings.cluster:
@@ -403,9 +400,9 @@ class Node:
         """Raises `Blocked` unless `size` bytes may be captured and replicated now."""
         if segment.closed:
             raise Blocked(self.role_changed)
-        if not self._leased():
+        if not self.leased():
             raise Blocked(self._renewed_lease)
-        if not self.connector.sink.has_room(size):
+        if not self.store.core.has_room(size):
             raise Blocked(lambda: self.connector.make_room(segment.number, size))
         if not self.replicator.has_room():
             raise Blocked(self.replicator.room)
@@ -418,7 +415,7 @@ class Node:
         """Returns at the next view, or after a moment."""
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
-    def _leased(self) -> bool:
+    def leased(self) -> bool:
         return not self.settings.acks_all or self._lease.holds(time.monotonic())
 
     async def _renewed_lease(self) -> None:
@@ -428,24 +425,10 @@ class Node:
     def _captured(self, segment: Segment, operation: Operation) -> None:
         self.replicator.operation(segment, operation)
         if operation.expires_at is not None:
-            self._expire_at(operation.expires_at / 1000)
+            self._expiry.run_at(operation.expires_at / 1000)
 
     def _level_reached(self, segment: Segment) -> None:
-        self._roles.level_reached(segment)
-
-    def _expire_at(self, at: float) -> None:
-        """The timer fires at `at` (Unix seconds), if it would not sooner."""
-        if at < self._expiry_at:
-            if self._expiry_timer is not None:
-                self._expiry_timer.cancel()
-            self._expiry_at = at
-            self._expiry_timer = self._loop.call_later(max(0.0, at - time.time()), self._expire)
-
-    def _expire(self) -> None:
-        self._expiry_timer, self._expiry_at = None, float("inf")
-        left = self.store.expire_due(now_ms())
-        if left is not None:
-            self._expire_at(time.time() + left)
+        self.roles.level_reached(segment)
 
     async def _sweep(self) -> None:
         while True:
@@ -477,64 +460,12 @@ class Node:
 
     def stepped_down(self, segment: int, reason: str) -> None:
         """See `CacheSide`."""
-        self._roles.stepped_down(segment, reason)
+        self.roles.stepped_down(segment, reason)
         self._beat_soon()
 
-    # -- looking ------------------------------------------------------------------------------------------------------
-
-    def address_of(self, member: str | None) -> str | None:
-        """Where clients reach a member of the view."""
-        found = self.view.members.get(member) if member is not None else None
-        return None if found is None else found.client
-
-    @staticmethod
-    def short_id(member: str) -> str:
-        """A member as Redis Cluster names nodes: 40 hexadecimal digits."""
-        return hashlib.sha1(member.encode(), usedforsecurity=False).hexdigest()
-
     def stats(self) -> dict[str, Any]:
-        """Counters for reports: the connector's, and `grid`."""
-        roles = Counter(str(segment.role) for segment in self.store.segments)
-        replicator, backup, controller_service = self.replicator, self._backup, self._controller_service
-        grid = {
-            "member": self.member,
-            "topology_id": self.view.topology_id,
-            "controller": self.view.controller,
-            "members": len(self.view.members),
-            "segments": dict(roles),
-            "under_replicated": sum(len(row.in_sync) < self.settings.copies for row in self.view.rows),
-            "moving": sum(row.target is not None for row in self.view.rows),
-            "in_sync": sum(self.member in row.in_sync for row in self.view.rows),
-            "entries": {
-                str(role): sum(len(s.data) for s in self.store.segments if s.role is role)
-                for role in (Role.PRIMARY, Role.BACKUP)
-            },
-            "commands": self.dispatcher.executed,
-            "operations": replicator.operations,
-            "acked": replicator.acknowledged,
-            "unreplicated": replicator.unreplicated,
-            "timed_out": replicator.timed_out,
-            "stale_answers": replicator.stale_answers,
-            "streams": dict(replicator.stages()),
-            "caught_up": {"operations": replicator.catch_up.operations, "state": replicator.catch_up.states},
-            "applied": backup.applied,
-            "refused_frames": backup.refused,
-            "states_taken": backup.states,
-            "evicted": self.store.evicted,
-            "expired": self.store.expired,
-            "transitions": dict(self._roles.transitions),
-            "given_away": self._roles.given_away,
-            "view_apply_ms": round(self._roles.apply_ms, 3),
-            "office": {
-                "holds": controller_service.holds,
-                "terms": controller_service.terms,
-                "views": controller_service.views,
-                "deaths": controller_service.deaths,
-                "detection_ms": list(controller_service.detection_ms),
-            },
-        }
-        stats = self.connector.stats
-        return {name: getattr(stats, name) for name in stats.__dataclass_fields__} | {"grid": grid}
+        """See `Host`."""
+        return stats(self)
 
 
 def _as_deelog_error(error: BaseException | None) -> DeelogError:

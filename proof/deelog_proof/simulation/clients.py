@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from deelog_interceptors.grid.data.segment import Pending, Role, Segment
+from deelog_interceptors.grid.data.pending import Pending
+from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_proof.simulation.checker import Write
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import OVERHEAD

@@ -19,8 +19,10 @@ from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.resp import admin
+from deelog_interceptors.grid.resp.cluster import short_id
 from deelog_interceptors.grid.resp.commands import TABLE, Dispatcher
-from deelog_interceptors.grid.resp.replies import Clients, Connection
+from deelog_interceptors.grid.resp.connection import Clients, Connection
+from deelog_interceptors.grid.resp.host import Host
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
@@ -39,18 +41,16 @@ class NoState:
         return None
 
 
-class MetricsShare:
+class FakeNode:
     """What commands need of a node, without Kafka and peers; all but the last segment are this node's."""
 
     member = ME
     leaving = False
     client_port = 7001
     started = 0.0
-    short_id = staticmethod(Node.short_id)
     prepare = Node.prepare
-    address_of = Node.address_of
 
-    def _leased(self) -> bool:
+    def leased(self) -> bool:
         return True
 
     def __init__(self, **config: str) -> None:
@@ -59,7 +59,6 @@ class MetricsShare:
             parse(given | {"segment.count": str(SEGMENTS), "topic.creation.default.partitions": "2"} | config)
         )
         core = ConnectorCore(ME, CoreSettings(SEGMENTS, 2), NoState())
-        self.connector = self
         self.core = core
         self.operations: list[Operation] = []
         self.store = Store(self.settings, core, self._captured)
@@ -67,8 +66,7 @@ class MetricsShare:
         self.roles = Roles(ME, self.store, core, self.replicator, Backup(self.store, core), lambda: None)
         self.view = View(0, ME, {}, ())
         self.follow()
-        self.dispatcher = Dispatcher(cast(Node, self))
-        self.clients = Clients(self.dispatcher, self.settings.max_entry_bytes, 100)
+        self.clients = Clients(Dispatcher(cast(Host, self)), self.settings.max_entry_bytes, 100)
 
     def follow(self, **changes: Any) -> None:
         mine = SegmentState(State.ONLINE, self.view.topology_id + 1, ME, (ME,), (ME,))._replace(**changes)
@@ -123,7 +121,7 @@ class Wire(asyncio.Transport):
 
 
 class Client:
-    def __init__(self, served: MetricsShare) -> None:
+    def __init__(self, served: FakeNode) -> None:
         self.connection = Connection(served.clients)
         self.wire = Wire()
         self.connection.connection_made(self.wire)
@@ -148,12 +146,12 @@ class Client:
 
 
 @pytest.fixture
-def served() -> MetricsShare:
-    return MetricsShare()
+def served() -> FakeNode:
+    return FakeNode()
 
 
 @pytest.fixture
-def client(served: MetricsShare) -> Client:
+def client(served: FakeNode) -> Client:
     return Client(served)
 
 
@@ -198,7 +196,7 @@ def test_set_get_and_their_options(client: Client) -> None:
     assert client("PTTL", K) == -2
 
 
-def test_a_time_in_the_past_removes(client: Client, served: MetricsShare) -> None:
+def test_a_time_in_the_past_removes(client: Client, served: FakeNode) -> None:
     client("SET", K, "1")
     assert client("PEXPIREAT", K, now_ms() - 1) == 1
     assert client("GET", K) is None
@@ -222,7 +220,7 @@ def test_conditions_of_expire(client: Client) -> None:
 
 
 def test_an_entry_past_its_time_is_expired_and_captured_once(
-    client: Client, served: MetricsShare, monkeypatch: pytest.MonkeyPatch
+    client: Client, served: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = now_ms()
     monkeypatch.setattr(time, "time_ns", lambda: now * 1_000_000)
@@ -242,7 +240,7 @@ def test_an_entry_past_its_time_is_expired_and_captured_once(
 
 @pytest.mark.parametrize("by", ["a view", "a pause"])
 def test_what_came_due_while_the_segment_took_no_writes_expires_once_it_does(
-    client: Client, served: MetricsShare, monkeypatch: pytest.MonkeyPatch, by: str
+    client: Client, served: FakeNode, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """A hand-over that comes to nothing: who was to be primary is gone, or the connector is paused meanwhile."""
     now = now_ms()
@@ -263,7 +261,7 @@ def test_what_came_due_while_the_segment_took_no_writes_expires_once_it_does(
     assert client("GET", K) is None
 
 
-def test_a_stopped_segment_that_is_to_move_takes_writes(served: MetricsShare, client: Client) -> None:
+def test_a_stopped_segment_that_is_to_move_takes_writes(served: FakeNode, client: Client) -> None:
     """Its release cannot be written; what stopped it can be deleted."""
     client("SET", K, "1")
     number = next(s.number for s in served.store.segments if len(s.data))
@@ -275,7 +273,7 @@ def test_a_stopped_segment_that_is_to_move_takes_writes(served: MetricsShare, cl
 
 def test_a_command_that_no_op_log_can_hold_is_refused() -> None:
     """Waiting would make no room for it."""
-    served = MetricsShare(**{"max.queue.size.in.bytes": "2000000", "max.entry.bytes": "900000"})
+    served = FakeNode(**{"max.queue.size.in.bytes": "2000000", "max.entry.bytes": "900000"})
     client = Client(served)
     client("SET", K, "1")
     served.core.budget.max_bytes = 1000
@@ -285,7 +283,7 @@ def test_a_command_that_no_op_log_can_hold_is_refused() -> None:
 
 
 def test_eviction_is_captured_before_the_write_that_caused_it() -> None:
-    served = MetricsShare(**{"cache.max.entries": str(SEGMENTS * 2)})
+    served = FakeNode(**{"cache.max.entries": str(SEGMENTS * 2)})
     client = Client(served)
     keys = [f"{{{K}}}{n}" for n in range(3)]
     for key in keys[:2]:
@@ -320,12 +318,12 @@ def test_eviction_is_captured_before_the_write_that_caused_it() -> None:
     ],
 )
 def test_what_is_refused_says_why_and_changes_nothing(arguments: tuple[str | bytes, ...], words: str) -> None:
-    served = MetricsShare(**{"max.entry.bytes": "100"})
+    served = FakeNode(**{"max.entry.bytes": "100"})
     assert words in Client(served).error(*arguments)
     assert served.operations == []
 
 
-def test_reserved_keys_are_refused_and_the_empty_key_is_not(served: MetricsShare, client: Client) -> None:
+def test_reserved_keys_are_refused_and_the_empty_key_is_not(served: FakeNode, client: Client) -> None:
     reserved = next(k for n in range(99) if segment_of((k := b"\0deelog/%d" % n), SEGMENTS) != SEGMENTS - 1)
     assert "reserved" in client.error("SET", reserved, "v")
     if segment_of(b"", SEGMENTS) != SEGMENTS - 1:
@@ -334,12 +332,12 @@ def test_reserved_keys_are_refused_and_the_empty_key_is_not(served: MetricsShare
 
 
 def test_bytes_are_taken_where_the_formats_say_so() -> None:
-    client = Client(MetricsShare(**{"cache.key.format": "bytes", "cache.value.format": "bytes"}))
+    client = Client(FakeNode(**{"cache.key.format": "bytes", "cache.value.format": "bytes"}))
     assert client("SET", b"{%s}\xff" % K.encode(), b"\xfe\x00") == b"OK"
     assert client("GET", b"{%s}\xff" % K.encode()) == b"\xfe\x00"
 
 
-def test_another_primary_is_named(client: Client, served: MetricsShare) -> None:
+def test_another_primary_is_named(client: Client, served: FakeNode) -> None:
     async def run() -> None:
         slot = client("CLUSTER", "KEYSLOT", foreign())
         assert client.error("GET", foreign()) == f"MOVED {slot} 10.0.0.2:7002"
@@ -349,7 +347,7 @@ def test_another_primary_is_named(client: Client, served: MetricsShare) -> None:
     asyncio.run(run())
 
 
-def test_a_write_waits_until_every_in_sync_member_has_answered(served: MetricsShare, client: Client) -> None:
+def test_a_write_waits_until_every_in_sync_member_has_answered(served: FakeNode, client: Client) -> None:
     served.follow(in_sync=(ME, OTHER), owners=(ME, OTHER), epoch=1)
     assert client("SET", K, "1") is False  # nothing was written back
     assert client("PING") is False  # replies keep their order
@@ -360,7 +358,7 @@ def test_a_write_waits_until_every_in_sync_member_has_answered(served: MetricsSh
     assert segment.acked == 1
 
 
-def test_a_write_that_is_not_acknowledged_is_answered_with_an_error(served: MetricsShare, client: Client) -> None:
+def test_a_write_that_is_not_acknowledged_is_answered_with_an_error(served: FakeNode, client: Client) -> None:
     served.follow(in_sync=(ME, OTHER), owners=(ME, OTHER), epoch=1)
     client("SET", K, "1")
     client.wire.written = b""
@@ -411,7 +409,7 @@ def test_patterns(pattern: bytes, yes: bytes, no: bytes) -> None:
     assert not admin.glob(pattern).fullmatch(no)
 
 
-def test_flushall_is_one_operation_for_each_segment_with_entries(client: Client, served: MetricsShare) -> None:
+def test_flushall_is_one_operation_for_each_segment_with_entries(client: Client, served: FakeNode) -> None:
     for number in range(50):
         if segment_of((key := f"x{number}").encode(), SEGMENTS) != SEGMENTS - 1:
             client("SET", key, "v")
@@ -437,7 +435,7 @@ def test_command_and_cluster_tell_clients_where_keys_go(client: Client) -> None:
     assert client("COMMAND", "COUNT") == len(TABLE)
     slots = client("CLUSTER", "SLOTS")
     assert [(first, last, node[1]) for first, last, node in slots] == [(0, 12287, 7001), (12288, 16383, 7002)]
-    assert client("CLUSTER", "MYID") == Node.short_id(ME).encode()
+    assert client("CLUSTER", "MYID") == short_id(ME).encode()
     assert b"cluster_state:ok" in client("CLUSTER", "INFO")
     assert client("CLUSTER", "NODES").count(b"\n") == 2
     assert len(client("CLUSTER", "SHARDS")) == 2
@@ -477,7 +475,7 @@ def test_what_is_no_request_ends_the_connection_with_an_error(client: Client, re
     assert client.wire.closed
 
 
-def test_a_command_beyond_the_limit_is_not_kept(served: MetricsShare) -> None:
+def test_a_command_beyond_the_limit_is_not_kept(served: FakeNode) -> None:
     client = Client(served)
     assert client.raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000000000\r\n") == b""
     chunk = b"x" * 262_144

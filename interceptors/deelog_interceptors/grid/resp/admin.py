@@ -11,6 +11,7 @@ import orjson
 
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.resp import replies
+from deelog_interceptors.grid.resp.cluster import short_id
 from deelog_interceptors.grid.resp.commands import (
     EACH_SHARD_OK,
     EACH_SHARD_SUM,
@@ -22,8 +23,10 @@ from deelog_interceptors.grid.resp.commands import (
     Reply,
     command,
     commands,
+    integer_of,
+    unknown_subcommand,
 )
-from deelog_interceptors.grid.resp.strings import integer
+from deelog_interceptors.grid.resp.connection import Blocked
 from deelog_interceptors.grid.topology.view import first_slot
 from deelog_schemas.keys import SLOTS, slot_of
 from deelog_schemas.operation import OVERHEAD
@@ -50,7 +53,7 @@ def quit_(call: Call) -> Reply:
 
 @command("SELECT", 2, "fast")
 def select(call: Call) -> Reply:
-    if integer(call.arguments[1]) != 0:
+    if integer_of(call.arguments[1]) != 0:
         raise CommandError("ERR SELECT is not allowed in cluster mode")
     return replies.OK
 
@@ -96,12 +99,7 @@ def client(call: Call) -> Reply:
             return replies.OK
         case b"NO-EVICT" | b"NO-TOUCH":
             return replies.OK
-    return _unknown_subcommand(call)
-
-
-def _unknown_subcommand(call: Call) -> bytes:
-    name, sub = (argument[:128].decode(errors="replace") for argument in call.arguments[:2])
-    return replies.error(f"ERR unknown subcommand '{sub}'. Try {name.upper()} HELP.")
+    return unknown_subcommand(call)
 
 
 @command("COMMAND", -1)
@@ -117,7 +115,7 @@ def command_(call: Call) -> Reply:
             return replies.mapping((), call.connection.protocol)
         case b"LIST":
             return replies.array(replies.bulk(found.name.lower()) for found in TABLE.values())
-    return _unknown_subcommand(call)
+    return unknown_subcommand(call)
 
 
 @command("READONLY", 1, "fast")
@@ -151,7 +149,7 @@ def _flush(call: Call) -> Reply:
     wanted = [segment for segment in _primaries(call) if len(segment.data)]
     for segment in wanted:
         if segment.closed:
-            raise replies.Blocked(node.role_changed)
+            raise Blocked(node.role_changed)
         node.prepare(segment, OVERHEAD * len(wanted))
     cleared = [(segment, node.store.clear(segment)) for segment in wanted]
     return node.replicator.reply(call.connection, replies.OK, cleared)
@@ -164,7 +162,7 @@ command("FLUSHDB", -1, WRITE, tips=EACH_SHARD_OK)(_flush)
 @command("SCAN", -2, READONLY)
 def scan(call: Call) -> Reply:
     """The cursor is the hash slot to go on with, so that no key that stays is left out whatever else changes."""
-    slot = integer(call.arguments[1])
+    slot = integer_of(call.arguments[1])
     if not 0 <= slot < SLOTS:
         raise CommandError("ERR invalid cursor")
     count, pattern, wanted = _scan_options(call.arguments[2:])
@@ -195,7 +193,7 @@ def _scan_options(options: list[bytes]) -> tuple[int, re.Pattern[bytes] | None, 
     for name, value in zip(options[::2], options[1::2], strict=True):
         match name.upper():
             case b"COUNT":
-                count = integer(value)
+                count = integer_of(value)
             case b"MATCH":
                 pattern = glob(value)
             case b"TYPE":
@@ -253,7 +251,7 @@ def info(call: Call) -> Reply:
         "Server": {
             "redis_version": REDIS_VERSION,
             "redis_mode": "cluster",
-            "run_id": node.short_id(node.member),
+            "run_id": short_id(node.member),
             "tcp_port": node.client_port,
             "uptime_in_seconds": int(time.monotonic() - node.started),
             "deelog_member": node.member,
@@ -261,7 +259,7 @@ def info(call: Call) -> Reply:
         "Clients": {"connected_clients": len(node.clients.open), "maxclients": node.clients.max_connections},
         "Stats": {
             "total_connections_received": node.clients.accepted,
-            "total_commands_processed": node.dispatcher.executed,
+            "total_commands_processed": node.clients.executed,
             "expired_keys": node.store.expired,
             "evicted_keys": node.store.evicted,
         },
@@ -286,7 +284,7 @@ def stats(call: Call) -> Reply:
 @command("DEELOG.DUMP", 2)
 def dump(call: Call) -> Reply:
     """`[role, epoch, sequence, [key, value, expiry in Unix ms or -1]…]` of one segment, as this node holds it."""
-    store, number = call.node.store, integer(call.arguments[1])
+    store, number = call.node.store, integer_of(call.arguments[1])
     if not 0 <= number < len(store.segments):
         raise CommandError(f"ERR segment.count: segments are 0 to {len(store.segments) - 1}")
     segment = store.segments[number]

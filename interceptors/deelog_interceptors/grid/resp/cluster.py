@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.resp import replies
-from deelog_interceptors.grid.resp.admin import _unknown_subcommand
-from deelog_interceptors.grid.resp.commands import Call, Reply, command
-from deelog_interceptors.grid.resp.strings import integer
+from deelog_interceptors.grid.resp.commands import Call, Reply, command, integer_of, unknown_subcommand
+from deelog_interceptors.grid.resp.host import Host
 from deelog_interceptors.grid.topology.view import Registration, State, View, first_slot
 from deelog_schemas.keys import slot_of
 
-if TYPE_CHECKING:
-    from deelog_interceptors.grid.node import Node
+
+def short_id(member: str) -> str:
+    """A member as Redis Cluster names nodes: 40 hexadecimal digits."""
+    return hashlib.sha1(member.encode(), usedforsecurity=False).hexdigest()
 
 
 def slot_ranges(view: View) -> Iterator[tuple[int, int, str]]:
@@ -53,20 +54,20 @@ def cluster(call: Call) -> Reply:
         case b"NODES":
             return replies.bulk(_nodes(node, view))
         case b"MYID":
-            return replies.bulk(node.short_id(node.member))
+            return replies.bulk(short_id(node.member))
         case b"INFO":
             return replies.bulk(_info(view))
         case b"KEYSLOT" if len(call.arguments) == 3:
             return replies.integer(slot_of(call.arguments[2]))
         case b"COUNTKEYSINSLOT" if len(call.arguments) == 3:
-            return replies.integer(len(_keys_in(node, integer(call.arguments[2]))))
+            return replies.integer(len(_keys_in(node, integer_of(call.arguments[2]))))
         case b"GETKEYSINSLOT" if len(call.arguments) == 4:
-            keys = _keys_in(node, integer(call.arguments[2]))
-            return replies.array(map(replies.bulk, keys[: integer(call.arguments[3])]))
-    return _unknown_subcommand(call)
+            keys = _keys_in(node, integer_of(call.arguments[2]))
+            return replies.array(map(replies.bulk, keys[: integer_of(call.arguments[3])]))
+    return unknown_subcommand(call)
 
 
-def _keys_in(node: Node, slot: int) -> list[bytes]:
+def _keys_in(node: Host, slot: int) -> list[bytes]:
     segments = node.store.segments
     if not 0 <= slot < 16384:
         return []
@@ -74,11 +75,11 @@ def _keys_in(node: Node, slot: int) -> list[bytes]:
     return [key for key in segment.data if slot_of(key) == slot] if segment.role is Role.PRIMARY else []
 
 
-def _slots(node: Node, view: View) -> bytes:
+def _slots(node: Host, view: View) -> bytes:
     def described(name: str) -> bytes:
         host, port = _address(view.members[name])
         return replies.array(
-            (replies.bulk(host), replies.integer(port), replies.bulk(node.short_id(name)), replies.array(()))
+            (replies.bulk(host), replies.integer(port), replies.bulk(short_id(name)), replies.array(()))
         )
 
     return replies.array(
@@ -87,7 +88,7 @@ def _slots(node: Node, view: View) -> bytes:
     )
 
 
-def _shards(node: Node, view: View, protocol: int) -> bytes:
+def _shards(node: Host, view: View, protocol: int) -> bytes:
     """One shard per primary."""
     shards: dict[str, list[tuple[int, int]]] = {}
     for first, last, primary in slot_ranges(view):
@@ -96,7 +97,7 @@ def _shards(node: Node, view: View, protocol: int) -> bytes:
     def described(name: str) -> bytes:
         host, port = _address(view.members[name])
         facts = {
-            "id": replies.bulk(node.short_id(name)),
+            "id": replies.bulk(short_id(name)),
             "port": replies.integer(port),
             "ip": replies.bulk(host),
             "endpoint": replies.bulk(host),
@@ -114,7 +115,7 @@ def _shards(node: Node, view: View, protocol: int) -> bytes:
     return replies.array(shard(primary, ranges) for primary, ranges in shards.items())
 
 
-def _nodes(node: Node, view: View) -> str:
+def _nodes(node: Host, view: View) -> str:
     ranges: dict[str, list[str]] = {}
     for first, last, primary in slot_ranges(view):
         ranges.setdefault(primary, []).append(f"{first}-{last}" if last > first else str(first))
@@ -123,7 +124,7 @@ def _nodes(node: Node, view: View) -> str:
         host, port = _address(member)
         flags = "myself,master" if name == node.member else "master"
         slots = " ".join(ranges.get(name, ()))
-        line = f"{node.short_id(name)} {host}:{port}@{member.peer.rpartition(':')[2]} {flags} - 0 0 {number} connected"
+        line = f"{short_id(name)} {host}:{port}@{member.peer.rpartition(':')[2]} {flags} - 0 0 {number} connected"
         lines.append(f"{line} {slots}".rstrip())
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,6 @@
 """The table of commands: what each is called, how many arguments it takes, where its keys are, and who runs it.
 
-Weighed: a method per command found by name (arity and keys then live elsewhere), a match statement (one long function),
+Weighed: a method per command spec by name (arity and keys then live elsewhere), a match statement (one long function),
 and a table: routing, `COMMAND`'s answer and the docs come from it, and a new command is one line and one function.
 """
 
@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from deelog_interceptors.grid.data.segment import Pending, Role, Segment
+from deelog_interceptors.grid.data.pending import Pending
+from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.resp import replies
-from deelog_interceptors.grid.resp.replies import Blocked, Connection
+from deelog_interceptors.grid.resp.connection import Blocked, Connection
+from deelog_interceptors.grid.resp.host import Host
 from deelog_schemas.keys import slot_of
 from deelog_schemas.operation import OVERHEAD
-
-if TYPE_CHECKING:
-    from deelog_interceptors.grid.node import Node
 
 Reply = bytes | Pending
 
 WRITE: Final = "write"
 READONLY: Final = "readonly"
+
+_NO_INTEGER: Final = "ERR value is not an integer or out of range"
 
 
 class CommandError(Exception):
@@ -33,7 +34,7 @@ class CommandError(Exception):
 class Call:
     """One command as it runs. `segment` is the keys' segment, for commands that have keys."""
 
-    node: Node
+    node: Host
     connection: Connection
     arguments: list[bytes]
     segment: Segment
@@ -44,7 +45,7 @@ class Call:
 
     def room(self, *sizes: int) -> None:
         """Prepares a write: `Blocked` unless payloads of these sizes may be captured and replicated now."""
-        size, most = sum(sizes) + OVERHEAD * len(sizes), self.node.connector.sink.budget.max_bytes
+        size, most = sum(sizes) + OVERHEAD * len(sizes), self.node.store.core.budget.max_bytes
         if size > most:
             raise CommandError(
                 f"ERR captured, this takes {size} bytes, and max.queue.size.in.bytes is {most}: split it"
@@ -101,57 +102,72 @@ def command(
     return register
 
 
-def keys_of(found: Command, arguments: list[bytes]) -> list[bytes]:
+def integer_of(text: bytes) -> int:
+    """An argument that is a 64-bit integer, as Redis takes it. Raises `CommandError`."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise CommandError(_NO_INTEGER) from None
+    if not -(2**63) <= number < 2**63 or text != b"%d" % number:
+        raise CommandError(_NO_INTEGER)
+    return number
+
+
+def unknown_subcommand(call: Call) -> bytes:
+    """The answer to `NAME SUBCOMMAND` where there is no such subcommand."""
+    name, sub = (argument[:128].decode(errors="replace") for argument in call.arguments[:2])
+    return replies.error(f"ERR unknown subcommand '{sub}'. Try {name.upper()} HELP.")
+
+
+def keys_of(spec: Command, arguments: list[bytes]) -> list[bytes]:
     """The keys among a command's arguments."""
-    if not found.first:
+    if not spec.first:
         return []
-    last = found.last if found.last >= 0 else len(arguments) + found.last
-    return arguments[found.first : last + 1 : found.step]
+    last = spec.last if spec.last >= 0 else len(arguments) + spec.last
+    return arguments[spec.first : last + 1 : spec.step]
 
 
 class Dispatcher:
     """Runs commands for the connections of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
         self._segments = node.store.segments
         self._nowhere = Segment(-1)
-        self.executed = 0
 
     def __call__(self, connection: Connection, arguments: list[bytes]) -> Reply:
-        """A `resp.Execute`."""
-        self.executed += 1
-        found = TABLE.get(arguments[0]) or TABLE.get(arguments[0].upper())
-        if found is None:
+        """See `connection.Execute`."""
+        spec = TABLE.get(arguments[0]) or TABLE.get(arguments[0].upper())
+        if spec is None:
             name = arguments[0][:128].decode(errors="replace")
             given = "".join(f"'{a[:128].decode(errors='replace')}' " for a in arguments[1:9])
             return replies.error(f"ERR unknown command '{name}', with args beginning with: {given}")
         count = len(arguments)
-        if count != found.arity if found.arity > 0 else count < -found.arity:
-            return replies.error(f"ERR wrong number of arguments for '{found.name.lower()}' command")
+        if count != spec.arity if spec.arity > 0 else count < -spec.arity:
+            return replies.error(f"ERR wrong number of arguments for '{spec.name.lower()}' command")
         segment = self._nowhere
-        if found.first:
-            keys = keys_of(found, arguments)
+        if spec.first:
+            keys = keys_of(spec, arguments)
             slot = slot_of(keys[0])
             for key in keys[1:]:
                 if slot_of(key) != slot:
                     return replies.error("CROSSSLOT Keys in request don't hash to the same slot")
             segment = self._segments[slot * len(self._segments) >> 14]
-            problem = self._not_here(segment, slot, connection, found)
+            problem = self._not_here(segment, slot, connection, spec)
             if problem is not None:
                 return problem
         try:
-            return found.handler(Call(self._node, connection, arguments, segment))
+            return spec.handler(Call(self._node, connection, arguments, segment))
         except CommandError as error:
             return replies.error(str(error))
 
-    def _not_here(self, segment: Segment, slot: int, connection: Connection, found: Command) -> bytes | None:
+    def _not_here(self, segment: Segment, slot: int, connection: Connection, spec: Command) -> bytes | None:
         if segment.role is Role.PRIMARY:
-            if segment.closed and WRITE in found.flags:
+            if segment.closed and WRITE in spec.flags:
                 raise Blocked(self._node.role_changed)
             return None
         if segment.role is Role.BACKUP:
-            if connection.readonly and READONLY in found.flags:
+            if connection.readonly and READONLY in spec.flags:
                 return None
             # Often the old primary has redirected the client here before this node has read the view: wait a little for
             # it, else the two would send the client to one another until it gives up.
@@ -159,24 +175,24 @@ class Dispatcher:
                 connection.waited = True
                 raise Blocked(self._node.role_changed_soon)
         connection.waited = False
-        address = self._node.address_of(segment.primary)
+        address = self._node.view.client_address(segment.primary)
         if address is None:
             return replies.error("CLUSTERDOWN Hash slot not served")
         return replies.error(f"MOVED {slot} {address}")
 
 
-def command_info(found: Command) -> bytes:
+def command_info(spec: Command) -> bytes:
     """One element of COMMAND's answer: what clients need to find the keys."""
-    flags = replies.array(replies.simple(flag) for flag in found.flags)
-    numbers = (found.arity, found.first, found.last, found.step)
+    flags = replies.array(replies.simple(flag) for flag in spec.flags)
+    numbers = (spec.arity, spec.first, spec.last, spec.step)
     arity, *positions = (replies.integer(number) for number in numbers)
-    empty, tips = replies.array(()), replies.array(replies.bulk(tip) for tip in found.tips)
-    return replies.array([replies.bulk(found.name.lower()), arity, flags, *positions, empty, tips, empty, empty])
+    empty, tips = replies.array(()), replies.array(replies.bulk(tip) for tip in spec.tips)
+    return replies.array([replies.bulk(spec.name.lower()), arity, flags, *positions, empty, tips, empty, empty])
 
 
 def commands(names: Iterable[bytes] | None = None) -> bytes:
     """COMMAND's answer."""
     if names is None:
-        return replies.array(command_info(found) for found in TABLE.values())
-    found = [TABLE.get(name.upper()) for name in names]
-    return replies.array(replies.NULL2 if one is None else command_info(one) for one in found)
+        return replies.array(command_info(spec) for spec in TABLE.values())
+    specs = [TABLE.get(name.upper()) for name in names]
+    return replies.array(replies.NULL2 if spec is None else command_info(spec) for spec in specs)

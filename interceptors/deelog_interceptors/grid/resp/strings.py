@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from deelog_interceptors.grid.data.store import now_ms
@@ -15,29 +16,26 @@ from deelog_interceptors.grid.resp.commands import (
     CommandError,
     Reply,
     command,
+    integer_of,
 )
 from deelog_schemas.keys import RESERVED_PREFIX
 
 _SYNTAX: Final = "ERR syntax error"
-_NO_INTEGER: Final = "ERR value is not an integer or out of range"
 _MAX_TIME_MS: Final = 2**62
 _UNITS: Final = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
-
-
-def integer(text: bytes) -> int:
-    """A 64-bit integer as Redis takes it."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise CommandError(_NO_INTEGER) from None
-    if not -(2**63) <= number < 2**63 or text != b"%d" % number:
-        raise CommandError(_NO_INTEGER)
-    return number
+"""Milliseconds of one unit, and whether it counts from 1970 or from now."""
+_EXPIRY: Final = (
+    ("EXPIRE", "TTL", 1000, False),
+    ("PEXPIRE", "PTTL", 1, False),
+    ("EXPIREAT", "EXPIRETIME", 1000, True),
+    ("PEXPIREAT", "PEXPIRETIME", 1, True),
+)
+"""The command that sets an entry's time and the one that reads it, with their unit as in `_UNITS`."""
 
 
 def _time(text: bytes, unit: int, absolute: bool, name: str) -> int:
     """Unix milliseconds."""
-    at = integer(text) * unit
+    at = integer_of(text) * unit
     if at <= 0 or at > _MAX_TIME_MS:
         raise CommandError(f"ERR invalid expire time in '{name}' command")
     return at if absolute else at + now_ms()
@@ -128,20 +126,14 @@ def _put(call: Call, key: bytes, value: bytes, expires_at: int | None, reply: by
     return call.acked(reply, store.remove(call.segment, key))
 
 
-@command("SETEX", 4, WRITE, "denyoom", first=1)
-def setex(call: Call) -> Reply:
-    return _setex(call, 1000, "setex")
-
-
-@command("PSETEX", 4, WRITE, "denyoom", first=1)
-def psetex(call: Call) -> Reply:
-    return _setex(call, 1, "psetex")
-
-
 def _setex(call: Call, unit: int, name: str) -> Reply:
     _, key, text, value = call.arguments
     _check(call, key, value)
     return _put(call, key, value, _time(text, unit, False, name), replies.OK)
+
+
+for _name, _unit in (("setex", 1000), ("psetex", 1)):
+    command(_name.upper(), 4, WRITE, "denyoom", first=1)(partial(_setex, unit=_unit, name=_name))
 
 
 @command("DEL", -2, WRITE, first=1, last=-1, tips=BY_KEY_SUM)
@@ -174,7 +166,7 @@ def type_(call: Call) -> Reply:
 def _expire(call: Call, unit: int, absolute: bool) -> Reply:
     """(P)EXPIRE(AT) with NX, XX, GT, LT; a time in the past removes."""
     name, key, text, *options = call.arguments
-    wanted = integer(text) * unit
+    wanted = integer_of(text) * unit
     at = wanted if absolute else wanted + now_ms()
     if not -_MAX_TIME_MS < at < _MAX_TIME_MS:
         raise CommandError(f"ERR invalid expire time in '{name.decode(errors='replace').lower()}' command")
@@ -202,24 +194,8 @@ def _expire(call: Call, unit: int, absolute: bool) -> Reply:
     return call.acked(replies.integer(1), store.remove(call.segment, key))
 
 
-@command("EXPIRE", -3, WRITE, "fast", first=1)
-def expire(call: Call) -> Reply:
-    return _expire(call, 1000, False)
-
-
-@command("PEXPIRE", -3, WRITE, "fast", first=1)
-def pexpire(call: Call) -> Reply:
-    return _expire(call, 1, False)
-
-
-@command("EXPIREAT", -3, WRITE, "fast", first=1)
-def expireat(call: Call) -> Reply:
-    return _expire(call, 1000, True)
-
-
-@command("PEXPIREAT", -3, WRITE, "fast", first=1)
-def pexpireat(call: Call) -> Reply:
-    return _expire(call, 1, True)
+for _name, _, _unit, _absolute in _EXPIRY:
+    command(_name, -3, WRITE, "fast", first=1)(partial(_expire, unit=_unit, absolute=_absolute))
 
 
 @command("PERSIST", 2, WRITE, "fast", first=1)
@@ -242,21 +218,5 @@ def _ttl(call: Call, unit: int, absolute: bool) -> Reply:
     return replies.integer((left + unit // 2) // unit)
 
 
-@command("TTL", 2, READONLY, "fast", first=1)
-def ttl(call: Call) -> Reply:
-    return _ttl(call, 1000, False)
-
-
-@command("PTTL", 2, READONLY, "fast", first=1)
-def pttl(call: Call) -> Reply:
-    return _ttl(call, 1, False)
-
-
-@command("EXPIRETIME", 2, READONLY, "fast", first=1)
-def expiretime(call: Call) -> Reply:
-    return _ttl(call, 1000, True)
-
-
-@command("PEXPIRETIME", 2, READONLY, "fast", first=1)
-def pexpiretime(call: Call) -> Reply:
-    return _ttl(call, 1, True)
+for _, _name, _unit, _absolute in _EXPIRY:
+    command(_name, 2, READONLY, "fast", first=1)(partial(_ttl, unit=_unit, absolute=_absolute))

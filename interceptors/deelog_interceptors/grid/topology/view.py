@@ -64,6 +64,11 @@ class View(NamedTuple):
     members: dict[str, Registration]
     rows: tuple[SegmentState, ...]
 
+    def client_address(self, member: str | None) -> str | None:
+        """Where clients reach a member, `host:port`; None for nobody, and for who is not in the view."""
+        registration = None if member is None else self.members.get(member)
+        return None if registration is None else registration.client
+
 
 def first_slot(segment: int, segments: int) -> int:
     """The first hash slot of a segment."""

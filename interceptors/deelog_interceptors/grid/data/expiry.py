@@ -1,0 +1,36 @@
+"""The timer that expires entries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from deelog_interceptors.grid.data.store import Store, now_ms
+
+
+class ExpiryTimer:
+    """One timer for all entries of a store: it runs at the earliest moment that was asked for."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self._store, self._loop = store, loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = float("inf")
+
+    def run_at(self, at: float) -> None:
+        """Expires what is due at `at`, Unix seconds, or before."""
+        if at < self._at:
+            self.cancel()
+            self._at = at
+            self._timer = self._loop.call_later(max(0.0, at - time.time()), self._expire)
+
+    def cancel(self) -> None:
+        """Nothing expires until `run_at` is called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._at = None, float("inf")
+
+    def _expire(self) -> None:
+        self._timer, self._at = None, float("inf")
+        left = self._store.expire_due(now_ms())
+        if left is not None:
+            self.run_at(time.time() + left)
