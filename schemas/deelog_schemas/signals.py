@@ -10,8 +10,10 @@ cannot be made to run for long (Python's have no time limit, and hold up the who
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
@@ -33,52 +35,118 @@ class UnknownSignal(RecordError):
     """A signal of a type that this version does not know."""
 
 
-class ResetSegment(NamedTuple):
-    """`reset-segment`: the owners of these segments send their whole state."""
+@dataclass(frozen=True, slots=True)
+class Signal(ABC):
+    """A signal: a class of its own below, and a row in the table of the connector's handlers."""
 
+    kind: ClassVar[str]
+    """Its `type`."""
     id: str
+
+    @classmethod
+    @abstractmethod
+    def read(cls, identity: str, data: Fields) -> Self:
+        """The signal from the fields of its `data`. Raises `RecordError`."""
+
+    @abstractmethod
+    def concerns(self, cache: str) -> bool:
+        """Whether it is meant for a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetSegment(Signal):
+    """The owners of these segments send their whole state."""
+
+    kind = "reset-segment"
     cache: str
     segments: tuple[int, ...]
     reason: str
 
+    @classmethod
+    def read(cls, identity: str, data: Fields) -> Self:
+        segments = data.segments()
+        if segments is None:
+            raise RecordError("`data` of reset-segment: `segments` is missing, and must be a list")
+        return cls(identity, data.text("cache"), segments, data.text("reason", MAX_MESSAGE, default="signal"))
 
-class ExecuteSnapshot(NamedTuple):
-    """`execute-snapshot`: the caches are sent once more while writes go on. `segments` None: all."""
-
-    id: str
-    collections: Expressions
-    segments: tuple[int, ...] | None
-
-
-class StopSnapshot(NamedTuple):
-    """`stop-snapshot`: the incremental snapshots of these caches end. `collections` None: of all."""
-
-    id: str
-    collections: Expressions | None
+    def concerns(self, cache: str) -> bool:
+        return cache == self.cache
 
 
-class PauseWriting(NamedTuple):
-    """`pause-writing`: nothing of these caches is written to Kafka, until `resume-writing`."""
+@dataclass(frozen=True, slots=True)
+class Log(Signal):
+    """A line in the log of every cache. `{}` in the message becomes where the connector is."""
 
-    id: str
-    collections: Expressions | None
-
-
-class ResumeWriting(NamedTuple):
-    """`resume-writing`."""
-
-    id: str
-    collections: Expressions | None
-
-
-class Log(NamedTuple):
-    """`log`: a line in the log. `{}` in the message becomes where the connector is."""
-
-    id: str
+    kind = "log"
     message: str
 
+    @classmethod
+    def read(cls, identity: str, data: Fields) -> Self:
+        return cls(identity, data.text("message", MAX_MESSAGE))
 
-Signal = ResetSegment | ExecuteSnapshot | StopSnapshot | PauseWriting | ResumeWriting | Log
+    def concerns(self, cache: str) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _ForCollections(Signal):
+    """For the caches that `data-collections` names; None: for all."""
+
+    collections: Expressions | None
+
+    @classmethod
+    def read(cls, identity: str, data: Fields) -> Self:
+        return cls(identity, data.collections())
+
+    def concerns(self, cache: str) -> bool:
+        return self.collections is None or any(one.fullmatch(cache) for one in self.collections)
+
+
+class PauseWriting(_ForCollections):
+    """Nothing of these caches is written to Kafka, until `resume-writing`."""
+
+    kind = "pause-writing"
+
+
+class ResumeWriting(_ForCollections):
+    """These caches are written to Kafka again."""
+
+    kind = "resume-writing"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteSnapshot(_ForCollections):
+    """These caches are sent once more while writes go on. `segments` None: all."""
+
+    kind = "execute-snapshot"
+    segments: tuple[int, ...] | None
+
+    @classmethod
+    def read(cls, identity: str, data: Fields) -> Self:
+        _incremental(data)
+        if not identity:
+            raise RecordError("execute-snapshot: `id` is missing: its progress is kept under it")
+        collections = data.collections()
+        if collections is None:
+            raise RecordError("`data` of execute-snapshot: `data-collections` is missing, and must be a list")
+        return cls(identity, collections, data.segments())
+
+
+class StopSnapshot(_ForCollections):
+    """The incremental snapshots of these caches end."""
+
+    kind = "stop-snapshot"
+
+    @classmethod
+    def read(cls, identity: str, data: Fields) -> Self:
+        _incremental(data)
+        return cls(identity, data.collections())
+
+
+_SIGNALS: Final[dict[str, type[Signal]]] = {
+    signal.kind: signal for signal in (ResetSegment, ExecuteSnapshot, StopSnapshot, PauseWriting, ResumeWriting, Log)
+}
+KINDS: Final = tuple(sorted(_SIGNALS))
 
 
 class Progress(NamedTuple):
@@ -108,7 +176,7 @@ def encode_progress(progress: Progress) -> bytes:
 def decode_progress(raw: bytes | None) -> Progress:
     """Raises `RecordError` where it is none."""
     found = _object(raw)
-    data = _Fields(found, "progress of a snapshot")
+    data = Fields(found, "progress of a snapshot")
     progress = Progress(
         data.text("id", MAX_ID),
         data.text("cache"),
@@ -124,25 +192,20 @@ def decode_progress(raw: bytes | None) -> Progress:
 def decode_signal(raw: bytes | None) -> Signal:
     """The signal in a record's value, or in a line of a file. Raises `UnknownSignal`, `RecordError`."""
     found = _object(raw)
-    whole = _Fields(found, "the signal")
+    whole = Fields(found, "the signal")
     identity, kind = whole.text("id", MAX_ID, default=""), whole.text("type", MAX_ID)
-    reader = _READERS.get(kind)
-    if reader is None:
-        raise UnknownSignal(f"type {kind!r} is none of {', '.join(sorted(_READERS))}")
+    signal_type = _SIGNALS.get(kind)
+    if signal_type is None:
+        raise UnknownSignal(f"type {kind!r} is none of {', '.join(KINDS)}")
     data = found.get("data", {})
     if isinstance(data, str):  # as Debezium's own table of signals has it
         data = canonical.loads(data.encode(), f"`data` of {kind}")
     if not isinstance(data, dict):
         raise RecordError(f"`data` of {kind} is not an object but {type(data).__name__}")
-    fields = _Fields(data, f"`data` of {kind}")
-    signal = reader(identity, fields)
+    fields = Fields(data, f"`data` of {kind}")
+    signal = signal_type.read(identity, fields)
     fields.done()
     return signal
-
-
-def matches(collections: Expressions | None, cache: str) -> bool:
-    """Whether a signal is meant for a cache."""
-    return collections is None or any(one.fullmatch(cache) for one in collections)
 
 
 def _object(raw: bytes | None) -> dict[str, Any]:
@@ -153,7 +216,7 @@ def _object(raw: bytes | None) -> dict[str, Any]:
     return canonical.loads(raw, "the signal")
 
 
-class _Fields:
+class Fields:
     """Takes fields one by one, and at the end knows which nobody asked for."""
 
     def __init__(self, found: Mapping[str, Any], what: str) -> None:
@@ -228,40 +291,7 @@ class _Fields:
 _NAMES: Final[dict[type, str]] = {str: "text", int: "a whole number", bool: "true or false", list: "a list"}
 
 
-def _reset(identity: str, data: _Fields) -> ResetSegment:
-    segments = data.segments()
-    if segments is None:
-        raise RecordError("`data` of reset-segment: `segments` is missing, and must be a list")
-    return ResetSegment(identity, data.text("cache"), segments, data.text("reason", MAX_MESSAGE, default="signal"))
-
-
-def _execute(identity: str, data: _Fields) -> ExecuteSnapshot:
-    _incremental(data)
-    if not identity:
-        raise RecordError("execute-snapshot: `id` is missing: its progress is kept under it")
-    collections = data.collections()
-    if collections is None:
-        raise RecordError("`data` of execute-snapshot: `data-collections` is missing, and must be a list")
-    return ExecuteSnapshot(identity, collections, data.segments())
-
-
-def _stop(identity: str, data: _Fields) -> StopSnapshot:
-    _incremental(data)
-    return StopSnapshot(identity, data.collections())
-
-
-def _incremental(data: _Fields) -> None:
+def _incremental(data: Fields) -> None:
     kind = data.text("type", MAX_ID, default="incremental")
     if kind.lower() != "incremental":
         raise RecordError(f"`type` is {kind!r}, and must be incremental: a cache is never locked to be read")
-
-
-_READERS: Final[dict[str, Callable[[str, _Fields], Signal]]] = {
-    "reset-segment": _reset,
-    "execute-snapshot": _execute,
-    "stop-snapshot": _stop,
-    "pause-writing": lambda identity, data: PauseWriting(identity, data.collections()),
-    "resume-writing": lambda identity, data: ResumeWriting(identity, data.collections()),
-    "log": lambda identity, data: Log(identity, data.text("message", MAX_MESSAGE)),
-}
-KINDS: Final = tuple(sorted(_READERS))

@@ -19,7 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.kafka.opening import KafkaUnusable
@@ -124,14 +124,12 @@ class Signals:
             signal = signals.decode_signal(record.value)
         except RecordError:
             return  # was logged when it came
-        if isinstance(signal, signals.PauseWriting | signals.ResumeWriting):
-            pauses.update(dict.fromkeys(self._meant(signal.collections), isinstance(signal, signals.PauseWriting)))
-        elif isinstance(signal, signals.ExecuteSnapshot):
-            for cache in self._meant(signal.collections):
-                self._targets[cache].snapshots.ask(signal.id, signal.segments)
-        elif isinstance(signal, signals.StopSnapshot):
-            for cache in self._meant(signal.collections):
-                self._targets[cache].snapshots.stop()
+        handler = HANDLERS[type(signal)]
+        for cache in filter(signal.concerns, self._targets):
+            if handler.pauses is not None:
+                pauses[cache] = handler.pauses
+            elif handler.goes_on:
+                handler.act(signal, cache, self._targets[cache], False)
 
     def take(self, record: InRecord) -> None:
         """Acts on one record of the signal topic."""
@@ -181,13 +179,12 @@ class Signals:
         except RecordError as error:
             self._malformed(where, error)
             return
-        kind = _KINDS[type(signal)]
         outcomes = set(self._outcomes(signal, local))
-        self.counts[kind if None in outcomes else "refused" if outcomes else "other"] += 1
+        self.counts[signal.kind if None in outcomes else "refused" if outcomes else "other"] += 1
         for problem in outcomes - {None}:
-            log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", kind, where, problem)
+            log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", signal.kind, where, problem)
         if None in outcomes:
-            log.info("signal %s (%s, %s)", signal.id or "without id", kind, where)
+            log.info("signal %s (%s, %s)", signal.id or "without id", signal.kind, where)
 
     def _malformed(self, where: str, error: RecordError) -> None:
         self.counts["malformed"] += 1
@@ -195,57 +192,75 @@ class Signals:
 
     def _outcomes(self, signal: Signal, local: bool) -> Iterator[str | None]:
         """Does it for each cache that it is meant for: None, or why not."""
-        if isinstance(signal, signals.ResetSegment):
-            caches = [signal.cache] if signal.cache in self._targets else []
-        elif isinstance(signal, signals.Log):
-            caches = list(self._targets)
-        else:
-            caches = list(self._meant(signal.collections))
-        for cache in caches:
+        for cache in filter(signal.concerns, self._targets):
             target = self._targets[cache]
-            yield self._do(signal, cache, target, local)
+            yield HANDLERS[type(signal)].act(signal, cache, target, local)
             target.wake()
 
-    def _do(self, signal: Signal, cache: str, target: Target, local: bool) -> str | None:
-        mine = {segment.number for segment in target.core.primaries()}
-        if isinstance(signal, signals.ExecuteSnapshot):
-            return target.snapshots.ask(signal.id, signal.segments, local)
-        if isinstance(signal, signals.StopSnapshot):
-            target.snapshots.stop(local)
-        elif isinstance(signal, signals.ResumeWriting) and target.stopped:
-            return "the connector was stopped over REST, and goes on when it is resumed there"
-        elif isinstance(signal, signals.PauseWriting | signals.ResumeWriting):
-            _pause(target, isinstance(signal, signals.PauseWriting))
-        elif isinstance(signal, signals.Log):
-            message = "".join(c if c.isprintable() else " " for c in signal.message)
-            log.info("%s", message.replace("{}", f"cache {cache}, primary of segments {ranges(mine) or 'none'}"))
-        else:
-            if bad := [s for s in signal.segments if s >= target.core.segments]:
-                return f"segment {bad[0]} is none of {target.core.segments}"
-            for segment in signal.segments:
-                if segment in mine:
-                    log.info("segment %d: reset asked for by signal %s: %s", segment, signal.id, signal.reason)
-                target.core.ask_reset(segment, "signal")
-        return None
 
-    def _meant(self, collections: signals.Expressions | None) -> Iterator[str]:
-        return (cache for cache in self._targets if signals.matches(collections, cache))
+def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target, local: bool) -> str | None:
+    if bad := [s for s in signal.segments if s >= target.core.segments]:
+        return f"segment {bad[0]} is none of {target.core.segments}"
+    mine = _primary_of(target)
+    for segment in signal.segments:
+        if segment in mine:
+            log.info("segment %d: reset asked for by signal %s: %s", segment, signal.id, signal.reason)
+        target.core.ask_reset(segment, "signal")
+    return None
 
 
-def _pause(target: Target, paused: bool) -> None:
-    if paused and not target.wants_pause:
+def _execute_snapshot(signal: signals.ExecuteSnapshot, cache: str, target: Target, local: bool) -> str | None:
+    return target.snapshots.ask(signal.id, signal.segments, local)
+
+
+def _stop_snapshot(signal: signals.StopSnapshot, cache: str, target: Target, local: bool) -> str | None:
+    target.snapshots.stop(local)
+    return None
+
+
+def _pause_writing(signal: signals.PauseWriting, cache: str, target: Target, local: bool) -> str | None:
+    if not target.wants_pause:
         target.pause()
         target.snapshots.paused(True)
-    elif not paused and (target.paused or target.wants_pause):
+    return None
+
+
+def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target, local: bool) -> str | None:
+    if target.stopped:
+        return "the connector was stopped over REST, and goes on when it is resumed there"
+    if target.paused or target.wants_pause:
         target.resume()
         target.snapshots.paused(False)
+    return None
 
 
-_KINDS: Final[dict[type[Any], str]] = {
-    signals.ResetSegment: "reset-segment",
-    signals.ExecuteSnapshot: "execute-snapshot",
-    signals.StopSnapshot: "stop-snapshot",
-    signals.PauseWriting: "pause-writing",
-    signals.ResumeWriting: "resume-writing",
-    signals.Log: "log",
+def _log(signal: signals.Log, cache: str, target: Target, local: bool) -> str | None:
+    message = "".join(c if c.isprintable() else " " for c in signal.message)
+    place = f"cache {cache}, primary of segments {ranges(_primary_of(target)) or 'none'}"
+    log.info("%s", message.replace("{}", place))
+    return None
+
+
+def _primary_of(target: Target) -> set[int]:
+    return {segment.number for segment in target.core.primaries()}
+
+
+class _Handler(NamedTuple):
+    """What is done for a signal in one cache; `act` returns None, or why it is refused.
+
+    `goes_on`: done again for what a starting node reads. `pauses`: such a node only does what the last of them says.
+    """
+
+    act: Callable[[Any, str, Target, bool], str | None]
+    goes_on: bool = False
+    pauses: bool | None = None
+
+
+HANDLERS: Final[dict[type[Signal], _Handler]] = {
+    signals.ResetSegment: _Handler(_reset_segment),
+    signals.ExecuteSnapshot: _Handler(_execute_snapshot, goes_on=True),
+    signals.StopSnapshot: _Handler(_stop_snapshot, goes_on=True),
+    signals.PauseWriting: _Handler(_pause_writing, pauses=True),
+    signals.ResumeWriting: _Handler(_resume_writing, pauses=False),
+    signals.Log: _Handler(_log),
 }

@@ -17,7 +17,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deelog_connector.kafka.best_effort import BestEffortProducer
-from deelog_schemas.signals import Progress, encode_progress, progress_key
+from deelog_connector.signals.processor import HANDLERS
+from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
 from tests.support.topics import derived, read_topic
@@ -63,6 +64,10 @@ async def told(
             return ours
         await asyncio.sleep(0.1)
     raise AssertionError(f"no {kind} of {aggregate}")
+
+
+def test_every_signal_has_a_handler() -> None:
+    assert {signal.kind for signal in HANDLERS} == set(KINDS)
 
 
 def test_what_cannot_be_done_is_counted_and_what_can_is_done(kafka: Broker, prefix: str) -> None:
