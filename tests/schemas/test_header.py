@@ -48,29 +48,29 @@ def test_positions_compare_as_their_bytes_do(one: Header, other: Header) -> None
     assert (raw == others) == (one.position == other.position)
 
 
-@pytest.mark.parametrize("size", [n for n in range(50) if n != SIZE])
-def test_another_length_is_an_error_that_names_it(size: int) -> None:
-    with pytest.raises(RecordError, match=rf"`deelog` has {size} bytes, not 24"):
-        unpack((VALID * 3)[:size])
+def test_another_length_is_an_error_that_names_it() -> None:
+    for size in set(range(50)) - {SIZE}:
+        with pytest.raises(RecordError, match=rf"`deelog` has {size} bytes, not 24"):
+            unpack((VALID * 3)[:size])
 
 
-@pytest.mark.parametrize("version", [v for v in range(256) if v != 1])
-def test_another_version_is_an_error_that_names_version_and_kind(version: int) -> None:
-    with pytest.raises(RecordError, match=rf"of version {version}, .*kind 1\b.*upgrade"):
-        unpack(bytes([version]) + VALID[1:])
+def test_another_version_is_an_error_that_names_version_and_kind() -> None:
+    for version in set(range(256)) - {1}:
+        with pytest.raises(RecordError, match=rf"of version {version}, .*kind 1\b.*upgrade"):
+            unpack(bytes([version]) + VALID[1:])
 
 
-@pytest.mark.parametrize("bit", range(3, 16))
-def test_an_unknown_flag_is_an_unknown_version(bit: int) -> None:
-    flags = 1 << bit | Flags.FIRST
-    with pytest.raises(RecordError, match=rf"flags {flags:#x}, kind 2\b.*upgrade"):
-        unpack(pack(Kind.TOMBSTONE, flags, 0, 0, 0, 0))
+def test_an_unknown_flag_is_an_unknown_version() -> None:
+    for bit in range(3, 16):
+        flags = 1 << bit | Flags.FIRST
+        with pytest.raises(RecordError, match=rf"flags {flags:#x}, kind 2\b.*upgrade"):
+            unpack(pack(Kind.TOMBSTONE, flags, 0, 0, 0, 0))
 
 
-@pytest.mark.parametrize("kind", sorted(set(range(256)) - set(Kind)))
-def test_an_unknown_kind_is_an_error_that_names_kind_and_version(kind: int) -> None:
-    with pytest.raises(RecordError, match=rf"kind {kind} of header version 1 is unknown; upgrade"):
-        unpack(pack(kind, 0, 0, 0, 0, 0))
+def test_an_unknown_kind_is_an_error_that_names_kind_and_version() -> None:
+    for kind in set(range(256)) - set(Kind):
+        with pytest.raises(RecordError, match=rf"kind {kind} of header version 1 is unknown; upgrade"):
+            unpack(pack(kind, 0, 0, 0, 0, 0))
 
 
 @settings(deadline=None)

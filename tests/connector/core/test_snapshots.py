@@ -1,6 +1,6 @@
 """Incremental snapshots in the core: chunks beside writes, and what they must not do.
 
-That each row says what the topic says at its place is checked by `World.reader`, here and in `test_random.py`; that a
+That each row says what the topic says at its place is checked by `World.reader`, here; that a
 whole snapshot tells all of a segment, under faults, by the judge of the simulation.
 """
 

@@ -90,7 +90,7 @@ def served(config: Any, method: str, path: str, body: Any = None) -> str:
     wrong=st.sets(st.sampled_from(MISSPELT)),
     addresses=st.booleans(),
 )
-@settings(max_examples=25, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 def test_no_answer_and_no_error_shows_a_secret(
     names: set[str], form: str, wrong: set[str], addresses: bool, tmp_path_factory: Any
 ) -> None:
