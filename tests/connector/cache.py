@@ -12,6 +12,7 @@ from deelog_connector.runtime import Connector
 from deelog_schemas.config import Config, parse
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
+from tests.support.waiting import awaiting
 
 
 def config_of(bootstrap: str, prefix: str, **fields: Any) -> Config:
@@ -81,15 +82,19 @@ class Cache:
         self.core.acked(segment, operation.sequence)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Waits for a condition; raises the connector's failure, or `TimeoutError`."""
-        deadline = time.monotonic() + seconds
-        while not condition():
+        """`awaiting` that also ends with the connector's failure, which it raises."""
+
+        def holds() -> bool:
             if self.connector.failure.done():
                 self.connector.failure.result()
-            if time.monotonic() > deadline:
-                phases = [self.core.phase(s) for s in range(self.core.segments)]
-                raise TimeoutError(f"phases {phases}, unwritten {self.core.unwritten()}")
-            await asyncio.sleep(0.005)
+            return condition()
+
+        try:
+            await awaiting(holds, seconds, "the condition of the test")
+        except TimeoutError as error:
+            phases = [self.core.phase(s) for s in range(self.core.segments)]
+            error.add_note(f"phases {phases}, unwritten {self.core.unwritten()}")
+            raise
 
     async def drained(self, seconds: float = 60.0) -> None:
         """Everything acknowledged is read back from Kafka."""

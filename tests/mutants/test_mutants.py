@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from tests.mutants import tool
 from tests.mutants.table import MUTANTS
 from tests.mutants.tool import Edit, Mutant, MutantError
 from tests.support.paths import ROOT
+from tests.support.waiting import waiting
 
 CHECK: Final = re.compile(r"CHECK ([a-z-]+(?:, [a-z-]+)*)")
 DESIGN: Final = frozenset(
@@ -97,14 +97,15 @@ def test_it_stops_when_told_to_and_leaves_nothing(tmp_path: Path, number: signal
     environment = tool.environment(tmp_path) | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.mutants", "--only", "always-by-state"]
     running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def begun() -> bool:
+        assert running.poll() is None
+        return any(tmp_path.glob("deelog-mutant-*/output"))
+
     try:
-        until = time.monotonic() + 20
-        while not list(tmp_path.glob("deelog-mutant-*/output")):
-            assert time.monotonic() < until, "it began nothing"
-            assert running.poll() is None
-            time.sleep(0.02)
+        waiting(begun, 60, "its first mutant")
         running.send_signal(number)
-        _, error = running.communicate(timeout=20)
+        _, error = running.communicate(timeout=60)
     finally:
         running.kill()
     assert running.returncode == 128 + number, error.decode()

@@ -167,4 +167,7 @@ def test_any_damage_is_a_record_or_a_record_error(kind: Kind, data: st.DataObjec
 )
 def test_anything_at_all_is_a_record_or_a_record_error(key: bytes | None, value: bytes | None, headers: Any) -> None:
     for kind in (Kind.CHANGE, Kind.POSITION):
-        read_or_refuse(kind, key, value, headers)
+        found = read_or_refuse(kind, key, value, headers)
+        if found is not None:
+            assert (found.key, found.value) == (key, value)
+            assert ("deelog", pack(*found.header)) in headers

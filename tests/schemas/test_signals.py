@@ -7,7 +7,6 @@ are none, that would run for long, or are too many, an id without end, kinds tha
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from typing import Any
@@ -113,10 +112,37 @@ DATA = st.dictionaries(
 )
 
 
-@given(kind=st.sampled_from(signals.KINDS) | st.text(max_size=9), data=DATA | VALUES, identity=VALUES)
+NAMES = st.text(max_size=8)
+SEGMENTS = st.lists(st.integers(0, signals.MAX_SEGMENTS - 1), min_size=1, max_size=4)
+GOOD = st.fixed_dictionaries(
+    {},
+    optional={
+        "cache": NAMES,
+        "segments": SEGMENTS,
+        "reason": NAMES,
+        "message": NAMES,
+        "data-collections": st.lists(st.sampled_from(["users", "a.*", "[ab]", "x?"]), min_size=1, max_size=3),
+        "type": st.sampled_from(["incremental", "INCREMENTAL"]),
+    },
+)
+
+
+def again(kind: str, signal: signals.Signal) -> bytes:
+    """The signal as text."""
+    data = {name: value for name, value in signal._asdict().items() if name != "id" and value is not None}
+    if collections := data.pop("collections", None):
+        data["data-collections"] = [one.pattern for one in collections]
+    return raw(kind, data, signal.id)
+
+
+@given(kind=st.sampled_from(signals.KINDS) | st.text(max_size=9), data=GOOD | DATA | VALUES, identity=NAMES | VALUES)
 def test_whatever_stands_there_is_a_signal_or_refused(kind: str, data: Any, identity: Any) -> None:
-    with contextlib.suppress(RecordError):
-        decode_signal(raw(kind, data, identity))
+    try:
+        signal = decode_signal(raw(kind, data, identity))
+    except RecordError:
+        return
+    assert signal.id == (identity or "")
+    assert decode_signal(again(kind, signal)) == signal
 
 
 @given(st.binary(max_size=200))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from deelog_schemas.keys import control_key, partition_of, position_key, reset_k
 from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_schemas.positions import PositionState, ResetState, encode_state
 from deelog_spark.kafka import RETRYING
+from tests.support.waiting import waiting
 
 MEMBER = "n1@1700000000000"
 LAG = 604_800_000
@@ -293,9 +293,8 @@ def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 100
         answers = admin.list_offsets(asked, isolation_level=level)
         return {tp.partition: future.result(seconds).offset for tp, future in answers.items()}
 
-    deadline = time.monotonic() + seconds
-    while True:
-        stable = RETRYING(ends, IsolationLevel.READ_COMMITTED)
-        if stable == RETRYING(ends, IsolationLevel.READ_UNCOMMITTED):
-            return stable
-        assert time.monotonic() < deadline, f"a transaction on {topic} stays open"
+    def stable() -> dict[int, int]:
+        committed: dict[int, int] = RETRYING(ends, IsolationLevel.READ_COMMITTED)
+        return committed if committed == RETRYING(ends, IsolationLevel.READ_UNCOMMITTED) else {}
+
+    return waiting(stable, seconds, f"the end of a transaction on {topic}")

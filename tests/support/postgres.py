@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from deelog_connector.devkafka.ports import HOST, free_port
+from tests.support.waiting import waiting
 
 USER, PASSWORD, DATABASE = "deelog", "sec ret'ö", "postgres"
 _SECONDS = 60.0
@@ -81,11 +81,12 @@ class Postgres:
                 user=self._user,
                 cwd=self._folder,
             )
-        deadline = time.monotonic() + _SECONDS
-        while self._psql("select 1").returncode != 0:
-            assert self._process.poll() is None, (self._folder / "log").read_text()
-            assert time.monotonic() < deadline, "PostgreSQL does not answer"
-            time.sleep(0.05)
+        waiting(self._answers, _SECONDS, "PostgreSQL")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        return self._psql("select 1").returncode == 0
 
     def stop(self, how: signal.Signals = _ORDERLY) -> None:
         """Ends it; no error where it does not run. With SIGQUIT at once, as after a crash."""

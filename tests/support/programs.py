@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from deelog_proof.harness.child import until
+from tests.support.waiting import waiting
 
 
 class Program:
@@ -49,10 +49,10 @@ class Program:
     def ended(self) -> int:
         """The exit code; nothing of it is left."""
         code = self.process.wait(500)
-        until(lambda: not self.left_processes(), 20, f"the end of {self.left_processes()}")
+        waiting(lambda: not self.left_processes(), 20, f"the end of {self.left_processes()}")
         return code
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait(20)
-        until(lambda: not self.left_processes(), 20, "the end of all that a killed program started")
+        waiting(lambda: not self.left_processes(), 20, "the end of all that a killed program started")

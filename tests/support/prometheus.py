@@ -10,7 +10,6 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -23,6 +22,7 @@ import pytest
 
 from deelog_connector.devkafka.jars import cache_dir
 from deelog_connector.devkafka.ports import HOST, free_port
+from tests.support.waiting import waiting
 
 _SECONDS = 60.0
 
@@ -78,17 +78,15 @@ class Prometheus:
         command = [program("prometheus"), *(f"--{name}={value}" for name, value in options.items())]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
-        deadline = time.monotonic() + _SECONDS
-        while not self._is_ready():
-            assert self._process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+        waiting(self._is_ready, _SECONDS, f"Prometheus; its log: {self.log}")
 
     @property
     def log(self) -> Path:
         return self._folder / "prometheus.log"
 
     def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._port}/-/ready", timeout=5):
                 return True

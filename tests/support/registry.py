@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,6 +16,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.java import find_java
 from deelog_connector.devkafka.ports import HOST, free_port
+from tests.support.waiting import waiting
 
 _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 10.0
@@ -53,11 +53,7 @@ class Apicurio:
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, f"Apicurio ended:\n{self.log.read_text()[-2000:]}"
-            assert time.monotonic() < until, f"Apicurio does not answer:\n{self.log.read_text()[-2000:]}"
-            time.sleep(0.1)
+        waiting(self._answers, _START_SECONDS, f"Apicurio; its log: {self.log}")
 
     def stop(self) -> None:
         """`kill -9`: connections are refused from now on."""
@@ -80,6 +76,8 @@ class Apicurio:
         self.stop()
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"Apicurio ended:\n{self.log.read_text()[-2000:]}"
         try:
             with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
                 return bool(answer.status == 200)

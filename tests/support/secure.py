@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +31,8 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
-from deelog_connector.devkafka.ports import HOST, free_ports, until
+from deelog_connector.devkafka.ports import HOST, free_ports
+from tests.support.waiting import waiting
 
 PASSWORD: Final = 'pa55-w0rd "of" s\'ome=one; ü\\'
 """Of every SCRAM user: it has to survive configuration files, librdkafka and Java's own syntax for it."""
@@ -211,9 +211,8 @@ class SecureKafka:
         )
         return set(self.admin.describe_acls(anything).result(_REQUEST_SECONDS))
 
-    def _until(self, condition: object) -> None:
-        assert callable(condition)
-        assert until(condition, time.monotonic() + _SETTLE_SECONDS), "the authorizer does not follow"
+    def _until(self, condition: Callable[[], bool]) -> None:
+        waiting(condition, _SETTLE_SECONDS, "the authorizer")
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -12,12 +11,16 @@ from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import ON_CHANGES, Record, decode
+from tests.support.waiting import waiting
 
 _SECONDS = 60.0
 
 
-def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:
-    """All committed records that are there at the call, and perhaps later ones, in order within each partition."""
+def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
+    """All committed messages that are there at the call, and perhaps later ones, in order within each partition.
+
+    `settings` of the consumer have `_` for `.`. Raises TimeoutError where the end is not reached within a minute.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -26,32 +29,41 @@ def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
-    found = []
+    found: list[Any] = []
     try:
         left = set(consumer.list_topics(topic, _SECONDS).topics[topic].partitions)
         places = [TopicPartition(topic, partition, 0) for partition in left]
         # Of a topic that is being written to, a reader may never see the end.
         ends = {place.partition: consumer.get_watermark_offsets(place, _SECONDS)[1] for place in places}
         consumer.assign(places)
-        deadline = time.monotonic() + _SECONDS
-        while left:
-            assert time.monotonic() < deadline, f"partitions {left} of {topic} have no end"
+
+        def is_read() -> bool:
             message: Any
             for message in consumer.consume(1000, 0.5):
                 error = message.error()
-                if error is not None:
+                if error is None:
+                    found.append(message)
+                else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
+                if error is not None or message.offset() >= ends[message.partition()] - 1:
                     left.discard(message.partition())
-                    continue
-                where = (message.topic(), message.partition(), message.offset())
-                if where[2] >= ends[where[1]] - 1:
-                    left.discard(where[1])
-                found.append(decode(*where, message.key(), message.value(), message.headers(), allowed))
+            return not left
+
+        waiting(is_read, _SECONDS, f"the end of {topic}")
     finally:
         consumer.close()
     return found
+
+
+def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:
+    """`messages`, decoded."""
+    return [
+        decode(m.topic(), m.partition(), m.offset(), m.key(), m.value(), m.headers(), allowed)
+        for m in messages(bootstrap, topic)
+    ]
 
 
 def derived(records: list[Record], codec: Codec | None = None) -> tuple[dict[bytes, bytes], dict[int, SegmentReader]]:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_connector.devkafka.java import AlreadyRunning, BrokerFailed, JavaError, PortTaken, find_java
 from deelog_connector.devkafka.ports import free_port
 from deelog_connector.devkafka.running import STOP_SECONDS, running, stop_running
+from tests.support.topics import messages
+from tests.support.waiting import waiting
 
 Settings = dict[str, str | int | float | bool]
 
@@ -50,25 +52,6 @@ def commit(broker: EmbeddedKafka, topic: str, value: bytes) -> None:
     producer.commit_transaction(30)
 
 
-def first_value(broker: EmbeddedKafka, topic: str) -> bytes | None:
-    consumer = Consumer(client(broker, {"group.id": topic, "auto.offset.reset": "earliest"}))
-    consumer.subscribe([topic])
-    try:
-        message = consumer.poll(30)
-        assert message is not None
-        assert message.error() is None
-        return message.value()
-    finally:
-        consumer.close()
-
-
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
-
-
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -87,7 +70,7 @@ def test_transactions_survive_stop_and_kill(broker: EmbeddedKafka, prefix: str) 
     broker.kill()
     broker.start()
     assert broker.bootstrap == address
-    assert first_value(broker, prefix) == b"kept"
+    assert [message.value() for message in messages(broker.bootstrap, prefix)] == [b"kept"]
 
 
 def test_topics_are_not_made_by_accident(broker: EmbeddedKafka, prefix: str) -> None:
@@ -115,7 +98,7 @@ def test_members_may_have_short_sessions(broker: EmbeddedKafka, prefix: str) -> 
     consumer = Consumer(client(broker, settings))
     consumer.subscribe([prefix])
     try:
-        until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2, 15, "an assignment")
+        waiting(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2, 60, "an assignment")
     finally:
         consumer.close()
 
@@ -197,7 +180,7 @@ def test_it_dies_with_a_killed_parent(tmp_path: Path, paused: bool) -> None:
         pid = int(parent.stdout.readline())
         assert lives(pid)
         parent.kill()
-    until(lambda: not lives(pid) and running(tmp_path) is None, 10, "the broker's end")
+    waiting(lambda: not lives(pid) and running(tmp_path) is None, 60, "the broker's end")
 
 
 def test_command_line_start_status_stop(tmp_path: Path) -> None:
@@ -221,7 +204,7 @@ def test_command_line_start_status_stop(tmp_path: Path) -> None:
     finally:
         stopped = run("stop")
     assert (stopped.returncode, stopped.stdout) == (0, f"stopped the broker of {tmp_path}\n")
-    until(lambda: not lives(found.pid), 5, "the broker's end")
+    waiting(lambda: not lives(found.pid), 60, "the broker's end")
     assert run("status").returncode == 3
     assert run("stop").stdout == f"no broker runs on {tmp_path}\n"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
-from tests.interceptors.grid.cluster import Grid, GridNode, eventually
+from tests.interceptors.grid.cluster import Grid, GridNode
+from tests.support.waiting import waiting
 
 SECONDS = 100.0
 
@@ -59,15 +59,11 @@ class Api:
         found: str = self.get(f"/connectors/{name}/status")["connector"]["state"]
         return found
 
-    def until_healthy(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                if self.ask("GET", "/health").status == 200:
-                    return
-            except OSError:
-                assert time.monotonic() < deadline
-            time.sleep(0.05)
+    def is_healthy(self) -> bool:
+        try:
+            return self.ask("GET", "/health").status == 200
+        except OSError:
+            return False
 
 
 def api_of(node: GridNode) -> Api:
@@ -82,5 +78,5 @@ def start_with_rest(grid: Grid, ports: list[int], **config: str) -> list[Api]:
     for node in grid.nodes.values():
         node.wait()
     grid.complete(len(ports))
-    eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 60, "everything written")
+    waiting(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 60, "everything written")
     return [api_of(node) for node in grid.nodes.values()]

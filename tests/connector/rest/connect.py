@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from deelog_connector.devkafka.jars import fetch
 from deelog_connector.devkafka.java import find_java
 from deelog_connector.devkafka.ports import free_port
 from tests.connector.rest.client import Api
+from tests.support.waiting import waiting
 
 START_SECONDS = 120.0
 WORKER = """\
@@ -39,19 +39,13 @@ def running_connect(folder: Path, bootstrap: str) -> Iterator[Api]:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
         try:
             api = Api(port)
-            deadline = time.monotonic() + START_SECONDS
-            while not _healthy(api):
+
+            def answers() -> bool:
                 assert process.poll() is None, (folder / "connect.log").read_text()
-                assert time.monotonic() < deadline, (folder / "connect.log").read_text()
-                time.sleep(0.1)
+                return api.is_healthy()
+
+            waiting(answers, START_SECONDS, f"Kafka Connect; its log: {folder / 'connect.log'}")
             yield api
         finally:
             process.kill()
             process.wait()
-
-
-def _healthy(api: Api) -> bool:
-    try:
-        return api.ask("GET", "/health").status == 200
-    except OSError:
-        return False

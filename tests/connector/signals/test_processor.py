@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from deelog_connector.kafka.best_effort import BestEffortProducer
 from deelog_connector.signals.processor import HANDLERS
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
-from tests.support.topics import derived, read_topic
+from tests.support.topics import derived, messages, read_topic
+from tests.support.waiting import waiting
 
 
 def send(kafka: Broker, prefix: str, kind: str, identity: str = "i", **data: Any) -> None:
@@ -36,34 +37,21 @@ def raw(kafka: Broker, topic: str, key: bytes | None, value: bytes | None) -> No
 
 
 def read(kafka: Broker, topic: str) -> list[tuple[Any, Any]]:
-    """Keys and values, both JSON, of a topic of one partition."""
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "t", "enable.partition.eof": True})
-    found = []
-    try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 20)
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        while (message := consumer.poll(20)) is not None and message.error() is None:
-            found.append((json.loads(message.key() or b""), json.loads(message.value() or b"")))
-            if int(message.offset() or 0) >= end - 1:
-                break  # more comes while this reads
-    finally:
-        consumer.close()
-    return found
+    """Keys and values, both JSON."""
+    return [(json.loads(message.key()), json.loads(message.value())) for message in messages(kafka.bootstrap, topic)]
 
 
 async def told(
     found: Cache, kafka: Broker, topic: str, aggregate: str, kind: str, *identities: str
 ) -> list[dict[str, Any]]:
     """The notifications of an aggregate, once one of a kind is there, for each of the identities if any are named."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        values = [value for _, value in await asyncio.to_thread(read, kafka, topic)]
-        ours = [value for value in values if value["aggregate_type"] == aggregate]
-        there = {value["id"] for value in ours if value["type"] == kind}
-        if there and there.issuperset(identities):
-            return ours
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"no {kind} of {aggregate}")
+
+    def ours() -> list[dict[str, Any]]:
+        values = [value for _, value in read(kafka, topic) if value["aggregate_type"] == aggregate]
+        there = {value["id"] for value in values if value["type"] == kind}
+        return values if there and there.issuperset(identities) else []
+
+    return await asyncio.to_thread(waiting, ours, 60, f"{kind} of {aggregate}")
 
 
 def test_every_signal_has_a_handler() -> None:
@@ -283,12 +271,12 @@ def test_signals_in_a_file_are_for_this_process_and_are_taken_out(kafka: Broker,
 
 async def beating(kafka: Broker, topic: str, least: int) -> list[tuple[Any, Any]]:
     """The heartbeats, once there are that many."""
-    beats: list[tuple[Any, Any]] = []
-    deadline = time.monotonic() + 30
-    while len(beats) < least and time.monotonic() < deadline:
-        beats = await asyncio.to_thread(read, kafka, topic)
-    assert len(beats) >= least
-    return beats
+
+    def beats() -> list[tuple[Any, Any]]:
+        there = read(kafka, topic)
+        return there if len(there) >= least else []
+
+    return await asyncio.to_thread(waiting, beats, 60, f"{least} heartbeats")
 
 
 def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Broker, prefix: str) -> None:

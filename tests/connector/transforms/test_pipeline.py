@@ -11,10 +11,8 @@ import asyncio
 import base64
 import logging
 import time
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.devkafka.ports import free_port
@@ -29,7 +27,7 @@ from deelog_schemas.records import Record
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.connector.transforms.transforms_for_tests import BOMB, Bomb, Slow
 from tests.support.kafka import Broker
-from tests.support.topics import derived, read_topic
+from tests.support.topics import derived, messages, read_topic
 
 MINE = "tests.connector.transforms.transforms_for_tests"
 OURS = "deelog_connector.transforms"
@@ -44,25 +42,6 @@ FILTER = {
 }
 BOMBS = {"transforms": "b", "transforms.b.type": f"{MINE}.Bomb"}
 CODEC = JsonCodec("", "test", "", "")
-
-
-def messages(bootstrap: str, topic: str) -> list[Any]:
-    """All of a topic's committed records as the client gives them."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "t", "enable.partition.eof": True})
-    found = []
-    try:
-        left = set(consumer.list_topics(topic, 20).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-        while left:
-            message = consumer.poll(20)
-            assert message is not None
-            if message.error() is None:
-                found.append(message)
-            else:
-                left.discard(message.partition())
-    finally:
-        consumer.close()
-    return found
 
 
 def told(held: dict[bytes, bytes]) -> dict[bytes, bytes]:

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from deelog_proof.harness.child import until
 from tests.support.programs import Program
+from tests.support.waiting import waiting
 
 # A slow machine is not a broken demo: the demo's own deadlines say what is stuck.
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -73,7 +73,7 @@ def test_all_faults_and_every_promise(start: Any) -> None:
 @pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "nodes serve"), (signal.SIGTERM, "kill -9 of node")])
 def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: str) -> None:
     demo = start("--ops", "50000", "--faults", "survivable")
-    until(lambda: demo.said(after), 200, after, 0.2)
+    waiting(lambda: demo.said(after), 200, f"{after!r}")
     demo.process.send_signal(number)
     assert demo.ended() == 128 + number
     assert list(demo.temporary.iterdir()) == demo.spark_files() == []
@@ -82,7 +82,7 @@ def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: 
 
 def test_no_process_is_left_when_it_is_killed(start: Any) -> None:
     demo = start("--ops", "50000", "--faults", "none")
-    until(lambda: demo.said("the Spark job runs"), 200, "the Spark job", 0.2)
+    waiting(lambda: demo.said("the Spark job runs"), 200, "the Spark job")
     demo.process.kill()
     assert demo.ended() == -signal.SIGKILL
     # Its files stay, and Spark's own are where a demo that ends in order removes them.

@@ -11,9 +11,10 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from deelog_proof.harness.child import deelog_command, until
+from deelog_proof.harness.child import deelog_command
 from deelog_proof.simulation.cli import simulate
 from tests.support.programs import Program
+from tests.support.waiting import waiting
 
 LONG = ("simulate", "--seeds", "1..500000", "--faults", "clock", "--jobs", "2")
 
@@ -89,7 +90,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
     """A long campaign that has begun."""
     found = Program(tmp_path, deelog_command(*LONG, "--report", str(tmp_path / "report.json")))
     try:
-        until(lambda: found.said("of 500,000 seeds"), 60, "its first seeds")
+        waiting(lambda: found.said("of 500,000 seeds"), 60, "its first seeds")
         yield found
     finally:
         found.end()
@@ -105,7 +106,7 @@ def test_a_campaign_that_is_stopped_says_what_was_done(program: Program, number:
     for worker in workers(program):
         worker.send_signal(number)  # a terminal sends Ctrl-C to everybody; workers leave it to the campaign
     done = program.output.read_text().count("of 500,000 seeds")
-    until(lambda: program.output.read_text().count("of 500,000 seeds") > done + 1, 60, "seeds after the signal")
+    waiting(lambda: program.output.read_text().count("of 500,000 seeds") > done + 1, 60, "seeds after the signal")
     program.process.send_signal(number)
     assert program.ended() == code
     output = program.output.read_text()
