@@ -11,10 +11,10 @@ REASONS: dict[str, str] = {  # one line each, as in the table
     "own-fields": "The fields are ours, and so are their groups, defaults and documentation; `recommended_values` lists what an enumeration takes. `name` and `connector.class` have defaults here.",
     "own-tasks": "A task has segments, not a class: `cache.name`, `partition`, `segments`. They are there from the start; Connect makes those of a paused connector at its first resume.",
     "own-topics": "A connector writes a change and a positions topic for each cache.",
-    "own-offsets": "What Kafka holds is told by segment, as epoch and sequence.",
+    "own-offsets": "What Kafka holds is listed by segment, as epoch and sequence.",
     "one-connector": "A process has one connector, which its file names; Connect creates as many as it is asked for.",
     "one-plugin": "There is one plugin. Of one that is not there validate says 404, where Connect says 500.",
-    "commit": "No commit of the source is told: the version is what was released.",
+    "commit": "No commit of the source is shown: the version is what was released.",
     "own-loggers": "Loggers are Python's; levels have log4j's names.",
 }
 
