@@ -11,6 +11,16 @@ from tests.mutants.tool import Edit, Mutant
 
 CORE: Final = "connector/deelog_connector/core/connector_core.py"
 BATCH: Final = "connector/deelog_connector/core/batch.py"
+BUILDER: Final = "connector/deelog_connector/core/batch_builder.py"
+TAKEOVERS: Final = "connector/deelog_connector/core/takeover.py"
+SNAPSHOTS: Final = "connector/deelog_connector/core/snapshots.py"
+RESET: Final = "connector/deelog_connector/core/resets.py"
+TRANSACTIONS: Final = "connector/deelog_connector/core/transactions.py"
+LEDGER: Final = "connector/deelog_connector/core/ledger.py"
+LOG_WATCH: Final = "connector/deelog_connector/core/log_watch.py"
+REPLICA: Final = "connector/deelog_connector/core/replica.py"
+ROOM: Final = "connector/deelog_connector/core/room.py"
+SCANS: Final = "connector/deelog_connector/core/scans.py"
 SCAN: Final = "connector/deelog_connector/core/scan.py"
 DECIDE: Final = "connector/deelog_connector/core/rules.py"
 SEGMENT: Final = "connector/deelog_connector/core/segment.py"
@@ -36,9 +46,9 @@ TAKEOVER: Final = (
         "the claimants before are not fenced: an old primary writes behind the new one's ACTIVE",
         (
             Edit(
-                CORE,
-                "seg.go(Phase.FENCE if foreign(seg.victims, self.member) else Phase.ACTIVE)",
-                "seg.go(Phase.ACTIVE)",
+                TAKEOVERS,
+                "segment.go(Phase.FENCE if foreign(segment.victims, member) else Phase.ACTIVE)",
+                "segment.go(Phase.ACTIVE)",
             ),
         ),
         faults=("pause",),
@@ -52,13 +62,15 @@ TAKEOVER: Final = (
                 CORE,
                 "        self._primaries[segment] = seg\n",
                 "        self._primaries[segment] = seg\n"
+                "        from deelog_connector.core.effects import Fence\n"
+                "        from deelog_connector.core.rules import foreign, node_of\n"
                 "        known = foreign(self.table.claimants(segment), self.member)\n"
-                "        self._outbox.append(Fence(frozenset(map(node_id_of, known)), ()))\n",
+                "        self._node.outbox.append(Fence(frozenset(map(node_id_of, known)), ()))\n",
             ),
             Edit(
-                CORE,
-                "seg.go(Phase.FENCE if foreign(seg.victims, self.member) else Phase.ACTIVE)",
-                "seg.go(Phase.ACTIVE)",
+                TAKEOVERS,
+                "segment.go(Phase.FENCE if foreign(segment.victims, member) else Phase.ACTIVE)",
+                "segment.go(Phase.ACTIVE)",
             ),
         ),
         detector="scenario claim_before_fence",
@@ -68,7 +80,7 @@ TAKEOVER: Final = (
         "look-passed-over",
         "claim-then-look",
         "a node whose claim is outranked goes on to fence and write",
-        (Edit(CORE, "if self._step_down(seg, seg.known.ranked | seg.scan.claims):", "if False:"),),
+        (Edit(TAKEOVERS, "        if self._step_down(segment, known.ranked | scan.claims):", "        if False:"),),
         faults=("pause",),
     ),
     Mutant(
@@ -76,7 +88,7 @@ TAKEOVER: Final = (
         "read-to-own-record",
         "the last stable offset counts as the end, though somebody's open transaction hides what stands behind it",
         (
-            Edit(CORE, "            elif seg.marker_offset >= 0:\n", "            else:\n"),
+            Edit(SCANS, "            elif segment.marker_offset >= 0:\n", "            else:\n"),
             Edit(
                 SIM_NODE,
                 "if not wanted or early or self.engine.now > until:",
@@ -101,12 +113,8 @@ TAKEOVER: Final = (
         "claims-outlive-compaction",
         "the positions topic's claims are not looked at: what is below read_from or compacted away is not fenced",
         (
-            Edit(CORE, "seg.known.ranked | seg.scan.claims", "seg.scan.claims"),
-            Edit(
-                CORE,
-                "to_fence(seg.known.claims | seg.scan.claims, self.member)",
-                "to_fence(seg.scan.claims, self.member)",
-            ),
+            Edit(TAKEOVERS, "if self._step_down(segment, known.ranked | scan", "if self._step_down(segment, scan"),
+            Edit(TAKEOVERS, "to_fence(known.claims | scan.claims, member)", "to_fence(scan.claims, member)"),
         ),
         detector="scenario claims_outlive_compaction",
         because=RARE,
@@ -123,7 +131,9 @@ TAKEOVER: Final = (
         "a fenced primary opens a new session and writes on",
         (
             Edit(
-                CORE, "            # CHECK recheck-after-fence\n            self._recheck(seg)\n", "            pass\n"
+                TRANSACTIONS,
+                "            # CHECK recheck-after-fence\n            segment.look_again()\n",
+                "            pass\n",
             ),
         ),
     ),
@@ -131,7 +141,7 @@ TAKEOVER: Final = (
         "recheck-looks-at-nothing",
         "recheck-after-fence",
         "behind its fresh ACTIVE a fenced primary does not ask for higher claims",
-        (Edit(CORE, "if seg.recheck and self._step_down(seg, seg.known.ranked | scan.claims):", "if False:"),),
+        (Edit(TAKEOVERS, "if segment.recheck and self._step_down(segment, known.ranked | scan.claims):", "if False:"),),
     ),
     Mutant(
         "recheck-skips-fence",
@@ -163,7 +173,7 @@ TAKEOVER: Final = (
         "writes-after-release",
         "release-is-final",
         "a node goes on writing after its release, whom the next owner does not fence",
-        (Edit(CORE, "            seg.go(Phase.RELEASED)\n", "            seg.phase = Phase.WRITING\n"),),
+        (Edit(TAKEOVERS, "        segment.go(Phase.RELEASED)\n", "        segment.phase = Phase.WRITING\n"),),
         faults=("leave",),
     ),
     Mutant(
@@ -178,7 +188,7 @@ TAKEOVER: Final = (
         "released-claim-stays",
         "",
         "a claim outlives its release: whoever takes the segment from the heir fences a node that goes on with others",
-        (Edit(BATCH, "claim_key(segment.number, self.member), None", 'claim_key(segment.number, "n@0"), None'),),
+        (Edit(TAKEOVERS, "claim_key(segment.number, node.member), None", 'claim_key(segment.number, "n@0"), None'),),
         detector="scenario rolling_restart",
         because="it costs a fence, after which the fenced one looks again and loses nothing",
     ),
@@ -188,11 +198,11 @@ TAKEOVER: Final = (
         "who reads up to a record that stands amid a release finds neither the claim nor the release",
         (
             Edit(
-                BATCH,
-                "        state = ReleaseState(*position, self.member, known=True)\n",
-                "        own = claim_key(segment.number, self.member)\n"
-                "        self._put_state(batch, Kind.CLAIM_STATE, segment, position, own, None)\n"
-                "        state = ReleaseState(*position, self.member, known=True)\n",
+                TAKEOVERS,
+                "        state = ReleaseState(*position, node.member, known=True)\n",
+                "        own = claim_key(segment.number, node.member)\n"
+                "        batch.state(Kind.CLAIM_STATE, segment, position, own, None)\n"
+                "        state = ReleaseState(*position, node.member, known=True)\n",
             ),
         ),
         detector="pytest tests/connector/core/test_takeover.py -k no_offset",
@@ -202,7 +212,7 @@ TAKEOVER: Final = (
         "snapshot-over-too-early",
         "",
         "a snapshot is complete while a delete is not written: where that is lost with its owner, the key had no row",
-        (Edit(CORE, "and seg.sent >= snapshot.behind:", "and True:"),),
+        (Edit(SNAPSHOTS, "and segment.sent >= snapshot.complete_at:", "and True:"),),
         detector="pytest tests/connector/core/test_snapshots.py -k stand_for_rows",
         because="one seed in 7,000",
     ),
@@ -210,7 +220,7 @@ TAKEOVER: Final = (
         "released-with-rows-unseen",
         "",
         "a segment is given away while nobody has looked whether rows of a snapshot still stand: the heir cannot know",
-        (Edit(CORE, "drained and not seg.watches_beside:", "drained:"),),
+        (Edit(BUILDER, "drained and not segment.ledger.has_unverified_rows:", "drained:"),),
         detector="pytest tests/connector/core/test_snapshots.py -k given_away",
         because="one seed in 7,000",
     ),
@@ -218,7 +228,7 @@ TAKEOVER: Final = (
         "snapshot-rows-uncounted",
         "",
         "rows of an incremental snapshot that are cut away are not missed, and it is said to be complete",
-        (Edit(CORE, "if chunk.rows and not self.settings.may_skip:", "if False:"),),
+        (Edit(SNAPSHOTS, "if chunk.rows and not self._node.settings.may_skip:", "if False:"),),
         detector="scenario snapshot_rows_lost",
         because="a cut must fall between a chunk and the next look at the log's end: one seed in 300",
     ),
@@ -226,7 +236,7 @@ TAKEOVER: Final = (
         "empty-snapshot-by-anybody",
         "",
         "a node that has lost a segment, empty when it had it, says that its snapshot is complete",
-        (Edit(BATCH, "elif upto == len(snapshot.keys) and", "elif False and"),),
+        (Edit(SNAPSHOTS, "elif upto == len(snapshot.keys) and", "elif False and"),),
         detector="pytest tests/connector/core/test_snapshots.py -k who_has_lost_a_segment",
         because=RARE,
     ),
@@ -234,7 +244,7 @@ TAKEOVER: Final = (
         "take-backs-uncounted",
         "",
         "deletes of a reset that are cut away are not missed: consumers that know of no resets hold the keys for ever",
-        (Edit(BATCH, "if reset.gone:", "if False:"),),
+        (Edit(RESET, "if reset.gone:", "if False:"),),
         detector="scenario take_backs_lost",
         because="a cut must fall between two transactions of a reset that takes back: one seed in 1,500",
     ),
@@ -278,9 +288,9 @@ TAKEOVER: Final = (
         "READ begins a few records behind read_from: phantoms and positions there are not seen",
         (
             Edit(
-                CORE,
-                "seg.scan_next = min(start.offset, seg.scan_next)",
-                "seg.scan_next = min(start.offset, seg.scan_next) + 3",
+                TAKEOVERS,
+                "segment.scan_next = min(start.offset, segment.scan_next)",
+                "segment.scan_next = min(start.offset, segment.scan_next) + 3",
             ),
         ),
     ),
@@ -298,7 +308,7 @@ TAKEOVER: Final = (
         "read_from moves before every in-sync owner holds what lies below it",
         (
             Edit(
-                DECIDE,
+                LEDGER,
                 "if candidate is None or candidate[1] > min(written, replicated) or written < atomic_to:",
                 "if candidate is None:",
             ),
@@ -321,7 +331,7 @@ WRITING: Final = (
         "snapshot-row-before-its-change",
         "",
         "a row of an incremental snapshot says what is not written yet, and may never be",
-        (Edit(BATCH, "if key not in pending]", "if key]"),),
+        (Edit(SNAPSHOTS, "if key not in pending]", "if key]"),),
     ),
     Mutant(
         "snapshot-row-beyond-what-is-written",
@@ -339,13 +349,13 @@ WRITING: Final = (
         "snapshot-of-a-segment-forgets-a-key",
         "",
         "an incremental snapshot that is told as whole lacks an entry",
-        (Edit(BATCH, "snapshot.keys[snapshot.cursor : upto]", "snapshot.keys[snapshot.cursor + 1 : upto]"),),
+        (Edit(SNAPSHOTS, "snapshot.keys[snapshot.cursor : upto]", "snapshot.keys[snapshot.cursor + 1 : upto]"),),
     ),
     Mutant(
         "overtaken-by-a-phantom",
         "correct-phantoms",
         "a new owner writes below a phantom, and readers take that for repeats",
-        (Edit(CORE, "if reason is None and is_overtaken(", "if False and is_overtaken("),),
+        (Edit(TAKEOVERS, "if reason is None and is_overtaken(", "if False and is_overtaken("),),
         detector="scenario phantom_ahead",
         because=RARE,
     ),
@@ -355,9 +365,9 @@ WRITING: Final = (
         "a node believes one position more written than Kafka holds",
         (
             Edit(
-                CORE,
-                "seg.written = max(before or 0, state.sequence)",
-                "seg.written = max(before or 0, state.sequence + 1)",
+                LOG_WATCH,
+                "segment.written = max(segment.written or 0, state.sequence)",
+                "segment.written = max(segment.written or 0, state.sequence + 1)",
             ),
         ),
     ),
@@ -379,7 +389,7 @@ WRITING: Final = (
         "operations are dropped once they are put into a transaction, not once it is read back",
         (
             Edit(
-                BATCH,
+                BUILDER,
                 "        batch.entries += len(operations)\n",
                 "        batch.entries += len(operations)\n        segment.log.prune(last.sequence)\n",
             ),
@@ -391,7 +401,7 @@ WRITING: Final = (
         "prune-any-position",
         "prune-in-history",
         "a position of a history that this node never had prunes its op log",
-        (Edit(CORE, "if not past.holds(seg.history, state.position):", "if False:"),),
+        (Edit(LOG_WATCH, "if not past.holds(segment.history, state.position):", "if False:"),),
     ),
     Mutant(
         "unacked-written",
@@ -399,7 +409,7 @@ WRITING: Final = (
         "operations are written before they are acknowledged",
         (
             Edit(
-                BATCH,
+                BUILDER,
                 "segment.log.after(segment.sent, segment.acked, room)",
                 "segment.log.after(segment.sent, segment.last_sequence, room)",
             ),
@@ -437,7 +447,7 @@ WRITING: Final = (
         "a commit of unknown outcome is repeated without looking",
         (
             Edit(
-                CORE,
+                TRANSACTIONS,
                 "        if cause is Cause.REFUSED:\n",
                 "        if cause is Cause.LOST:\n            return\n        if cause is Cause.REFUSED:\n",
             ),
@@ -448,19 +458,25 @@ WRITING: Final = (
         "clear-as-change",
         "",
         "a clear is written as a change of an empty key, not as begin and end",
-        (Edit(BATCH, "if operation.reason == Reason.CLEAR:", "if False:"),),
+        (Edit(BUILDER, "if operation.reason == Reason.CLEAR:", "if False:"),),
     ),
     Mutant(
         "clear-keeps-what-follows",
         "",
         "what follows a clear in a batch is written before it",
-        (Edit(BATCH, "                del operations[index:]\n", "                del operations[index]\n"),),
+        (Edit(BUILDER, "                del operations[index:]\n", "                del operations[index]\n"),),
     ),
     Mutant(
         "overflow-owes-nothing",
         "nothing-over-a-hole",
         "a dropped op log owes no reset, and what follows is written over the hole",
-        (Edit(CORE, 'self.request_reset(segment, "overflow")', "seg.sent = max(seg.sent, seg.last_sequence)"),),
+        (
+            Edit(
+                ROOM,
+                'self._resets.request(number, "overflow")',
+                "segment.sent = max(segment.sent, segment.last_sequence)",
+            ),
+        ),
     ),
     Mutant(
         "writes-over-a-hole",
@@ -468,10 +484,10 @@ WRITING: Final = (
         "a segment that owes a reset writes on until it has nothing left",
         (
             Edit(
-                CORE,
+                RESET,
                 "        if at_once or instead:\n",
-                "        if seg.phase is Phase.WRITING and seg.last_sequence > seg.sent:\n"
-                "            seg.owed = reason\n"
+                "        if segment.phase is Phase.WRITING and segment.last_sequence > segment.sent:\n"
+                "            segment.owed = reason\n"
                 "        elif at_once or instead:\n",
             ),
         ),
@@ -480,7 +496,7 @@ WRITING: Final = (
         "coalesce-unacked",
         "coalesce-acked",
         "an operation that is not acknowledged replaces one that is",
-        (Edit(CORE, "seg.log.coalesce(low, seg.acked)", "seg.log.coalesce(low, seg.last_sequence)"),),
+        (Edit(ROOM, "segment.log.coalesce(low, segment.acked)", "segment.log.coalesce(low, segment.last_sequence)"),),
         detector="scenario coalesce_acked",
         because=RARE,
     ),
@@ -490,7 +506,9 @@ WRITING: Final = (
         "commits go by the wall clock: one that is put back ends all writing until it has caught up",
         (
             Edit(
-                CORE, "        self._note_times(now)\n", "        now = wall_us / 1e6\n        self._note_times(now)\n"
+                CORE,
+                "        node.now, node.wall_us = now, wall_us\n",
+                "        now = wall_us / 1e6\n        node.now, node.wall_us = now, wall_us\n",
             ),
         ),
         faults=("clock",),
@@ -499,21 +517,21 @@ WRITING: Final = (
         "recreated-topic-overlooked",
         "",
         "a change topic that was deleted and made again is taken for the old one",
-        (Edit(CORE, "if before and before != topic_id:", "if False:"),),
+        (Edit(LOG_WATCH, "if before and before != topic_id:", "if False:"),),
         faults=("log",),
     ),
     Mutant(
         "cut-in-a-takeover",
         "truncation-noticed",
         "a new owner resumes though the change topic lost what the positions topic tells of",
-        (Edit(SCAN, "if scan.lacks:", "if False:"),),
+        (Edit(SCAN, "if scan.is_truncated:", "if False:"),),
         ("truncation",),
     ),
     Mutant(
         "truncation-overlooked",
         "truncation-noticed",
         "a log that was cut is taken for whole",
-        (Edit(CORE, "if intact is False or offset < seen:", "if False:"),),
+        (Edit(LOG_WATCH, "if intact is False or offset < seen:", "if False:"),),
         ("truncation",),
     ),
 )
@@ -525,9 +543,10 @@ RESETS: Final = (
         "who regains a segment does not look for what it wrote when it last had it",
         (
             Edit(
-                CORE,
-                "seg.scan.unwatched = position.leader_epoch != leader_epoch",
-                "seg.scan.unwatched = position.leader_epoch != leader_epoch and position.member != self.member",
+                TAKEOVERS,
+                "scan.inherited_unverified = position.leader_epoch != leader_epoch",
+                "scan.inherited_unverified = "
+                "position.leader_epoch != leader_epoch and position.member != self._node.member",
             ),
         ),
         detector="scenario cut_before_it_came_back",
@@ -537,7 +556,7 @@ RESETS: Final = (
         "found-is-forgotten",
         "truncation-noticed",
         "an owner that looked again at what it had written does not miss it when it is cut off behind that",
-        (Edit(CORE, "scan.inherited() or scan.to_find_again(offset)", "scan.inherited()"),),
+        (Edit(TAKEOVERS, "scan.inherited_runs() or scan.to_find_again(offset)", "scan.inherited_runs()"),),
         detector="scenario cut_after_it_was_found",
         because=RARE,
     ),
@@ -559,7 +578,7 @@ RESETS: Final = (
         "end-without-begin",
         "truncation-noticed",
         "the end of a reset that lost its begin passes for a reset",
-        (Edit(SCAN, "self.torn = self.from_begin * _ALL if self", "self.torn = 0 if self"),),
+        (Edit(SCAN, "self.missing = _ALL if self.from_base else 0", "self.missing = 0"),),
         detector="scenario begin_cut_away",
         because=RARE,
     ),
@@ -567,7 +586,13 @@ RESETS: Final = (
         "older-reset-will-do",
         "truncation-noticed",
         "a reset that was cut away is found in an older one at the same position",
-        (Edit(SCAN, "self.whole.get(run.first, -1) < run.offset", "run.first not in self.whole"),),
+        (
+            Edit(
+                SCAN,
+                "self.complete_resets.get(run.first, -1) < run.offset",
+                "run.first not in self.complete_resets",
+            ),
+        ),
         detector="scenario asked_for_and_cut_away",
         because=RARE,
     ),
@@ -575,7 +600,7 @@ RESETS: Final = (
         "rows-before-acked",
         "reset-acked-only",
         "rows are written whose position may never be acknowledged",
-        (Edit(BATCH, "if segment.acked < reset.position[1] and reset.reason != Reason.CLEAR:", "if False:"),),
+        (Edit(RESET, "if segment.acked < position[1] and reset.reason != Reason.CLEAR:", "if False:"),),
         detector="pytest tests/proof/simulation/test_scenarios.py -k [reset_acked_only]",
         because="end-beyond-again covers for it: the next owner begins another reset, which the checker allows",
     ),
@@ -598,7 +623,7 @@ RESETS: Final = (
         "reset-without-end",
         "",
         "the rows of a reset are written, its end is not",
-        (Edit(BATCH, "            self._end(batch, segment, reset)\n", "            pass\n"),),
+        (Edit(RESET, "            self._end(batch, segment, reset, position)\n", "            pass\n"),),
     ),
     Mutant(
         "chunks-of-several-moments",
@@ -606,9 +631,9 @@ RESETS: Final = (
         "each chunk of a reset reads the cache anew, so that no single position holds for all",
         (
             Edit(
-                BATCH,
+                RESET,
                 "rows = reset.entries[start : ",
-                "rows = self._state.entries(segment.number)[start : ",
+                "rows = self._node.cache.entries(segment.number)[start : ",
             ),
         ),
     ),
@@ -616,13 +641,13 @@ RESETS: Final = (
         "sends-again-after-reset",
         "",
         "operations that the rows contain are written behind them again",
-        (Edit(CORE, "seg.reset, seg.sent = None, reset.position[1]", "seg.reset, seg.sent = None, seg.sent"),),
+        (Edit(RESET, "segment.reset, segment.sent = None, sequence", "segment.reset = None"),),
     ),
     Mutant(
         "takes-nothing-back",
         "",
         "what consumers hold is not looked at: keys that are gone stay theirs",
-        (Edit(BATCH, "reset.held.keys, reset.entries)", "set(), reset.entries)"),),
+        (Edit(RESET, "keys_in_kafka.keys, reset.entries)", "set(), reset.entries)"),),
     ),
     Mutant(
         "deletes-are-changes",
@@ -642,7 +667,7 @@ RESETS: Final = (
         "base-of-another-log",
         "",
         "a base offset beyond the end is read from: one's own begin is passed over",
-        (Edit(SEGMENT, "self.scan_next = min(held.start, self.scan_next)", "self.scan_next = held.start"),),
+        (Edit(SEGMENT, "self.scan_next = min(keys.start, self.scan_next)", "self.scan_next = keys.start"),),
         faults=("log",),
     ),
 )
@@ -660,13 +685,19 @@ BACKUPS: Final = (
         "state-counts-as-ops",
         "transfer-is-not-ops",
         "a node that got a state vouches for operations that it never had",
-        (Edit(CORE, "seg.log.restart(sequence + 1)", "seg.log.restart(1)"),),
+        (Edit(REPLICA, "seg.log.restart(sequence + 1)", "seg.log.restart(1)"),),
     ),
     Mutant(
         "coalesced-log-is-whole",
         "",
         "a coalesced op log is taken for one that has every operation: no backup can apply what follows the hole",
-        (Edit(CORE, "return found if len(found) == self.last_sequence(segment) - sequence else None", "return found"),),
+        (
+            Edit(
+                REPLICA,
+                "return operations if len(operations) == self.last_sequence(segment) - sequence else None",
+                "return operations",
+            ),
+        ),
         detector="scenario coalesced_catch_up",
         because=RARE,
     ),
@@ -767,7 +798,7 @@ BACKUPS: Final = (
         "an applied operation is not in the backup's history",
         (
             Edit(
-                CORE,
+                REPLICA,
                 "        seg.history = past.extended(seg.history, operation.position)\n        if self",
                 "        if self",
             ),
@@ -788,7 +819,7 @@ BACKUPS: Final = (
         "backup-drops-in-silence",
         "",
         "a backup without room drops an operation and goes on vouching for it",
-        (Edit(CORE, "            seg.log.restart(operation.sequence + 1)\n", "            pass\n"),),
+        (Edit(REPLICA, "            seg.log.restart(operation.sequence + 1)\n", "            pass\n"),),
     ),
 )
 

@@ -46,8 +46,13 @@ class PositionsTable:
         """`(epoch, member)` of every claim of a segment."""
         return frozenset((c.epoch, c.member) for c in self.claims[segment].values())
 
+    def base_offset(self, segment: int) -> int:
+        """Where the last complete reset of a segment begins; -1 for none."""
+        position = self.positions.get(segment)
+        return position.base_offset if position else -1
+
     def known(self, segment: int) -> PositionsView:
-        """What it says of a segment now."""
+        """A segment's state now."""
         release = self.releases.get(segment)
         released = (release.epoch, release.member) if release else None
         return PositionsView(self.claimants(segment), self.positions.get(segment), self.resets.get(segment), released)

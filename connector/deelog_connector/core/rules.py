@@ -72,13 +72,6 @@ def to_correct(phantoms: Iterable[bytes], pending: Iterable[bytes]) -> list[byte
     return sorted(set(phantoms) - set(pending))
 
 
-def advanced_read_from(candidate: tuple[int, int] | None, written: int, replicated: int, atomic_to: int) -> int | None:
-    """The offset that `read_from` may move to now, None where it stays."""
-    if candidate is None or candidate[1] > min(written, replicated) or written < atomic_to:
-        return None
-    return candidate[0]
-
-
 def holds_all_after(complete_from: int, sequence: int) -> bool:
     """Whether an op log complete from there has every operation that a backup which holds up to `sequence` lacks."""
     return complete_from <= sequence + 1

@@ -8,85 +8,74 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History, end_of
-from deelog_schemas.header import Kind
+from deelog_connector.core.ledger import CommittedRun
+from deelog_schemas.header import Kind, Position
 from deelog_schemas.positions import PositionState, ResetState
 
 Claimant = tuple[int, str]
 """`(epoch, member)`."""
 
 _ALL: Final = 1 << 62
-"""Of a reset whose begin is gone."""
-
-
-class CommittedRun(NamedTuple):
-    """Records that were committed, none of them below the offset.
-
-    Number 0 stands for the end of a reset; `first` below 0 for rows of an incremental snapshot, which have no sequence
-    of their own.
-    """
-
-    first: int
-    last: int
-    number: int
-    offset: int
-    known: bool = True
-    """Within this node's history, or all of them beyond it."""
+"""What a reset lacks whose begin is gone."""
 
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What was read of one segment so far.
-
-    `written` is the highest sequence within `history` that Kafka holds, None where nothing in it was ever written.
-    `phantoms` are the keys of records beyond the history. `claims` are those since the last ACTIVE, and that one, but
-    for those that a release ended.
-    """
+    """What was read of one segment so far."""
 
     history: History
     written: int | None = None
+    """The highest sequence within `history` that Kafka holds; None where nothing in it was ever written."""
     phantoms: set[bytes] = field(default_factory=set)
+    """The keys of changes beyond `history`."""
     claims: set[Claimant] = field(default_factory=set)
+    """The last ACTIVE and the claims since, without those that a release ended."""
     open_reset: bool = False
     end_beyond: bool = False
-    found: set[int] = field(default_factory=set)
-    """Sequences of the change records within `history`, and of what was skipped; `strange`: of those beyond it."""
-    strange: set[int] = field(default_factory=set)
-    ahead: tuple[int, int] = (0, 0)
+    """Whether the last reset ended beyond `history`."""
+    sequences: set[int] = field(default_factory=set)
+    """Of the changes and skipped operations within `history`."""
+    sequences_beyond: set[int] = field(default_factory=set)
+    """Of those beyond it."""
+    ahead: Position = (0, 0)
     """The highest position beyond `history`."""
-    top: int = -1
-    """The highest sequence within `history` that was read; `last`: of all records."""
-    last: int = -1
+    highest: int = -1
+    """The highest sequence within `history` that was read."""
+    highest_anywhere: int = -1
+    """The highest sequence that was read."""
     rows: int | None = None
-    """Of the reset whose begin was read last, at the offset `begin`."""
+    """The rows of the reset that is open, whose begin is at the offset `begin`; None: none is."""
     begin: int = -1
-    from_begin: bool = False
-    """Whether reading starts where the last reset begins, or before: else its end may well come without a begin."""
-    taken: set[bytes] = field(default_factory=set)
-    """Keys that the reset whose begin was read last takes back, and does not tell of again."""
-    beside: list[int] = field(default_factory=list)
-    """Offsets of the rows that are of no reset."""
-    torn: int = 0
-    """Rows, and keys taken back, that the last reset lacks; `changed` are the keys that stand behind its end, for whose
-    sake compaction may have taken rows away."""
+    deletes: set[bytes] = field(default_factory=set)
+    """Keys that the last reset deletes, and sends no row of."""
+    from_base: bool = False
+    """Whether reading starts at the begin of the last reset, or before. Otherwise its end may come without a begin."""
+    snapshot_rows: list[int] = field(default_factory=list)
+    """Offsets of the rows of incremental snapshots."""
+    missing: int = 0
+    """How many rows and deletes the last reset lacks."""
     changed: set[bytes] = field(default_factory=set)
-    whole: dict[int, int] = field(default_factory=dict)
-    """By sequence, where the last reset begins that was read with all of its rows."""
-    expected: int = -1
-    """The sequence within `history` that must be read, or one above it; `told`: within or beyond."""
-    told: int = -1
-    runs: Sequence[CommittedRun] = ()
-    """What this very node committed and must find."""
-    others: tuple[int, int] | None = None
-    """`(sequence, offset)`: above that sequence, and up to `expected` or `told`, all is somebody else's and stands at
-    that offset or behind it."""
-    unwatched: bool = False
-    """Nobody has looked at that since the leader changed: every sequence of it must be found."""
+    """The keys of records after a reset that lacks some: compaction may have removed its rows for their sake."""
+    complete_resets: dict[int, int] = field(default_factory=dict)
+    """Resets that were read with all of their rows: the offset of the begin by the sequence of the end."""
     reset_at: int = -1
     """The sequence of the last reset's end."""
+
+    expected: int = -1
+    """The sequence within `history` that must be read, or one above it."""
+    expected_anywhere: int = -1
+    """The same, within or beyond `history`."""
+    runs: Sequence[CommittedRun] = ()
+    """What this very node committed and must find."""
+    inherited_from: tuple[int, int] | None = None
+    """`(sequence, offset)`: above that sequence, and up to the expected one, all was written by somebody else and is at
+    that offset or later."""
+    inherited_unverified: bool = False
+    """The leader has changed since it was written: every sequence of it must be found."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
@@ -98,20 +87,20 @@ class SegmentScan:
             # An ACTIVE ends no claim of a higher epoch.
             self.claims = {c for c in self.claims if c[0] > epoch} | {(epoch, control["member"])}
         elif kind is Kind.RELEASE:
-            # CHECK release-is-final: its member writes nothing more before a claim that stands behind it.
+            # CHECK release-is-final: its member writes nothing more before a later claim.
             self.claims = {c for c in self.claims if c[1] != control["member"]}
         elif kind is Kind.RESET_BEGIN:
             self.open_reset, self.rows, self.begin = True, 0, record.offset
-            self.taken.clear()
+            self.deletes.clear()
         elif self.rows is not None and kind in (Kind.READ, Kind.TOMBSTONE):
             if kind is Kind.READ:
                 self.rows += 1
-                self.taken.discard(record.key)  # its delete stood there for its row's sake, and may be compacted away
+                self.deletes.discard(record.key)  # its delete belongs to its row, and compaction may have removed it
             else:
-                self.taken.add(record.key)
+                self.deletes.add(record.key)
         elif kind is Kind.READ:
-            self.beside.append(record.offset)
-            if self.torn:  # a row of an incremental snapshot takes a reset's row away as a change does
+            self.snapshot_rows.append(record.offset)
+            if self.missing:  # compaction removes a reset's row for it as for a change
                 self.changed.add(record.key)
         elif kind in (Kind.RESET_END, Kind.CHANGE):
             self._position(record)
@@ -120,81 +109,89 @@ class SegmentScan:
 
     def _position(self, record: ScannedRecord) -> None:
         known = record.sequence <= end_of(self.history, record.epoch)
-        self.last = max(self.last, record.sequence)
+        self.highest_anywhere = max(self.highest_anywhere, record.sequence)
         if record.kind is Kind.RESET_END:
-            # CHECK end-beyond-again: a reset whose end lies beyond this history is begun again.
-            self.open_reset, self.end_beyond = False, not known
-            # No reader sees a reset without its begin. Compaction takes begins away as well, long after: then this is
-            # one reset too many.
-            short = max(0, record.control.get("taken_back", 0) - len(self.taken))
-            self.torn = self.from_begin * _ALL if self.rows is None else record.control["count"] - self.rows + short
-            self.changed.clear()
-            if not self.torn:
-                self.whole[record.sequence] = self.begin
-            self.rows = None
-            if known:
-                self.phantoms.clear()  # the reset told the truth about everything before it
-        elif self.torn:
+            self._reset_ended(record, known)
+        elif self.missing:
             self.changed.add(record.key)
         if known:
             self.written = max(self.written or 0, record.sequence)
-            self.top = max(self.top, record.sequence)
+            self.highest = max(self.highest, record.sequence)
             if record.kind is Kind.CHANGE:
-                self.found.add(record.sequence)
-                self.phantoms.discard(record.key)  # what stands behind it is the truth again
+                self.sequences.add(record.sequence)
+                self.phantoms.discard(record.key)  # a later change of the key is the truth again
             else:
                 self.reset_at = max(self.reset_at, record.sequence)
         elif record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
-            self.strange.add(record.sequence)
+            self.sequences_beyond.add(record.sequence)
             self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
-    def _skipped(self, record: ScannedRecord) -> None:
-        """Operations that stand there and tell of no entry: none of them is missing, and none makes a phantom.
+    def _reset_ended(self, record: ScannedRecord, known: bool) -> None:
+        # CHECK end-beyond-again: a reset whose end lies beyond this history is begun again.
+        self.open_reset, self.end_beyond = False, not known
+        # No reader accepts a reset without its begin. Compaction removes begins as well, long after: then this costs
+        # one reset too many.
+        if self.rows is None:
+            self.missing = _ALL if self.from_base else 0
+        else:
+            deletes = max(0, record.control.get("taken_back", 0) - len(self.deletes))
+            self.missing = record.control["count"] - self.rows + deletes
+        self.changed.clear()
+        if not self.missing:
+            self.complete_resets[record.sequence] = self.begin
+        self.rows = None
+        if known:
+            self.phantoms.clear()  # the reset holds the truth about everything before it
 
-        Where the history ends among them, some lie within it and the others beyond.
+    def _skipped(self, record: ScannedRecord) -> None:
+        """Operations that were written without their change: none of them is missing, and none makes a phantom.
+
+        Where the history ends among them, some are within it and the others beyond.
         """
         first, end = record.control["first"], end_of(self.history, record.epoch)
         inside = range(first, min(record.sequence, end) + 1)
         beyond = range(max(first, end + 1), record.sequence + 1)
-        self.last = max(self.last, record.sequence)
+        self.highest_anywhere = max(self.highest_anywhere, record.sequence)
         if inside:
             self.written = max(self.written or 0, inside[-1])
-            self.top = max(self.top, inside[-1])
-            self.found.update(inside)
+            self.highest = max(self.highest, inside[-1])
+            self.sequences.update(inside)
         if beyond:
-            self.strange.update(beyond)
+            self.sequences_beyond.update(beyond)
             self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
-    def inherited(self) -> list[CommittedRun]:
-        """What somebody else has committed, and this node must find as long as nobody has looked at it."""
-        if self.others is None:
+    def inherited_runs(self) -> list[CommittedRun]:
+        """What somebody else has committed, and this node must find until the log's end was looked at."""
+        if self.inherited_from is None:
             return []
-        (above, offset), upto = self.others, max(self.expected, self.told)
+        (above, offset), upto = self.inherited_from, max(self.expected, self.expected_anywhere)
         above = max(above, self.reset_at)
-        return [CommittedRun(above + 1, upto, upto - above, offset, self.told < 0)] if upto > above else []
+        if upto <= above:
+            return []
+        return [CommittedRun(above + 1, upto, upto - above, offset, self.expected_anywhere < 0)]
 
     def to_find_again(self, offset: int) -> list[CommittedRun]:
-        """What was found, from `offset` on: a look at the log's end has not vouched for all of it yet."""
-        found = [sequence for sequence in self.found if sequence > self.reset_at]
-        again = [CommittedRun(min(found), max(found), len(found), offset)] if found else []
-        return [*(run for run in self.runs if not run.number or run.first < 0), *again]
+        """What was found, none of it below `offset`: a look at the log's end has not verified all of it yet."""
+        sequences = [sequence for sequence in self.sequences if sequence > self.reset_at]
+        again = [CommittedRun(min(sequences), max(sequences), len(sequences), offset)] if sequences else []
+        return [*(run for run in self.runs if not run.number or run.is_snapshot), *again]
 
     @property
-    def lacks(self) -> bool:
-        """Whether records are gone that were committed: the log was cut behind where it is known to be whole."""
-        runs = [*self.runs, *(self.inherited() if self.unwatched else ())]
-        short = self.top < self.expected or self.last < self.told or self.torn > len(self.changed)
-        return short or any(map(self._misses, runs))
+    def is_truncated(self) -> bool:
+        """Whether records are gone that were committed: the log was cut."""
+        runs = [*self.runs, *(self.inherited_runs() if self.inherited_unverified else ())]
+        short = self.highest < self.expected or self.highest_anywhere < self.expected_anywhere
+        return short or self.missing > len(self.changed) or any(map(self._misses, runs))
 
     def _misses(self, run: CommittedRun) -> bool:
-        if run.first < 0:
-            upto = sum(other.number for other in self.runs if other.first < 0 and other.offset >= run.offset)
-            return sum(offset >= run.offset for offset in self.beside) < upto
+        if run.is_snapshot:
+            number = sum(other.number for other in self.runs if other.is_snapshot and other.offset >= run.offset)
+            return sum(offset >= run.offset for offset in self.snapshot_rows) < number
         if not run.number:
-            return self.whole.get(run.first, -1) < run.offset
-        found = self.found if run.known else self.strange
-        return sum(run.first <= sequence <= run.last for sequence in found) < run.number
+            return self.complete_resets.get(run.first, -1) < run.offset
+        sequences = self.sequences if run.known else self.sequences_beyond
+        return sum(run.first <= sequence <= run.last for sequence in sequences) < run.number
 
 
 def start_of_read(history: History, position: PositionState | None, reset: ResetState | None) -> tuple[int, int | None]:
@@ -215,8 +212,8 @@ def reason_to_reset(scan: SegmentScan, complete_from: int, owed: str | None, ope
     """DECIDE: why the segment cannot resume, or None. An empty op log is no proof; only contiguity with Kafka is."""
     if owed is not None:
         return owed
-    # CHECK truncation-noticed: what the positions topic tells of and the change topic lost was never written.
-    if scan.lacks:
+    # CHECK truncation-noticed: what the positions topic names and the change topic lost was never written.
+    if scan.is_truncated:
         return "truncated"
     # CHECK open-reset-again: a reset found open is never resumed.
     if scan.open_reset or open_reset:

@@ -3,7 +3,7 @@
     IDLE ─promote→ CLAIM → LOOK → FENCE → ACTIVE → READ ─┬─resume→ WRITING → RELEASING → RELEASED
                                                          └─reset→ OWED → BEGUN → ROWS → WRITING
 
-A fenced or failed transaction sends a segment back to where it can tell again what is true (`RECHECK`).
+After a fenced or failed transaction a segment goes back to the phase from which it can look at Kafka again (`RECHECK`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from deelog_connector.core.history import History, last_of
+from deelog_connector.core.ledger import Ledger
 from deelog_connector.core.oplog import OpLog
 from deelog_connector.core.reset_strategy import KeysInKafka
-from deelog_connector.core.scan import Claimant, CommittedRun, SegmentScan
-from deelog_schemas.operation import Entry
+from deelog_connector.core.scan import Claimant, SegmentScan
+from deelog_schemas.header import Position
+from deelog_schemas.operation import Entry, Reason
 from deelog_schemas.positions import PositionState, ResetState
 
 
@@ -57,14 +59,18 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.STOPPED: _ALWAYS | {Phase.ACTIVE, Phase.OWED},
 }
 
+UNDECIDED: Final = (Phase.CLAIM, Phase.LOOK, Phase.FENCE, Phase.ACTIVE, Phase.READ)
+"""The phases of a takeover, up to the decision."""
+RESETTING: Final = (Phase.OWED, Phase.BEGUN, Phase.ROWS)
+"""The phases of a reset."""
 _LISTENING: Final = frozenset({Phase.LOOK, Phase.READ, Phase.BEGUN, Phase.RELEASING})
 
 RECHECK: Final[dict[Phase, Phase]] = {
-    # CHECK recheck-keeps-place: each takes up again where it was, not further on.
+    # CHECK recheck-keeps-place: each resumes where it was, not further on.
     Phase.CLAIM: Phase.CLAIM,
     Phase.LOOK: Phase.CLAIM,
     Phase.FENCE: Phase.FENCE,
-    # CHECK fence-once: behind its own ACTIVE a node commits a fresh one and reads, and fences nobody again.
+    # CHECK fence-once: after its own ACTIVE a node commits another one and reads, and fences nobody again.
     Phase.ACTIVE: Phase.ACTIVE,
     Phase.READ: Phase.ACTIVE,
     Phase.OWED: Phase.ACTIVE,
@@ -72,26 +78,26 @@ RECHECK: Final[dict[Phase, Phase]] = {
     Phase.ROWS: Phase.ACTIVE,
     Phase.WRITING: Phase.ACTIVE,
     Phase.STOPPED: Phase.STOPPED,
-    # CHECK release-is-final: the release may stand there; behind it only a new claim writes.
+    # CHECK release-is-final: the release may be committed; after it only a new claim may write.
     Phase.RELEASING: Phase.CLAIM,
 }
-"""Where a segment goes on after a failed transaction, from where it was."""
+"""The phase after a failed transaction, by the phase before. Others do not change."""
 
 
 @dataclass(slots=True)
 class PositionsView:
-    """What the positions topic said of a segment when one's own record was read there: no later, no earlier."""
+    """A segment's state on the positions topic, as of the moment when one's own claim was read there."""
 
     claims: frozenset[Claimant] = frozenset()
     position: PositionState | None = None
     reset: ResetState | None = None
     released: Claimant | None = None
-    """Whose release was the last one, and the epoch of the claim that it ended."""
+    """The member of the last release, and the epoch of the claim that it ended."""
 
     @property
     def ranked(self) -> frozenset[Claimant]:
         """The claims, and the one that the last release ended."""
-        # CHECK release-keeps-rank: what was superseded before the release is superseded behind it.
+        # CHECK release-keeps-rank: what was superseded before the release is superseded after it.
         return self.claims if self.released is None else self.claims | {self.released}
 
 
@@ -101,30 +107,31 @@ class Reset:
 
     reset_id: str
     reason: str
-    begin: tuple[int, int]
-    """Position of its begin."""
+    begin: Position
+    """Position of the begin record; `begin_offset`: its offset, -1 until it was read back."""
     begin_offset: int = -1
-    position: tuple[int, int] | None = None
+    position: Position | None = None
     """Position at which the rows were read; None until they were."""
     entries: list[Entry] = field(default_factory=list)
     digest: str = ""
-    held: KeysInKafka | None = None
-    """What consumers hold; read up to the begin, and given up once `gone` and `again` follow from it."""
+    keys_in_kafka: KeysInKafka | None = None
+    """Read up to the begin; None once `gone` and `again` were derived from it, and where the strategy has no use."""
     gone: list[bytes] = field(default_factory=list)
-    """Keys to delete before the rows; `again`: those to delete directly before their row."""
+    """Keys to delete before the rows."""
     again: set[bytes] = field(default_factory=set)
+    """Keys to delete directly before their row."""
     cursor: int = 0
-    """How many of `gone`, and behind them of `entries`, are committed."""
+    """How many of `gone`, and then of `entries`, are committed."""
 
     @property
     def size(self) -> int:
-        """What `cursor` comes to."""
+        """The value of `cursor` at the end."""
         return len(self.gone) + len(self.entries)
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """The way of an incremental snapshot through a segment that is being written.
+    """An incremental snapshot of a segment that is being written, and how far it is.
 
     Weighed for the order of keys: sorted keys beyond the last one of the chunk before (the segment is listed and
     sorted again for every chunk: n² log n over the chunks), an ordered index in every cache (each write pays for it),
@@ -132,26 +139,28 @@ class Snapshot:
     """
 
     keys: list[bytes] | None = None
-    """As they were when the first chunk was read, and behind them those that have another turn; None until then."""
-    most: int = 0
-    """How many there may be in all."""
-    behind: int = 0
-    """Operations up to here stand for rows that were left out: it is not over before they are written. The next owner,
-    who may lack them, begins again."""
+    """As listed for the first chunk, then those that are tried again; None until then."""
+    max_keys: int = 0
+    """The length that `keys` may grow to."""
+    complete_at: int = 0
+    """Operations up to this sequence replace rows that were left out: the snapshot ends once they are written. The next
+    owner, who may lack them, begins again."""
     cursor: int = 0
-    """How many of the keys are dealt with."""
+    """How many of the keys are done."""
     rows: int = 0
-    """Rows that are committed."""
+    """How many rows are committed."""
     over: bool = False
-    """`SnapshotRead` or `SnapshotRefused` tells, or is about to; else whoever was to read it on has forgotten it."""
+    """Whether it ended with `SnapshotRead` or `SnapshotRefused`. One that is forgotten never is."""
 
 
 class Requested(NamedTuple):
-    """A reset that was asked for where another node was to do it: with the base offset and until when it stands."""
+    """A reset that was asked for while this node was a backup."""
 
     reason: str
     base_offset: int
+    """The segment's base offset then: a reset that ended since has changed it."""
     until: float
+    """When the request expires, in seconds of `poll`'s clock."""
 
 
 @dataclass(slots=True)
@@ -165,29 +174,34 @@ class Segment:
     phase: Phase = Phase.IDLE
     epoch: int = 0
     """Of one's own ownership; meaningless while IDLE."""
-    turn: int = 0
-    """Counts what makes an earlier transaction's outcome meaningless: promotions, rechecks, lost op logs."""
+    generation: int = 0
+    """Counts promotions, rechecks and lost op logs: the outcome of a transaction of an earlier generation is void."""
     acked: int = 0
+    """Highest sequence that is acknowledged in the present epoch."""
     replicated: int = 0
+    """Highest sequence that every in-sync owner holds."""
     owed: str | None = None
-    """Why a reset must come, whatever READ says."""
+    """Why a reset must come, whatever READ finds."""
     requested: Requested | None = None
     promoted_at: float | None = None
+    """`now` of the first poll after the promotion; None before it, 0 once the takeover is counted."""
     noted: Phase = Phase.IDLE
-    """The phase that the last poll found."""
+    """The phase at the last poll; `noted_at`: since when."""
     noted_at: float = 0.0
-    """Since when."""
 
     recheck: bool = False
     """The ACTIVE to come follows a fence or failure: look at the claims again."""
     victims: frozenset[Claimant] = frozenset()
+    """The claimants to fence, whose claims the ACTIVE removes."""
     scan: SegmentScan | None = None
     scan_next: int = -1
+    """The offset from which to read on."""
     marker: bytes | None = None
-    """Entry key of one's own control record that is being waited for on the change topic."""
+    """Entry key of one's own control record that is awaited on the change topic."""
     marker_offset: int = -1
+    """Where it is; -1 until it was read."""
     awaited: int = 0
-    """Number of one's own claim record that is being waited for on the positions topic; 0 = none."""
+    """Number of one's own claim record that is awaited on the positions topic; 0: none."""
     asked_at: float = 0.0
     """When the record of `awaited` was committed."""
     known: PositionsView = field(default_factory=PositionsView)
@@ -195,23 +209,12 @@ class Segment:
     sent: int = 0
     """Highest sequence that a committed transaction of this session holds."""
     in_flight: int = 0
-    """Highest sequence ever put into a transaction: nothing above it can stand in Kafka."""
+    """Highest sequence ever put into a transaction: nothing above it can be in Kafka."""
     written: int | None = None
+    """Highest sequence of one's own history that was read back from Kafka; None: unknown."""
     atomic_to: int = 0
-    """The next transaction must hold everything up to here: corrections, or a coalesced run."""
-    read_from: int = -1
-    read_from_sequence: int = -1
-    """All above this stand at `read_from` or behind it; -1: all that matters does."""
-    coalesced_to: int = 0
-    """Up to here sequences may be missing in the topic, because they gave way to later ones."""
-    unwatched: list[CommittedRun] = field(default_factory=list)
-    """What was committed since Kafka was last looked at; `watched`: in the time before."""
-    watched: list[CommittedRun] = field(default_factory=list)
-    base_offset: int = -1
-    candidate: tuple[int, int] | None = None
-    """`(offset, sequence)`: the next read_from, once every in-sync owner holds the sequence."""
-    seen: tuple[int, int] | None = None
-    """The next candidate, once Kafka was looked at again."""
+    """The next transaction must hold everything up to this sequence: corrections, or a coalesced run."""
+    ledger: Ledger = field(default_factory=Ledger)
     reset: Reset | None = None
     snapshot: Snapshot | None = None
     release_wanted: bool = False
@@ -230,9 +233,10 @@ class Segment:
         return self.marker is not None and self.awaited == 0 and self.phase in _LISTENING
 
     @property
-    def gathers(self) -> bool:
+    def collects_keys(self) -> bool:
         """Whether it has begun a reset and reads which keys Kafka holds, or has not used that yet."""
-        return self.phase in (Phase.BEGUN, Phase.ROWS) and self.reset is not None and self.reset.held is not None
+        reset = self.reset if self.phase in (Phase.BEGUN, Phase.ROWS) else None
+        return reset is not None and reset.keys_in_kafka is not None
 
     @property
     def is_primary(self) -> bool:
@@ -240,30 +244,32 @@ class Segment:
         return self.phase is not Phase.IDLE
 
     @property
-    def watches_beside(self) -> bool:
-        """Whether rows were written of which this node alone would know that they are gone: the next owner cannot."""
-        return any(run.first < 0 for run in (*self.watched, *self.unwatched))
+    def is_drained(self) -> bool:
+        """Whether it is being written and Kafka holds everything."""
+        return self.phase is Phase.WRITING and self.written == self.sent == self.last_sequence
 
-    def gather(self, held: KeysInKafka) -> None:
-        """Reads from `held.start` up to the begin of its reset, instead of only up to that."""
+    def await_marker(self, marker: bytes, scan_from: int) -> None:
+        """Waits until this control record of its own is read back; it is at `scan_from` or later."""
+        self.marker, self.marker_offset = marker, -1
+        self.scan, self.scan_next = None, scan_from
+
+    def collect_keys(self, keys: KeysInKafka) -> None:
+        """Reads from `keys.start` up to the begin of its reset, instead of only up to that."""
         assert self.reset is not None
-        # The begin may stand below, in a log that was cut: it is where it was expected, or behind.
-        self.scan_next = min(held.start, self.scan_next)
-        self.reset.held, self.marker_offset = held, -1
+        # In a log that was cut the begin may be below: it is where it was expected, or later.
+        self.scan_next = min(keys.start, self.scan_next)
+        self.reset.keys_in_kafka, self.marker_offset = keys, -1
 
-    def wrote(self, run: CommittedRun) -> None:
-        """A run of records was committed. Runs that follow one another are kept as one, so that there are few."""
-        for index, before in enumerate(self.unwatched):
-            beside = before.first < 0 and run.first < 0
-            if beside or (index == len(self.unwatched) - 1 and run.number and _is_followed(before, run)):
-                number, offset = before.number + run.number, min(before.offset, run.offset)
-                self.unwatched[index] = CommittedRun(before.first, run.last, number, offset)
-                return
-        self.unwatched.append(run)
-
-    def wrote_beside(self, rows: int, offset: int) -> None:
-        """Rows of an incremental snapshot were committed, none of them below the offset."""
-        self.wrote(CommittedRun(-1, -1, rows, offset))
+    def look_again(self) -> None:
+        """Nothing is assumed of what is under way (section 6): goes back to where Kafka is looked at."""
+        phase = RECHECK.get(self.phase)
+        if phase is None:
+            return
+        self.recheck, self.generation = phase is not Phase.CLAIM, self.generation + 1
+        aborted = self.reset.reason if self.reset and self.reset.reason != Reason.CLEAR else None
+        self.owed = self.owed or aborted
+        self.reset, self.marker, self.scan = None, None, None
+        self.phase = phase
 
     def go(self, phase: Phase) -> None:
         """Enters a phase; an invalid transition is a bug of ours and stops the connector."""
@@ -271,7 +277,3 @@ class Segment:
         self.phase = phase
         if phase is not Phase.STOPPED:
             self.stopped_by = ""
-
-
-def _is_followed(before: CommittedRun, run: CommittedRun) -> bool:
-    return before.number > 0 and before.first >= 0 and before.known and before.last + 1 == run.first

@@ -1,21 +1,17 @@
 """How long segments stay in the phases of a takeover and of a reset, and how long resets take altogether.
 
-Told by what `poll` finds, since the core reads no clock: a phase that a segment enters and leaves between two polls is
-counted with the one before. The shell polls after every event, so that is a phase that needed no event.
+Measured by `poll`, since the core reads no clock: a phase that a segment enters and leaves between two polls is counted
+with the one before. The shell polls after every event, so that is a phase that needed no event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from deelog_connector.core.durations import Durations
-from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.segment import RESETTING, UNDECIDED, Phase, Segment
 
-UNDECIDED: Final = (Phase.CLAIM, Phase.LOOK, Phase.FENCE, Phase.ACTIVE, Phase.READ)
-"""The phases of a takeover, up to the decision."""
-RESETTING: Final = (Phase.OWED, Phase.BEGUN, Phase.ROWS)
-"""The phases of a reset."""
 TIMED: Final = (*UNDECIDED, *RESETTING, Phase.RELEASING)
 
 
@@ -30,15 +26,31 @@ class Timing:
         self.reset_ended: float | None = None
         """When no segment was being reset any more; None while one is."""
 
-    def changed(self, segment: Segment, now: float) -> None:
-        """The segment is in another phase than at the poll before."""
+    def observe(self, primaries: Collection[Segment], now: float) -> list[float]:
+        """Compares each segment with the poll before; the seconds of the takeovers that have ended since."""
+        ended = []
+        changed = self.resetting
+        for segment in primaries:
+            if segment.phase is not segment.noted:
+                self._phase_changed(segment, now)
+                changed = True
+            if segment.promoted_at is None and segment.phase in UNDECIDED:
+                segment.promoted_at = now
+            elif segment.promoted_at and segment.phase is Phase.WRITING:
+                ended.append(now - segment.promoted_at)
+                self.takeovers.add(ended[-1])
+                segment.promoted_at = 0.0
+        if changed:
+            self._observe_resets(primaries, now)
+        return ended
+
+    def _phase_changed(self, segment: Segment, now: float) -> None:
         before = self.phases.get(segment.noted)
         if before is not None:
             before.add(now - segment.noted_at)
         segment.noted, segment.noted_at = segment.phase, now
 
-    def resets(self, primaries: Iterable[Segment], now: float) -> None:
-        """Call it after a change, and at each poll while a reset is under way."""
+    def _observe_resets(self, primaries: Collection[Segment], now: float) -> None:
         running = self.resetting
         if any(segment.phase in RESETTING for segment in primaries):
             if not running:

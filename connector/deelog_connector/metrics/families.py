@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from deelog_connector.core.durations import Durations
 from deelog_connector.core.effects import Cause
-from deelog_connector.core.segment import Phase, Segment
-from deelog_connector.core.timing import RESETTING
+from deelog_connector.core.segment import RESETTING, Phase, Segment
 from deelog_connector.runtime.connector import Connector
 from deelog_schemas import __version__
 from deelog_schemas.member import node_id_of

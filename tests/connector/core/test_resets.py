@@ -112,7 +112,7 @@ def test_a_reset_reads_from_the_last_one_that_took_back_however_short_ago_that_w
 
     node.carry_out = note  # type: ignore[method-assign]
     for _ in range(3):
-        base = node.core._segments[0].base_offset
+        base = node.core._segments[0].ledger.base_offset
         end = node.core.end_of(0)[0]
         node.core.request_reset(0, "signal")
         world.settle()
@@ -240,7 +240,7 @@ def test_keys_are_read_of_one_partition_at_a_time() -> None:
     for _ in range(60):
         world.now += 0.1
         node.step()
-        gathering.append({s.partition for s in node.core.primaries() if s.gathers})
+        gathering.append({s.partition for s in node.core.primaries() if s.collects_keys})
     assert max(map(len, gathering)) == 1
     assert {p for found in gathering for p in found} == {0, 1}
     assert {node.core.phase(s) for s in range(SEGMENTS)} == {"writing"}

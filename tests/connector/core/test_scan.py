@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from deelog_connector.core.effects import ScannedRecord
-from deelog_connector.core.scan import CommittedRun, SegmentScan, reason_to_reset
+from deelog_connector.core.ledger import CommittedRun
+from deelog_connector.core.scan import SegmentScan, reason_to_reset
 from deelog_schemas.header import Kind
 
 BEGIN, ROW, END = Kind.RESET_BEGIN, Kind.READ, Kind.RESET_END
@@ -15,12 +16,12 @@ BEGIN, ROW, END = Kind.RESET_BEGIN, Kind.READ, Kind.RESET_END
 
 def lacks(kinds: list[tuple[Kind, bytes]], *, from_begin: bool) -> bool:
     """Whether records are missed, of these kinds and keys; the reset has two rows, at position (1, 1)."""
-    scan = SegmentScan(((1, 9),), from_begin=from_begin)
+    scan = SegmentScan(((1, 9),), from_base=from_begin)
     for offset, (kind, key) in enumerate(kinds):
         control: dict[str, Any] = {"count": 2} if kind is END else {}
         sequence = 1 if kind is not Kind.CHANGE else 1 + offset
         scan.apply(ScannedRecord(offset, kind, 0, 1, sequence, key, control))
-    return scan.lacks
+    return scan.is_truncated
 
 
 @pytest.mark.parametrize(
@@ -55,13 +56,13 @@ TAKEN = Kind.TOMBSTONE
     ],
 )
 def test_what_is_missed_of_what_a_reset_takes_back(kinds: list[tuple[Kind, bytes]], torn: bool) -> None:
-    scan = SegmentScan(((1, 9),), from_begin=True)
+    scan = SegmentScan(((1, 9),), from_base=True)
     scan.apply(ScannedRecord(0, BEGIN, 0, 1, 1, b"", {}))
     control = {"count": sum(kind is ROW for kind, _ in kinds), "taken_back": 2}
     for offset, (kind, key) in enumerate(kinds, 1):
         sequence = 1 + offset if kind is Kind.CHANGE else 1
         scan.apply(ScannedRecord(offset, kind, 0, 1, sequence, key, control if kind is END else {}))
-    assert scan.lacks is torn
+    assert scan.is_truncated is torn
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_what_is_missed_of_an_incremental_snapshot(runs: list[CommittedRun], mis
     scan = SegmentScan(((1, 9),), runs=runs)
     for offset, kind in enumerate((ROW, ROW, ROW, BEGIN, ROW), 10):  # the last one is a reset's
         scan.apply(ScannedRecord(offset, kind, 0, 1, 1, b"%d" % offset, {}))
-    assert scan.lacks is missed
+    assert scan.is_truncated is missed
 
 
 def skipped(offset: int, epoch: int, first: int, last: int) -> ScannedRecord:
@@ -89,17 +90,17 @@ def skipped(offset: int, epoch: int, first: int, last: int) -> ScannedRecord:
 def test_what_was_skipped_is_written_and_not_missed() -> None:
     scan = SegmentScan(((1, 9),), expected=6, runs=[CommittedRun(1, 6, 6, 0)])
     scan.apply(ScannedRecord(0, Kind.CHANGE, 0, 1, 1, b"a", {}))
-    assert scan.lacks
+    assert scan.is_truncated
     scan.apply(skipped(1, 1, 2, 5))
-    assert scan.lacks  # the last one is not there yet
+    assert scan.is_truncated  # the last one is not there yet
     scan.apply(skipped(2, 1, 6, 6))
-    assert not scan.lacks
+    assert not scan.is_truncated
     assert (scan.written, scan.phantoms, reason_to_reset(scan, 7, None, False)) == (6, set(), None)
 
 
 def test_of_a_run_beyond_the_history_nothing_is_written_and_no_key_is_a_phantom() -> None:
     scan = SegmentScan(((1, 3), (3, 4)), runs=[CommittedRun(4, 6, 3, 0, known=False)])
     scan.apply(skipped(0, 1, 2, 6))
-    assert (scan.written, scan.found, scan.strange, scan.ahead) == (3, {2, 3}, {4, 5, 6}, (1, 6))
+    assert (scan.written, scan.sequences, scan.sequences_beyond, scan.ahead) == (3, {2, 3}, {4, 5, 6}, (1, 6))
     scan.apply(skipped(1, 2, 4, 4))  # an epoch that this node never heard of
-    assert (scan.written, scan.ahead, scan.phantoms, scan.lacks) == (3, (2, 4), set(), False)
+    assert (scan.written, scan.ahead, scan.phantoms, scan.is_truncated) == (3, (2, 4), set(), False)

@@ -188,7 +188,7 @@ def test_recheck_keeps_place() -> None:
             if not isinstance(effect, Fence) or not effect.segments:
                 n1.carry_out(effect, False)
     world.broker.init("n1")
-    n1.core._reopen()
+    n1.core._transactions.reopen()
     assert n1.core.phase(0) == "fence"
 
 

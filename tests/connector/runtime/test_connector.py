@@ -171,7 +171,7 @@ def test_a_foreign_record_on_the_change_topic_stops_the_takeover(kafka: Broker, 
             await found.put(b"a", b"1")
             await found.drained()
             produce(kafka.bootstrap, config.topics.changes, b"k", b"v")
-            found.core._reopen()  # READ begins at the last known offset, in front of the foreign record
+            found.core._transactions.reopen()  # READ begins at the last known offset, in front of the foreign record
             found.connector.wake()
             with pytest.raises(RecordError, match=rf"{prefix}\.c\[0\]@\d+: .*not written by deelog"):
                 await found.until(lambda: False, 20)

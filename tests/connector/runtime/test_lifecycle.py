@@ -109,7 +109,7 @@ def test_a_restart_while_kafka_is_away_is_given_up_in_time(
             own_kafka.pause()
             try:
                 await found.put(b"a", b"1")
-                await found.until(lambda: found.core._batch is not None)
+                await found.until(lambda: bool(found.core._transactions.segments))
                 begun = time.monotonic()
                 with pytest.raises(KafkaUnusable):
                     await asked(found).restart()
@@ -293,7 +293,7 @@ def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str, m
         try:
             for number in range(200):
                 await found.put(b"k%d" % number, b"v")
-            await found.until(lambda: found.core._batch is not None)
+            await found.until(lambda: bool(found.core._transactions.segments))
             await asyncio.wait_for(found.connector.stop(release=False), 30)
         finally:
             own_kafka.resume()

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from deelog_connector.core import history as past
-from deelog_connector.core import rules
+from deelog_connector.core import ledger, rules
 from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History
 from deelog_connector.core.oplog import Budget, OpLog
@@ -77,7 +77,7 @@ class Decisions:
     is_overtaken: Callable[..., bool] = rules.is_overtaken
     ranked: Callable[[PositionsView], frozenset[Claimant]] = lambda known: known.ranked
     to_correct: Callable[..., list[bytes]] = rules.to_correct
-    advanced_read_from: Callable[..., int | None] = rules.advanced_read_from
+    advanced_read_from: Callable[..., int | None] = ledger.advanced_read_from
     holds: Callable[..., bool] = past.holds
     common_point: Callable[[History, History], int] = past.common_point
     holds_all_after: Callable[[int, int], bool] = rules.holds_all_after
@@ -122,7 +122,7 @@ class Shipped:
             scan.apply(ScannedRecord(offset, _KINDS[r.kind], r.seg, r.epoch, r.seq, key, control))
         phantoms = frozenset(map(_KEYS.index, scan.phantoms))
         claims = _numbers(scan.claims)
-        return Scan(scan.written, phantoms, claims, scan.open_reset, scan.end_beyond, scan.ahead, scan.lacks)
+        return Scan(scan.written, phantoms, claims, scan.open_reset, scan.end_beyond, scan.ahead, scan.is_truncated)
 
     def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> rules.ReadStart:
         """Where READ begins."""
@@ -148,7 +148,7 @@ class Shipped:
     def reset_reason(self, scan: Scan, complete_from: int, owed: int, opened: bool) -> str | None:
         """DECIDE."""
         found = SegmentScan((), scan.written, set(), set(), scan.open_reset, scan.end_beyond)
-        found.torn = int(scan.torn)
+        found.missing = int(scan.torn)
         return self.decisions.reason_to_reset(found, complete_from, "owed" if owed else None, opened)
 
     def corrections(self, phantoms: frozenset[int], log: tuple[Op, ...], written: int) -> list[int]:

@@ -1,0 +1,132 @@
+"""What the next transaction holds: control records of all segments that wait for one, rows, then operations.
+
+One transaction is under way at a time, and it carries every segment that can move; so a takeover of eighty segments
+takes as many transactions as that of one. Control records come first (there are at most a few per segment); rows and
+operations share what is left of `max_batch_size`, beginning with another segment each time so that none starves. Rows
+of incremental snapshots come last and take what room is left, one chunk at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deelog_connector.core.batch import Batch
+from deelog_connector.core.effects import OperationsItem
+from deelog_connector.core.resets import Resets
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.snapshots import Snapshots
+from deelog_connector.core.state import NodeState
+from deelog_connector.core.takeover import Takeover
+from deelog_schemas.header import Kind
+from deelog_schemas.operation import Reason
+
+
+class BatchBuilder:
+    """See the module."""
+
+    def __init__(self, node: NodeState, takeover: Takeover, resets: Resets, snapshots: Snapshots) -> None:
+        self._node = node
+        self._takeover = takeover
+        self._resets = resets
+        self._snapshots = snapshots
+        self._next_first = 0
+
+    def next(self, due: bool) -> Batch:
+        """The next batch, perhaps empty. `due`: the commit interval is over, few operations will do."""
+        batch, room = Batch(self._node), self._node.settings.max_batch_size
+        primaries = list(self._node.primaries.values())
+        self._control(batch, primaries)
+        ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
+        if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in primaries):
+            self._next_first = (self._next_first + 1) % max(1, len(primaries))
+            self._entries(batch, self._rotated(primaries), room)
+            if not batch.items:  # a clear came first in its segment: that is a begin
+                self._control(batch, primaries)
+        if batch.items or due:
+            self._chunks(batch, self._rotated(primaries), room)
+        if due:
+            self._renewals(batch, primaries)
+            self._releases(batch, primaries)
+        return batch
+
+    def only(self, numbers: Sequence[int]) -> Batch:
+        """The next batch, perhaps empty, with entries of these segments only."""
+        batch, room = Batch(self._node), self._node.settings.max_batch_size
+        primaries = list(self._node.primaries.values())
+        self._control(batch, primaries)
+        group = [s for s in primaries if s.number in numbers]
+        self._entries(batch, group, room)
+        self._chunks(batch, group, room)
+        return batch
+
+    def _rotated(self, segments: list[Segment]) -> list[Segment]:
+        return segments[self._next_first :] + segments[: self._next_first]
+
+    def _control(self, batch: Batch, segments: Sequence[Segment]) -> None:
+        takes_back = self._node.settings.reset_strategy.takes_back
+        collecting = {s.partition for s in segments if s.collects_keys}
+        for segment in segments:
+            if segment.phase is Phase.CLAIM:
+                self._takeover.claim(batch, segment)
+            elif segment.phase is Phase.ACTIVE:
+                self._takeover.active(batch, segment)
+            elif segment.phase is Phase.OWED:
+                # The keys that Kafka holds take memory: of one partition at a time, whose log is read once for all.
+                if takes_back:
+                    if not collecting <= {segment.partition}:
+                        continue
+                    collecting = {segment.partition}
+                self._resets.begin(batch, segment)
+
+    def _entries(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
+        for segment in segments:
+            if batch.entries >= room:
+                return
+            if segment.phase is Phase.ROWS:
+                self._resets.rows(batch, segment, room - batch.entries)
+            elif segment.phase is Phase.WRITING:
+                self._operations(batch, segment, room - batch.entries)
+
+    def _operations(self, batch: Batch, segment: Segment, room: int) -> None:
+        if segment.atomic_to > segment.sent:
+            # CHECK correct-phantoms, coalesce-acked: a run that must be in one transaction, however long.
+            if segment.acked < segment.atomic_to:
+                return
+            room = max(room, segment.atomic_to - segment.sent)
+        operations = segment.log.after(segment.sent, segment.acked, room)
+        for index, operation in enumerate(operations):
+            if operation.reason == Reason.CLEAR:
+                del operations[index:]
+                if not operations:
+                    self._resets.clear(segment, operation.position)
+                break
+        if not operations:
+            return
+        last = operations[-1]
+        batch.items.append(OperationsItem(segment.number, segment.partition, operations))
+        batch.entries += len(operations)
+        segment.in_flight = max(segment.in_flight, last.sequence)
+        batch.position(segment, last.position)
+        batch.advance(segment, last.sequence, operations[0].sequence, len(operations))
+
+    def _chunks(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
+        for segment in segments:
+            if batch.chunks and batch.entries >= room:
+                return
+            if segment.snapshot is not None and segment.phase is Phase.WRITING and not segment.release_wanted:
+                self._snapshots.chunk(batch, segment, segment.snapshot)
+
+    def _renewals(self, batch: Batch, segments: Sequence[Segment]) -> None:
+        """Positions of idle segments are renewed, so that silence and progress can be told apart."""
+        interval, now = self._node.settings.heartbeat_interval, self._node.now
+        for segment in segments:
+            if interval and segment.is_drained and now - segment.renewed_at >= interval:
+                segment.renewed_at = now
+                batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)
+
+    def _releases(self, batch: Batch, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            drained = segment.release_wanted and segment.is_drained and not segment.owed
+            # Only this node could notice the loss of rows that are not verified.
+            if drained and not segment.ledger.has_unverified_rows:
+                self._takeover.release(batch, segment)

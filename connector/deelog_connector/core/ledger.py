@@ -1,0 +1,144 @@
+"""What a primary has committed of a segment and must find in Kafka again, and from which offset Kafka is to be read.
+
+Commits are not proof: a leader that was elected uncleanly may have cut the log. So each committed run is kept until two
+looks at the log's end have found the log whole: the first may have come while the run's transaction was in flight.
+`read_from` follows at the same pace, and only up to what every in-sync owner holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class CommittedRun(NamedTuple):
+    """Records that were committed, none of them below `offset`.
+
+    `number` 0 is the end of a reset. `first` below 0 is rows of an incremental snapshot, which have no sequence of
+    their own.
+    """
+
+    first: int
+    last: int
+    number: int
+    offset: int
+    known: bool = True
+    """Whether they are in this node's history; otherwise all of them are beyond it."""
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether these are rows of an incremental snapshot."""
+        return self.first < 0
+
+    def is_followed_by(self, run: CommittedRun) -> bool:
+        """Whether both are operations of this node's history, and nothing is between them."""
+        changes = self.number > 0 and run.number > 0 and not self.is_snapshot
+        return changes and self.known and self.last + 1 == run.first
+
+
+class LogEnd(NamedTuple):
+    """An offset, and the highest sequence that can be below it."""
+
+    offset: int
+    sequence: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One segment's. It begins anew with each promotion and each reset."""
+
+    read_from: int = -1
+    """The offset from which the next owner reads; -1: from the partition's beginning."""
+    read_from_sequence: int = -1
+    """Operations above this are at `read_from` or later; -1: everything that counts is."""
+    base_offset: int = -1
+    """Where the last complete reset begins; -1: there was none."""
+    coalesced_to: int = 0
+    """Up to here sequences may be missing in the topic, because later operations replaced them."""
+    since_last_look: list[CommittedRun] = field(default_factory=list)
+    before_last_look: list[CommittedRun] = field(default_factory=list)
+    observed_end: LogEnd | None = None
+    """Of a look; becomes `next_read_from` at a later look, once all of it is read back."""
+    next_read_from: LogEnd | None = None
+    """Becomes `read_from` once every in-sync owner holds its sequence."""
+
+    @property
+    def unverified(self) -> list[CommittedRun]:
+        """The runs that Kafka may have lost without anybody noticing."""
+        return [*self.before_last_look, *self.since_last_look]
+
+    @property
+    def has_unverified_rows(self) -> bool:
+        """Whether rows of an incremental snapshot are unverified: only this node could notice their loss."""
+        return any(run.is_snapshot for run in self.unverified)
+
+    def committed(self, run: CommittedRun) -> None:
+        """A run of records was committed. Adjacent runs are merged, so that there are few."""
+        runs = self.since_last_look
+        for index, before in enumerate(runs):
+            rows = before.is_snapshot and run.is_snapshot
+            if rows or (index == len(runs) - 1 and before.is_followed_by(run)):
+                offset = min(before.offset, run.offset)
+                runs[index] = CommittedRun(before.first, run.last, before.number + run.number, offset)
+                return
+        runs.append(run)
+
+    def rows_committed(self, rows: int, offset: int) -> None:
+        """Rows of an incremental snapshot were committed, none of them below the offset."""
+        self.committed(CommittedRun(-1, -1, rows, offset))
+
+    def looked(self, offset: int, in_flight: int, written: int) -> None:
+        """The log is whole up to `offset`, its end. No sequence above `in_flight` was in any transaction so far."""
+        self.before_last_look, self.since_last_look = self.since_last_look, []
+        # Whatever is below this offset was put into a transaction before now. Only the next look that finds the log
+        # whole vouches for what was in flight at this one.
+        if self.next_read_from is None and self.observed_end is not None and written >= self.observed_end.sequence:
+            self.next_read_from, self.observed_end = self.observed_end, None
+        if self.observed_end is None:
+            self.observed_end = LogEnd(offset, in_flight)
+
+    def advance(self, written: int, replicated: int, atomic_to: int) -> None:
+        """Moves `read_from` on where that is safe."""
+        # CHECK read-from-trails: only what every in-sync owner holds lies below.
+        offset = advanced_read_from(self.next_read_from, written, replicated, atomic_to)
+        if offset is not None and self.next_read_from is not None:
+            self.read_from, self.read_from_sequence = offset, self.next_read_from.sequence
+            self.next_read_from = None
+
+    def begin(self, offset: int) -> None:
+        """The segment's life in Kafka begins at this offset, without a reset and with its first operation."""
+        self.read_from, self.read_from_sequence, self.base_offset = offset, 0, -1
+
+    def rebase(self, offset: int) -> None:
+        """A complete reset begins at this offset: nothing below it counts any more."""
+        self.base_offset = self.read_from = offset
+        self.read_from_sequence = -1
+        self._forget_ends()
+
+    def lose(self) -> None:
+        """The log was cut or the topic is another one: no offset holds any more."""
+        self.base_offset = self.read_from = 0
+        self._forget_ends()
+
+    def resume(self, runs: Iterable[CommittedRun]) -> None:
+        """READ has found what was committed so far. These runs of it are verified by the looks to come."""
+        self.before_last_look, self.since_last_look = [], list(runs)
+        self._forget_ends()
+
+    def forget_runs(self) -> None:
+        """A promotion: what this member committed is looked for as anybody else's would be."""
+        self.before_last_look, self.since_last_look = [], []
+
+    def _forget_ends(self) -> None:
+        self.observed_end = self.next_read_from = None
+
+
+def advanced_read_from(candidate: tuple[int, int] | None, written: int, replicated: int, atomic_to: int) -> int | None:
+    """The offset that `read_from` may move to now; None: it stays.
+
+    `candidate` is `(offset, sequence)`: no sequence above that one is below the offset.
+    """
+    if candidate is None or candidate[1] > min(written, replicated) or written < atomic_to:
+        return None
+    return candidate[0]

@@ -1,0 +1,85 @@
+"""What Kafka is known to hold: positions that are read back, the ends of the log, and the identity of the topic."""
+
+from __future__ import annotations
+
+from deelog_connector.core import history as past
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.state import NodeState
+from deelog_schemas.positions import PositionState
+
+
+class LogWatch:
+    """See the module."""
+
+    def __init__(self, node: NodeState) -> None:
+        self._node = node
+
+    def position_read(self, segment: Segment, state: PositionState) -> None:
+        """A position of this segment was read on the positions topic."""
+        # CHECK prune-in-history: a position that this node never had says nothing of its own operations.
+        if not past.holds(segment.history, state.position):
+            return
+        segment.written = max(segment.written or 0, state.sequence)
+        self._node.counts.pruned += segment.log.prune(state.sequence)
+        segment.ledger.advance(segment.written, segment.replicated, segment.atomic_to)
+
+    def end_of(self, partition: int) -> tuple[int, int]:
+        """The last stable offset that was seen, and the leader epoch then; (-1, -1) before the first."""
+        return self._node.changes.end(partition), self._node.changes.leader_epoch(partition)
+
+    def doubts(self, partition: int, offset: int, leader_epoch: int) -> bool:
+        """Whether the log itself must be asked if it is intact.
+
+        It ends below an offset that was seen, or it has another leader, under whom it may have been cut and have grown
+        past that offset again.
+        """
+        seen, epoch = self.end_of(partition)
+        return seen > 0 and (offset < seen or leader_epoch != epoch)
+
+    def end_read(self, partition: int, offset: int, leader_epoch: int, intact: bool | None = None) -> list[int]:
+        """The partition's last stable offset as the broker gave it just now; the segments that lost records, if any.
+
+        `intact` is the log's answer where `doubts` asked for it: whether it still holds all up to the offset seen last,
+        under the leader epoch of then. If it was not asked, an end below that offset is a truncation: the segments owe
+        a reset. An intact log that ends below is that of a broker that has just started: its high watermark trails.
+        Under another leader the segments read again what Kafka holds, and look for what was committed since.
+        """
+        changes = self._node.changes
+        seen, epoch = self.end_of(partition)
+        if intact and offset < seen:
+            return []
+        changes.leader_epochs[partition] = leader_epoch
+        changes.ends[partition] = offset
+        if intact is False or offset < seen:
+            self._node.counts.truncations += 1
+            changes.cut_in[partition] = leader_epoch
+            return self._lost(partition, "truncated")
+        for segment in self._node.primaries.values():
+            if segment.partition != partition:
+                continue
+            if epoch not in (-1, leader_epoch):
+                segment.look_again()
+            if segment.phase is Phase.WRITING:  # else what was committed is looked for first
+                segment.ledger.looked(offset, max(segment.in_flight, segment.sent), segment.written or 0)
+        return []
+
+    def topic_is(self, topic_id: str) -> bool:
+        """The change topic's id; whether it is another one than before: the topic was deleted and created again."""
+        changes = self._node.changes
+        before, changes.topic_id = changes.topic_id, topic_id
+        if before and before != topic_id:
+            changes.ends.clear()
+            changes.cut_in.clear()
+            for partition in range(self._node.settings.partitions):
+                changes.ends[partition] = 0
+                self._lost(partition, "topic_recreated")
+            return True
+        return False
+
+    def _lost(self, partition: int, reason: str) -> list[int]:
+        concerned = self._node.primaries_of(partition)
+        for segment in concerned:
+            segment.owed, segment.written = reason, None
+            segment.ledger.lose()
+            segment.look_again()  # what it waits for may be gone as well
+        return [segment.number for segment in concerned]

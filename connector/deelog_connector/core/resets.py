@@ -1,0 +1,195 @@
+"""Resets of the segments that this node writes: who asks for one, what its transactions hold, and when it is over.
+
+A reset is a begin record, all entries of the segment as of one position, and an end record. With a `reset.strategy`
+that takes back, deletes of keys that Kafka holds and the cache does not come before the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deelog_connector.core.batch import Batch
+from deelog_connector.core.effects import RowsItem, TakenBackItem
+from deelog_connector.core.ledger import CommittedRun
+from deelog_connector.core.reset_strategy import KeysInKafka, Strategy, taken_back
+from deelog_connector.core.segment import RESETTING, UNDECIDED, Phase, Requested, Reset, Segment
+from deelog_connector.core.snapshot_mode import ResetSchedule
+from deelog_connector.core.snapshots import Snapshots
+from deelog_connector.core.state import NodeState
+from deelog_schemas.digest import digest_of
+from deelog_schemas.header import Kind, Position
+from deelog_schemas.keys import reset_key
+from deelog_schemas.operation import Reason
+
+REQUESTED_SECONDS: Final = 60.0
+"""How long a backup remembers a reset that its primary was to do: longer than the death of a node goes unnoticed."""
+
+
+class Resets:
+    """See the module."""
+
+    def __init__(self, node: NodeState, snapshots: Snapshots) -> None:
+        self._node = node
+        self._snapshots = snapshots
+        self._schedule = ResetSchedule(node.settings.segments, node.settings.reset_interval)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def request(self, number: int, reason: str) -> None:
+        """A reset of a segment that this node writes: asked for by a signal, an overflow, a loss in Kafka."""
+        segment = self._node.segments[number]
+        reset = segment.reset
+        at_once = segment.phase in (Phase.WRITING, Phase.STOPPED)
+        instead = segment.phase is Phase.OWED and reset is not None and reset.reason == Reason.CLEAR
+        if at_once or instead:
+            segment.reset, segment.owed, segment.generation = None, reason, segment.generation + 1
+            if at_once:
+                # CHECK recheck-after-fence: a stopped segment has looked at nothing since.
+                segment.go(Phase.ACTIVE if segment.phase is Phase.STOPPED and segment.recheck else Phase.OWED)
+        elif reset is None or reset.position is not None:
+            segment.owed = reason  # after this takeover, or after the reset whose rows are read already
+        # CHECK nothing-over-a-hole: from here on nothing of the segment is written but its begin.
+
+    def ask(self, number: int, reason: str) -> None:
+        """A reset of any segment: its primary does it.
+
+        The primary may be gone and its successor not be known yet, so that nobody would do it: a backup remembers the
+        request for `REQUESTED_SECONDS`, and resets if it is promoted by then and no other reset has ended since.
+        """
+        segment = self._node.segments.get(number)
+        if segment is not None and segment.is_primary:
+            self.request(number, reason)
+        elif segment is not None:
+            base_offset = self._node.positions.base_offset(number)
+            segment.requested = Requested(reason, base_offset, self._node.now + REQUESTED_SECONDS)
+
+    def take_request(self, segment: Segment) -> str | None:
+        """The reason of a reset that was asked for while this node was a backup, and that is still to be done."""
+        requested, segment.requested = segment.requested, None
+        if requested is None or self._node.now >= requested.until:
+            return None
+        base_offset = self._node.positions.base_offset(segment.number)
+        return requested.reason if base_offset == requested.base_offset else None
+
+    def start_scheduled(self) -> None:
+        """`reset.interval.ms`: one segment at a time, and none that is to be released."""
+        primaries = self._node.primaries
+        for number in self._schedule.waiting(self._node.wall_us):
+            segment = primaries.get(number)
+            if any(other.phase in RESETTING for other in primaries.values()):
+                return
+            if segment is not None and segment.phase in UNDECIDED:
+                continue
+            if segment is not None and segment.phase is Phase.WRITING and not segment.release_wanted:
+                self.request(number, "interval")
+            self._schedule.over(number)
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def begin(self, batch: Batch, segment: Segment) -> None:
+        """Adds the begin of a reset that is owed, or of a captured clear."""
+        node = self._node
+        reset = segment.reset
+        if reset is None:
+            begin = (segment.epoch, segment.last_sequence)
+            reset = Reset(self._new_id(), segment.owed or "unknown", begin)
+            segment.reset, segment.owed = reset, None
+        strategy = node.settings.reset_strategy
+        fields = {"id": reset.reset_id, "reason": reset.reason, "strategy": str(strategy)}
+        marker = batch.control(Kind.RESET_BEGIN, segment, reset.begin, fields)
+        segment.await_marker(marker, node.changes.end(segment.partition))
+        if strategy.takes_back:
+            known = segment.known.position
+            segment.collect_keys(KeysInKafka(max(segment.ledger.base_offset, known.base_offset if known else -1)))
+        batch.reset_state(segment, reset)
+        batch.advance(segment)
+
+    def clear(self, segment: Segment, position: Position) -> None:
+        """A captured clear is written as a begin and an end at its position, without rows."""
+        segment.reset = Reset(self._new_id(), Reason.CLEAR, position, position=position, digest=digest_of(()))
+        segment.go(Phase.OWED)
+
+    def rows(self, batch: Batch, segment: Segment, room: int) -> None:
+        """Adds deletes and rows, at most `room` and at most a chunk of them; after the last ones the end."""
+        reset = segment.reset
+        assert reset is not None
+        position = reset.position or self._read_entries(segment, reset)
+        if reset.keys_in_kafka is not None:
+            self._take_back(reset, reset.keys_in_kafka)
+        # CHECK reset-acked-only: a row whose position is not acknowledged may never have happened.
+        if segment.acked < position[1] and reset.reason != Reason.CLEAR:
+            return
+        if reset.cursor == 0:
+            batch.reset_state(segment, reset)  # names the begin's offset before the first row, in the same transaction
+        upto = min(reset.size, reset.cursor + min(room, self._node.settings.chunk_size))
+        ended, start = upto == reset.size, max(0, reset.cursor - len(reset.gone))
+        rows = reset.entries[start : max(0, upto - len(reset.gone))]
+        place = segment.number, segment.partition, position, reset.reason
+        gone = reset.gone[reset.cursor : upto] + [e.key for e in rows if e.key in reset.again]
+        if gone:
+            batch.items.append(TakenBackItem(*place, gone))
+        if rows:
+            batch.items.append(RowsItem(*place, rows, start == 0, ended))
+        batch.entries += len(gone) + len(rows)
+        if ended:
+            self._end(batch, segment, reset, position)
+        batch.advance(segment, upto, ended=ended)
+
+    def _new_id(self) -> str:
+        return f"{self._node.member}/{self._node.next_number()}"
+
+    def _read_entries(self, segment: Segment, reset: Reset) -> Position:
+        # Entries and last position are read together, in one step of the one thread that changes both.
+        reset.position = (segment.epoch, segment.last_sequence)
+        reset.entries = self._node.cache.entries(segment.number)
+        reset.digest = digest_of((e.key, e.value) for e in reset.entries)
+        return reset.position
+
+    def _take_back(self, reset: Reset, keys_in_kafka: KeysInKafka) -> None:
+        strategy = self._node.settings.reset_strategy
+        if strategy is Strategy.TOMBSTONES and self._node.settings.may_skip:
+            # A filter may drop the row of a key that such a consumer holds: it must not keep the old value.
+            strategy = Strategy.RESEND
+        reset.gone, reset.again = taken_back(strategy, keys_in_kafka.keys, reset.entries)
+        reset.keys_in_kafka = None
+
+    def _end(self, batch: Batch, segment: Segment, reset: Reset, position: Position) -> None:
+        fields = {"id": reset.reset_id, "count": len(reset.entries), "digest": reset.digest}
+        if reset.gone:
+            fields["taken_back"] = len(reset.gone)  # rows that follow their own delete are among the count
+        batch.control(Kind.RESET_END, segment, position, fields)
+        segment.ledger.rebase(reset.begin_offset)
+        batch.position(segment, position)
+        batch.state(Kind.RESET_STATE, segment, position, reset_key(segment.number), None)
+        segment.in_flight = max(segment.in_flight, position[1])
+
+    # -- what came of it ------------------------------------------------------------------------------------------
+
+    def begun(self, segment: Segment) -> None:
+        """The begin is read back."""
+        assert segment.reset is not None
+        segment.reset.begin_offset = segment.marker_offset
+        segment.go(Phase.ROWS)
+
+    def rows_committed(self, segment: Segment, cursor: int, ended: bool) -> None:
+        """Deletes and rows up to `cursor` are committed; `ended`: the end as well."""
+        reset, counts = segment.reset, self._node.counts
+        assert reset is not None
+        assert reset.position is not None
+        deleted = min(cursor, len(reset.gone)) - min(reset.cursor, len(reset.gone))
+        counts.reset_deletes += deleted
+        counts.reset_rows += cursor - reset.cursor - deleted
+        reset.cursor = cursor
+        if not ended:
+            return
+        counts.resets[reset.reason] += 1
+        if reset.reason == Reason.CLEAR:
+            counts.written += 1
+        else:
+            self._node.reset_here.add(segment.number)
+            self._snapshots.covered_by_reset(segment, len(reset.entries))
+        sequence = reset.position[1]
+        segment.reset, segment.sent = None, sequence
+        segment.ledger.committed(CommittedRun(sequence, sequence, 0, reset.begin_offset))
+        segment.atomic_to = 0
+        segment.go(Phase.OWED if segment.owed else Phase.WRITING)

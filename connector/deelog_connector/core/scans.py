@@ -1,0 +1,85 @@
+"""Scans of the change topic: one per partition at a time, for all segments that wait for a record of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from deelog_connector.core.effects import Scan, ScannedRecord
+from deelog_connector.core.fencing import Fencing
+from deelog_connector.core.reset_strategy import KeysInKafka
+from deelog_connector.core.segment import Segment
+from deelog_connector.core.state import NodeState
+
+
+class Scans:
+    """See the module."""
+
+    def __init__(self, node: NodeState, fencing: Fencing) -> None:
+        self._node = node
+        self._fencing = fencing
+        self._markers: dict[int, frozenset[bytes]] = {}
+        """By partition the markers that the scan under way was sent for."""
+        self._read_to: dict[int, int] = {}
+        """By partition the offset up to which it has come."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no scan is under way."""
+        return not self._markers
+
+    def effects(self, in_flight: Collection[int]) -> list[Scan]:
+        """The scans that segments wait for, but for those that the transaction under way writes."""
+        waiting: dict[int, list[Segment]] = {}
+        for segment in self._node.primaries.values():
+            if segment.listens and segment.number not in in_flight:
+                waiting.setdefault(segment.partition, []).append(segment)
+        scans = []
+        for partition, segments in waiting.items():
+            if partition in self._markers:
+                continue
+            # A reset that collects keys may begin far below, and nobody waits for it: takeovers go first.
+            segments = [s for s in segments if not s.collects_keys] or segments
+            markers = frozenset(s.marker for s in segments if s.marker is not None)
+            self._markers[partition] = markers
+            keys = frozenset(s.number for s in segments if s.collects_keys)
+            scans.append(Scan(partition, min(s.scan_next for s in segments), markers, keys))
+        return scans
+
+    def scanned(self, partition: int, records: Iterable[ScannedRecord]) -> None:
+        """Records of the change topic, in offset order; those that no segment waits for are passed over."""
+        # A scan serves the segments that it was sent for: one that waits since then may need what it has passed.
+        served = self._markers.get(partition, frozenset())
+        for record in records:
+            self._read_to[partition] = record.offset + 1
+            segment = self._node.primaries.get(record.segment)
+            if segment is None or segment.marker not in served or not segment.listens:
+                continue
+            if segment.marker_offset >= 0 or record.offset < segment.scan_next:
+                continue
+            segment.scan_next = record.offset + 1
+            if record.key == segment.marker:
+                segment.marker_offset = record.offset
+            elif segment.scan is not None:
+                segment.scan.apply(record)
+            elif segment.reset is not None and segment.reset.keys_in_kafka is not None:
+                segment.reset.keys_in_kafka.apply(record)
+
+    def ended(self, partition: int, reached: bool) -> list[Segment]:
+        """A scan is over; the segments whose marker was read. Not reached: an open transaction hides the rest."""
+        served, read_to = self._markers.pop(partition, frozenset()), self._read_to.pop(partition, -1)
+        waiting = [s for s in self._node.primaries_of(partition) if s.marker is not None]
+        if not reached:
+            self._fencing.waited_in_vain(waiting)
+        complete = []
+        for segment in waiting:
+            if segment.marker in served and segment.marker_offset < 0:
+                # All records up to there were offered to it, though its own last one may be far below. Once its marker
+                # was read, nothing after that was offered to it.
+                segment.scan_next = max(segment.scan_next, read_to)
+            keys = segment.reset.keys_in_kafka if segment.reset is not None else None
+            if keys is not None and (keys.in_vain or (segment.marker_offset >= 0 and not keys.whole)):
+                segment.collect_keys(KeysInKafka(-1))
+            elif segment.marker_offset >= 0:
+                segment.marker = None
+                complete.append(segment)
+        return complete

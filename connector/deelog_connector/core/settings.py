@@ -1,0 +1,44 @@
+"""What the core is given: its settings, and its view of the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.snapshot_mode import SnapshotMode
+from deelog_schemas.operation import Entry
+
+
+class CacheState(Protocol):
+    """The core's view of the cache: without waiting or I/O, consistent with the last sequence of the segment."""
+
+    def entries(self, segment: int) -> list[Entry]:
+        """All live entries of a segment."""
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        """One live entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the core needs of the configuration. Times in seconds."""
+
+    segments: int
+    partitions: int
+    max_batch_size: int = 8192
+    chunk_size: int = 1024
+    """Rows of one segment in one transaction, at most."""
+    commit_interval: float = 0.05
+    heartbeat_interval: float = 5.0
+    patience: float = 10.0
+    """How long to wait for one's own record on the positions topic before superseded claimants are fenced."""
+    max_operations: int = 500_000
+    max_bytes: int = 268_435_456
+    acks_all: bool = True
+    reset_strategy: Strategy = Strategy.MARKER
+    reset_interval: float = 0.0
+    """Each segment is reset again after this time; 0: never."""
+    snapshot_mode: SnapshotMode = SnapshotMode.INITIAL
+    may_skip: bool = False
+    """Whether an operation may be written without its change: a filter drops it, or a transform fails on it."""

@@ -1,0 +1,129 @@
+"""What the parts of the core share: one node's segments, settings, and what it knows of both topics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from deelog_connector.core.effects import Effect
+from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.positions_table import PositionsTable
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.settings import CacheState, Settings
+from deelog_schemas.keys import partition_of
+
+MAX_SAMPLES: Final = 10_000
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the core has done since it was made."""
+
+    takeovers: int = 0
+    takeover_seconds: list[float] = field(default_factory=list)
+    """From promotion to the phase `writing`, of the last `MAX_SAMPLES` takeovers."""
+    resets: Counter[str] = field(default_factory=Counter)
+    """Completed resets by reason."""
+    resets_aborted: int = 0
+    """Resets that ended because the broker refused one of their rows."""
+    reset_rows: int = 0
+    snapshot_rows: int = 0
+    reset_deletes: int = 0
+    """Keys that resets deleted before their rows."""
+    written: int = 0
+    pruned: int = 0
+    transactions: int = 0
+    refused: int = 0
+    """Transactions of this node that were fenced or lost."""
+    fenced: int = 0
+    corrections: int = 0
+    overflows: Counter[str] = field(default_factory=Counter)
+    truncations: int = 0
+    scans_in_vain: int = 0
+
+    def takeover_ended(self, seconds: float) -> None:
+        """One more takeover."""
+        self.takeovers += 1
+        self.takeover_seconds.append(seconds)
+        del self.takeover_seconds[:-MAX_SAMPLES]
+
+
+@dataclass(slots=True)
+class ChangeTopic:
+    """The change topic as this node last saw it. The dictionaries are by partition."""
+
+    topic_id: str = ""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Last stable offsets."""
+    leader_epochs: dict[int, int] = field(default_factory=dict)
+    cut_in: dict[int, int] = field(default_factory=dict)
+    """The leader epoch in which the log was last found to be cut."""
+
+    def end(self, partition: int) -> int:
+        """The last stable offset; -1 before the first look."""
+        return self.ends.get(partition, -1)
+
+    def leader_epoch(self, partition: int) -> int:
+        """The leader epoch at the last look; -1 before the first."""
+        return self.leader_epochs.get(partition, -1)
+
+
+@dataclass(slots=True)
+class NodeState:
+    """One node's state. `member` is `<node.id>@<incarnation>`."""
+
+    member: str
+    settings: Settings
+    """Replaced as a whole when the configuration changes: read it here each time."""
+    cache: CacheState
+    budget: Budget
+    counts: Counts = field(default_factory=Counts)
+    positions: PositionsTable = field(default_factory=PositionsTable)
+    changes: ChangeTopic = field(default_factory=ChangeTopic)
+    segments: dict[int, Segment] = field(default_factory=dict)
+    """All that this node owns, as primary or as backup."""
+    primaries: dict[int, Segment] = field(default_factory=dict)
+    """Those that this node is primary of."""
+    outbox: list[Effect] = field(default_factory=list)
+    """Effects for the next poll."""
+    reset_here: set[int] = field(default_factory=set)
+    """Segments that this process has reset."""
+    now: float = 0.0
+    """Of the last poll, in seconds of a clock that never goes back."""
+    wall_us: int = 0
+    """Of the last poll, Unix microseconds."""
+    _numbers: int = 0
+
+    def segment(self, number: int) -> Segment:
+        """The segment, a new one where this node had none. Raises `ValueError` for a number that does not exist."""
+        segment = self.segments.get(number)
+        if segment is None:
+            count = self.settings.segments
+            if not 0 <= number < count:
+                raise ValueError(f"segment {number} does not exist (segment.count={count})")
+            partition = partition_of(number, self.settings.partitions, count)
+            segment = self.segments[number] = Segment(number, partition, OpLog(self.budget))
+        return segment
+
+    def primaries_of(self, partition: int) -> list[Segment]:
+        """The primaries whose changes are on this partition."""
+        return [segment for segment in self.primaries.values() if segment.partition == partition]
+
+    def demote(self, number: int) -> None:
+        """The node is backup from now on, or will be: history and op log stay."""
+        segment = self.segment(number)
+        segment.go(Phase.IDLE)
+        segment.reset, segment.owed, segment.marker, segment.snapshot = None, None, None, None
+        segment.release_wanted = False
+        self.primaries.pop(number, None)
+
+    def next_number(self) -> int:
+        """A number that this member has not used: for control records, claims and resets."""
+        self._numbers += 1
+        return self._numbers
+
+    def take_outbox(self) -> list[Effect]:
+        """Empties the outbox."""
+        effects, self.outbox = self.outbox, []
+        return effects

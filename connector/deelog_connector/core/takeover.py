@@ -1,0 +1,250 @@
+"""The takeover of a segment: claim, look, fence, be active, read, decide; and its end, the release.
+
+The node claims the segment, and looks at every other claim once its own is read back. It steps down before a higher
+one, and fences the others. After its ACTIVE nobody else can write: it reads what Kafka holds up to there, and either
+resumes after that or owes a reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deelog_connector.core import history as past
+from deelog_connector.core.batch import Batch
+from deelog_connector.core.effects import Corrected, Released, SteppedDown, Superseded
+from deelog_connector.core.replica import Replica
+from deelog_connector.core.rules import (
+    foreign,
+    is_overtaken,
+    outranking,
+    to_correct,
+    to_fence,
+    where_to_read,
+)
+from deelog_connector.core.scan import SegmentScan, reason_to_reset
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.state import NodeState
+from deelog_schemas.header import Kind
+from deelog_schemas.keys import claim_key, release_key
+from deelog_schemas.member import is_newer_process
+from deelog_schemas.operation import Operation, Reason
+from deelog_schemas.positions import PositionState, ReleaseState
+
+_SNAPSHOTS = ("unknown_history", "start")
+"""Reasons that are no loss where Kafka holds nothing of a segment: its first snapshot."""
+
+
+class Takeover:
+    """See the module."""
+
+    def __init__(self, node: NodeState, replica: Replica) -> None:
+        self._node = node
+        self._replica = replica
+        self._to_correct: list[tuple[Segment, int, set[bytes]]] = []
+        """Phantoms by segment and generation."""
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def claim(self, batch: Batch, segment: Segment) -> None:
+        """Adds a claim to both topics."""
+        node, position = self._node, (segment.epoch, segment.last_sequence)
+        segment.awaited = node.next_number()
+        fields = {"segments": node.settings.segments, "partitions": node.settings.partitions}
+        marker = batch.control(Kind.CLAIM, segment, position, fields)
+        segment.await_marker(marker, node.changes.end(segment.partition))
+        # CHECK claim-key-per-member, position-is-not-claim, claims-outlive-compaction: a key of its own for each
+        # claimant, on the topic that keeps it.
+        batch.claim_state(segment, position)
+        batch.advance(segment)
+
+    def active(self, batch: Batch, segment: Segment) -> None:
+        """Adds an ACTIVE; the claims of those that were fenced go."""
+        position = (segment.epoch, segment.last_sequence)
+        segment.awaited = self._node.next_number()
+        marker = batch.control(Kind.ACTIVE, segment, position, {})
+        if segment.recheck:
+            segment.await_marker(marker, self._node.changes.end(segment.partition))
+        else:  # READ goes on where LOOK ended
+            segment.marker, segment.marker_offset = marker, -1
+        batch.claim_state(segment, position)
+        # CHECK claims-outlive-compaction: only whoever fenced a claimant removes its claim, here.
+        for _, member in sorted(segment.victims):
+            batch.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), None)
+        batch.advance(segment)
+
+    def release(self, batch: Batch, segment: Segment) -> None:
+        """Adds the release of a drained segment: its last record."""
+        node, position = self._node, (segment.epoch, segment.last_sequence)
+        segment.go(Phase.RELEASING)
+        marker = batch.control(Kind.RELEASE, segment, position, {"known": True})
+        segment.await_marker(marker, node.changes.end(segment.partition))
+        # The release takes the claim's place and its rank: nobody needs to fence this member, or its node, for it. It
+        # comes first: who reads up to a record of its own, which may be between the two, must find one of them.
+        state = ReleaseState(*position, node.member, known=True)
+        batch.state(Kind.RELEASE_STATE, segment, position, release_key(segment.number), state)
+        batch.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, node.member), None)
+
+    # -- what came of it ------------------------------------------------------------------------------------------
+
+    def committed(self, segment: Segment) -> None:
+        """The claim or the ACTIVE of this segment is committed."""
+        if segment.phase is Phase.CLAIM:
+            segment.go(Phase.LOOK)
+        else:
+            segment.go(Phase.READ)
+            segment.victims = frozenset()
+        self._start_scan(segment)
+
+    def claim_read(self, segment: Segment) -> None:
+        """The member's own claim is read on the positions topic."""
+        # CHECK read-to-own-record: what was known when one's own record came, no later and no earlier.
+        segment.awaited, segment.known = 0, self._node.positions.known(segment.number)
+        self._start_scan(segment)
+
+    def released(self, segment: Segment) -> None:
+        """The release is read back."""
+        segment.go(Phase.RELEASED)
+        self._node.outbox.append(Released(segment.number))
+
+    # -- look -----------------------------------------------------------------------------------------------------
+
+    def look(self, segment: Segment) -> None:
+        """CLAIM is read: step down before a higher claim, else fence every other claimant."""
+        scan, known = segment.scan, segment.known
+        assert scan is not None
+        # CHECK claim-then-look
+        if self._step_down(segment, known.ranked | scan.claims):
+            return
+        member = self._node.member
+        segment.victims = to_fence(known.claims | scan.claims, member)
+        # CHECK fencing, claim-before-fence: the claim is committed; now nobody before it may write after it.
+        segment.go(Phase.FENCE if foreign(segment.victims, member) else Phase.ACTIVE)
+
+    def _step_down(self, segment: Segment, claims: Iterable[tuple[int, str]]) -> bool:
+        node = self._node
+        higher = outranking(claims, segment.epoch, node.member)
+        if higher is None:
+            return False
+        epoch, member = higher
+        if is_newer_process(member, node.member):
+            node.outbox.append(Superseded(member))
+            return True
+        node.demote(segment.number)
+        reason = f"{member} claimed epoch {epoch}, above {segment.epoch}"
+        node.outbox.append(SteppedDown(segment.number, reason))
+        return True
+
+    # -- read -----------------------------------------------------------------------------------------------------
+
+    def _start_scan(self, segment: Segment) -> None:
+        """Once the claim is committed and read on the positions topic: from where to read the change topic."""
+        if segment.phase not in (Phase.LOOK, Phase.READ) or segment.awaited or segment.scan is not None:
+            return
+        scan = segment.scan = SegmentScan(segment.history)
+        if segment.owed is not None:
+            return  # a reset comes anyway; read on from the end that was known before
+        changes, ledger = self._node.changes, segment.ledger
+        position, reset = segment.known.position, segment.known.reset
+        ledger.read_from = -1
+        start = where_to_read(segment.history, segment.epoch, position, reset, changes.topic_id)
+        segment.owed = start.owed
+        if position is not None and position.leader_epoch < changes.cut_in.get(segment.partition, -1):
+            segment.owed = "truncated"  # its last owner died before it could say so
+        elif start.offset is not None:
+            scan.written = start.written
+            ledger.read_from = start.offset
+            # One's own record is after the end that was seen before it. In a log that was cut, that may be below the
+            # position's offset.
+            segment.scan_next = min(start.offset, segment.scan_next)
+            ledger.base_offset = position.base_offset if position else -1
+            self._expect(segment, scan, position, start.written is not None and reset is None)
+
+    def _expect(self, segment: Segment, scan: SegmentScan, position: PositionState | None, trusted: bool) -> None:
+        """What READ must find, by the positions topic. `trusted`: it begins at the position's `read_from`."""
+        ledger = segment.ledger
+        ledger.read_from_sequence = -1
+        if position is None:
+            return
+        ledger.coalesced_to = max(ledger.coalesced_to, position.coalesced_to)
+        if not trusted:
+            scan.expected_anywhere = position.sequence
+            end = past.end_of(segment.history, position.epoch)
+            above = past.last_of(segment.history) if end < 0 else end
+        else:
+            above = ledger.read_from_sequence = position.read_from_sequence
+            if position.sequence > above:
+                scan.expected = position.sequence
+        if position.member != self._node.member or not segment.recheck:
+            # By a promotion a member forgets its own runs: then what it wrote is missed as another's would be.
+            scan.inherited_from = (max(above, ledger.coalesced_to), segment.scan_next)
+            leader_epoch = self._node.changes.leader_epoch(segment.partition)
+            scan.inherited_unverified = position.leader_epoch != leader_epoch
+        scan.runs = ledger.unverified
+        segment.scan_next = min([segment.scan_next, *(run.offset for run in scan.runs)])
+        scan.from_base = segment.scan_next <= position.base_offset
+
+    # -- decide ---------------------------------------------------------------------------------------------------
+
+    def decide(self, segment: Segment) -> None:
+        """ACTIVE is read: resume after what Kafka holds, or owe a reset."""
+        scan, known = segment.scan, segment.known
+        assert scan is not None
+        if segment.recheck and self._step_down(segment, known.ranked | scan.claims):
+            return
+        segment.recheck = False
+        reason = reason_to_reset(scan, segment.log.complete_from, segment.owed, known.reset is not None)
+        unwritten = segment.log.after(scan.written or 0, segment.last_sequence, 1)
+        if reason is None and is_overtaken(unwritten[0].position if unwritten else None, scan.ahead):
+            reason = "phantom_ahead"
+        in_kafka = known.position is not None or known.reset is not None
+        lost = reason is not None and (in_kafka or reason not in _SNAPSHOTS or segment.log.complete_from > 1)
+        # No mode holds back what repairs a loss.
+        first = segment.number not in self._node.reset_here
+        snapshot = self._node.settings.snapshot_mode.snapshot(in_kafka, first)
+        if lost or snapshot:
+            segment.owed = "initial" if reason == "unknown_history" and not in_kafka else reason or snapshot
+            segment.go(Phase.OWED)
+            return
+        if not in_kafka:
+            segment.owed, scan.written = None, 0
+            segment.ledger.begin(segment.marker_offset)
+        assert scan.written is not None
+        self._resume(segment, scan, scan.written)
+
+    def _resume(self, segment: Segment, scan: SegmentScan, written: int) -> None:
+        ledger = segment.ledger
+        segment.go(Phase.WRITING)
+        offset = min([ledger.read_from, *(run.offset for run in scan.runs)])
+        ledger.resume(scan.inherited_runs() or scan.to_find_again(offset))
+        segment.written = segment.sent = segment.in_flight = written
+        self._node.counts.pruned += segment.log.prune(written)
+        if scan.phantoms:
+            self._to_correct.append((segment, segment.generation, scan.phantoms))
+
+    def correct(self) -> None:
+        """Appends the corrections of phantoms, in a poll of their own.
+
+        The poll's effects are carried out before anything else is captured: a write that is replicated before a
+        correction ahead of it would overtake it.
+        """
+        waiting, self._to_correct = self._to_correct, []
+        for segment, generation, phantoms in waiting:
+            same = self._node.primaries.get(segment.number) is segment and segment.generation == generation
+            if same and segment.phase is Phase.WRITING:
+                self._correct(segment, phantoms)
+
+    def _correct(self, segment: Segment, phantoms: set[bytes]) -> None:
+        node = self._node
+        # A pending operation makes up for a phantom of its key, unless a filter may drop it.
+        pending = set() if node.settings.may_skip else segment.log.keys_after(segment.sent)
+        operations: list[Operation] = []
+        for key in to_correct(phantoms, pending):
+            entry = node.cache.get(segment.number, key)
+            # CHECK correct-phantoms: what no survivor holds gives way to what this node's cache holds.
+            value, expires_at = (entry.value, entry.expires_at) if entry else (None, None)
+            operation = self._replica.append(segment.number, Reason.CORRECT, key, value, expires_at, node.wall_us, True)
+            operations.append(operation)
+        if operations:
+            node.counts.corrections += len(operations)
+            segment.atomic_to = segment.last_sequence
+            node.outbox.append(Corrected(segment.number, operations))

@@ -1,0 +1,178 @@
+"""The producer's session and its transactions: one at a time, what their outcomes mean, and which record is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+
+from deelog_connector.core.batch import Advance, Batch
+from deelog_connector.core.batch_builder import BatchBuilder
+from deelog_connector.core.effects import Cause, Commit, Effect, OpenProducer
+from deelog_connector.core.ledger import CommittedRun
+from deelog_connector.core.resets import Resets
+from deelog_connector.core.segment import RESETTING, UNDECIDED, Phase, Segment
+from deelog_connector.core.snapshots import Snapshots
+from deelog_connector.core.state import NodeState
+from deelog_connector.core.takeover import Takeover
+
+
+class ProducerState(Enum):
+    """The producer's session."""
+
+    NONE = auto()
+    OPENING = auto()
+    OPEN = auto()
+
+
+class Transactions:
+    """See the module."""
+
+    def __init__(self, node: NodeState, takeover: Takeover, resets: Resets, snapshots: Snapshots) -> None:
+        self.paused = False
+        self.closed = False
+        self.producer = ProducerState.NONE
+        self._node = node
+        self._takeover = takeover
+        self._resets = resets
+        self._snapshots = snapshots
+        self._builder = BatchBuilder(node, takeover, resets, snapshots)
+        self._batch: Batch | None = None
+        self._token = 0
+        self._committed_at = 0.0
+        self._suspects: list[Sequence[int]] = []
+        """After a refusal: the groups of segments that are still to be tried by themselves, innermost last."""
+
+    # -- the session ----------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is under way and no session is being opened."""
+        return self._batch is None and self.producer is not ProducerState.OPENING
+
+    def open(self) -> list[Effect]:
+        """Asks for a session where there is none."""
+        if self.producer is not ProducerState.NONE or self._batch is not None or self.closed:
+            return []
+        self.producer = ProducerState.OPENING
+        return [OpenProducer()]
+
+    def producer_opened(self) -> None:
+        """A new session of the producer is open."""
+        self.producer = ProducerState.OPEN
+
+    def opening_given_up(self) -> None:
+        """The session that was asked for does not come. `poll` asks for another, unless `closed`."""
+        assert self.producer is ProducerState.OPENING
+        self.producer = ProducerState.NONE
+
+    def reopen(self) -> None:
+        """Nothing is assumed of what was under way: a new session, and each segment looks again (section 6)."""
+        if self.producer is not ProducerState.OPENING:  # a session that is not open yet holds nothing
+            self.producer = ProducerState.NONE
+        for segment in self._node.primaries.values():
+            # CHECK recheck-after-fence
+            segment.look_again()
+
+    # -- a transaction --------------------------------------------------------------------------------------------
+
+    @property
+    def segments(self) -> set[int]:
+        """The segments of the transaction under way."""
+        return {item.segment for item in self._batch.items} if self._batch else set()
+
+    def begin(self) -> list[Effect]:
+        """The next transaction, where there is anything to write and nothing is under way."""
+        if self.producer is not ProducerState.OPEN or self._batch is not None or self.paused:
+            return []
+        batch = self._next_batch()
+        if not batch.items:
+            self._snapshots.committed(batch)  # of keys that are gone, or come as changes: there is nothing to write
+            return self._node.take_outbox()
+        self._batch, batch.ends = batch, dict(self._node.changes.ends)
+        self._token += 1
+        self._committed_at = self._node.now
+        return [Commit(self._token, batch.items)]
+
+    def next_poll(self, now: float) -> float:
+        """Seconds until the commit interval is over."""
+        return max(0.0, self._committed_at + self._node.settings.commit_interval - now)
+
+    def committed(self, token: int) -> None:
+        """The transaction is committed, says the client. What that means for positions is read back."""
+        batch = self._take(token)
+        self._node.counts.transactions += 1
+        for advance in batch.advances:
+            segment = self._node.primaries.get(advance.segment)
+            if segment is None or segment.generation != advance.generation or segment.phase is not advance.phase:
+                continue
+            segment.asked_at = self._node.now
+            self._advance(segment, advance, batch)
+        if self._suspects and batch.writers and not self._untested(self._suspects[-1]):
+            self._suspects.pop()
+        self._snapshots.committed(batch)
+
+    def commit_failed(self, token: int, cause: Cause) -> None:
+        """The transaction is not committed, or nobody knows."""
+        batch = self._take(token)
+        if cause is Cause.REFUSED:
+            self._bisect(batch)
+        else:
+            self._node.counts.refused += 1
+        self.reopen()
+
+    def _next_batch(self) -> Batch:
+        if not self._suspects:
+            node = self._node
+            return self._builder.next(due=node.now - self._committed_at >= node.settings.commit_interval)
+        batch = self._builder.only(self._suspects[-1])
+        if not batch.items and not self._untested(self._suspects[-1]):
+            self._suspects.pop()
+        return batch
+
+    def _take(self, token: int) -> Batch:
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        assert token == self._token, f"transaction {token} is not under way"
+        return batch
+
+    def _advance(self, segment: Segment, advance: Advance, batch: Batch) -> None:
+        if segment.phase in (Phase.CLAIM, Phase.ACTIVE):
+            self._takeover.committed(segment)
+        elif segment.phase is Phase.OWED:
+            segment.go(Phase.BEGUN)
+        elif segment.phase is Phase.ROWS:
+            self._resets.rows_committed(segment, advance.value, advance.ended)
+        else:
+            assert segment.phase is Phase.WRITING
+            self._node.counts.written += advance.value - segment.sent
+            segment.sent = advance.value
+            offset = batch.ends.get(segment.partition, -1)
+            segment.ledger.committed(CommittedRun(advance.first, advance.value, advance.count, offset))
+
+    # -- refused records ------------------------------------------------------------------------------------------
+
+    def _bisect(self, batch: Batch) -> None:
+        """The broker refused a record: finds its segment by halves; it stops, visibly, and the others go on."""
+        writers = batch.writers
+        if self._suspects:
+            self._suspects.pop()
+        if len(writers) > 1:
+            half = len(writers) // 2
+            self._suspects += [writers[half:], writers[:half]]
+            return
+        for number in writers:
+            segment = self._node.primaries.get(number)
+            # If a snapshot had rows in it, the operations are tried again without them.
+            if segment is not None and not self._snapshots.refused(segment, batch):
+                self._stop(segment)
+
+    def _stop(self, segment: Segment) -> None:
+        if segment.phase in (Phase.WRITING, Phase.ROWS):
+            self._node.counts.resets_aborted += segment.phase is Phase.ROWS
+            segment.reset, segment.stopped_by = None, "the broker refused a record of it (too large?)"
+            segment.go(Phase.STOPPED)
+
+    def _untested(self, numbers: Iterable[int]) -> bool:
+        """Whether a suspect has yet to write what it may be stopped for: a reset does it a chunk at a time."""
+        segments = [s for number in numbers if (s := self._node.primaries.get(number)) is not None]
+        return any(segment.phase in UNDECIDED or segment.phase in RESETTING for segment in segments)
