@@ -40,6 +40,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.keys import partition_of, segment_of
 from deelog_spark.batches import tasks
 from deelog_spark.diff_job import DiffJob
+from deelog_spark.java_options import kafka_options
 from deelog_spark.session import session
 from deelog_spark.sinks.kafka import Written
 from tests.support.changes import Cache, config_of, settled_ends
@@ -102,7 +103,7 @@ def first_key(segment: int, segments: int) -> bytes:
 
 def into_nothing(spark: SparkSession, config: Config, partitions: int, folder: Path) -> None:
     """Spark reads the whole change topic as the job does, and drops it."""
-    source = spark.readStream.format("kafka").options(**tasks.kafka_options(config))
+    source = spark.readStream.format("kafka").options(**kafka_options(config))
     source = source.option("assign", json.dumps({config.topics.changes: list(range(partitions))}))
     source = source.option("startingOffsets", "earliest")
     source = source.option("maxOffsetsPerTrigger", config["diff.max.offsets.per.trigger"])
@@ -146,7 +147,7 @@ def steady(spark: SparkSession, config: Config) -> None:
 def scan(spark: SparkSession, config: Config, topic: str, partitions: list[int], begin: dict[int, int]) -> DataFrame:
     """Bounded reading of some partitions, from `begin` or their first offset."""
     starts = {str(p): begin.get(p, -2) for p in partitions}
-    source = spark.read.format("kafka").options(**tasks.kafka_options(config))
+    source = spark.read.format("kafka").options(**kafka_options(config))
     source = source.option("startingOffsets", json.dumps({topic: starts}))
     source = source.option("endingOffsets", json.dumps({topic: {str(p): -1 for p in partitions}}))
     return source.option("assign", json.dumps({topic: partitions})).load()

@@ -28,15 +28,16 @@ import orjson
 import pyarrow as pa
 
 from deelog_schemas.config import Config
-from deelog_spark.batches import ranges, tasks
+from deelog_spark.batches import columns, ranges, tasks
 from deelog_spark.batches.checkpoint import START, Batch, Checkpoint, Totals
 from deelog_spark.batches.plan import START_OVER, Planner
 from deelog_spark.errors import CheckpointError, DiffError, LossError
-from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row, place_of
+from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row, connected, renderer_of
+from deelog_spark.java_options import kafka_options
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
-from deelog_spark.session import JARS_VARIABLE, refuse_connect, session
+from deelog_spark.session import JARS_VARIABLE, refuse_connect, session, uri_of
 from deelog_spark.sinks.kafka import Writer, Written
-from deelog_spark.sinks.parquet import ParquetSink
+from deelog_spark.sinks.sink import sinks_of
 from deelog_spark.tables import latest
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from deelog_spark.metrics import Metrics
-    from deelog_spark.sinks.jdbc import JdbcSink
 
 log = logging.getLogger("deelog.diff")
 
@@ -75,16 +75,14 @@ class DiffJob:
         spark: SparkSession | None = None,
         on_batch: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.config = config = tasks.connected(config)  # every task gets it, and none asks the registry
+        self.config = config = connected(config)  # every task gets it, and none asks the registry
         self.topics = config.topics
         self._given, self._spark = spark, spark
         self._on_batch = on_batch
-        self._renderer = tasks.renderer_of(config)
+        self._renderer = renderer_of(config)
         self._writer = Writer(config, self._renderer)
         self._checkpoint = Checkpoint(config["diff.checkpoint.location"])
-        path = config["diff.parquet.path"]
-        self._parquet = ParquetSink(path) if "parquet" in config["diff.sinks"] else None
-        self._jdbc = self._jdbc_sink() if "jdbc" in config["diff.sinks"] else None
+        self._sinks = sinks_of(config, self._session, lambda: self._stopping)
         self._metrics: Metrics | None = None
         self._cluster: Cluster | None = None
         self._planner: Planner | None = None
@@ -133,17 +131,17 @@ class DiffJob:
             lambda: self._stopping,
             self._session,
         )
-        if self._jdbc is not None:
-            self._jdbc.open()
+        for sink in self._sinks:
+            sink.open()
         self._fence(plans)
         found = plans.resume()
         if isinstance(found, Batch):
             self._started = found
-            self._fill_table(self._checkpoint.latest() or found)
+            self._start_sinks(self._checkpoint.latest() or found, None)
         else:
             self._started = self._begin(plans, found)
         spark = self._session()
-        source = spark.readStream.format("kafka").options(**tasks.kafka_options(self.config))
+        source = spark.readStream.format("kafka").options(**kafka_options(self.config))
         source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
         source = source.option("startingOffsets", _json({self.topics.changes: _keys(self._started.end)}))
         source = source.option("maxOffsetsPerTrigger", self.config["diff.max.offsets.per.trigger"])
@@ -151,7 +149,7 @@ class DiffJob:
         if not available_now:
             trigger = {"processingTime": f"{self.config['diff.trigger.interval.ms']} milliseconds"}
         writing = _loaded(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
-        writing = writing.option("checkpointLocation", place_of(self._checkpoint.spark))
+        writing = writing.option("checkpointLocation", uri_of(self._checkpoint.spark))
         self._query = writing.queryName(f"{self.topics.diff}-{uuid.uuid4().hex[:8]}").start()
         return self
 
@@ -233,20 +231,18 @@ class DiffJob:
         mine: dict[int, list[Row]] = {}
         if few and plan.rows:
             table = ranges.rows_of(self._checkpoint.rows_path(START))
-            for row in tasks.rows_of(table.to_batches()):
+            for row in columns.rows_of(table.to_batches()):
                 mine.setdefault(row.partition, []).append(row)
         elif plan.rows:
-            rows = tasks.ordered(self._rows_frame(START), plans.partitions)
+            rows = columns.ordered(self._rows_frame(START), plans.partitions)
             found += tasks.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True)
         for partition in range(plans.partitions):  # each gets its mark, with rows or without
             some = mine.get(partition, [])
             end = plan.end[partition]
             found.append(self._writer.write(partition, some, plan.checkpoint, START, end, first=True))
         counted = _counted(found)
-        if self._parquet is not None and plan.rows:
-            self._parquet.write(self._decoded(self._rows_frame(START)), plan.checkpoint, START)
         self._fence(plans)  # a commit that was answered may not be seen yet
-        self._fill_table(plan)
+        self._start_sinks(plan, (lambda: self._decoded(self._rows_frame(START))) if plan.rows else None)
         state = plan.done(before, counted, plans.put_aside(START, found))
         self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
@@ -257,19 +253,12 @@ class DiffJob:
         earlier one commits more."""
         self._writer.fence(range(plans.partitions))
 
-    def _jdbc_sink(self) -> JdbcSink:
-        from deelog_spark.sinks.jdbc import JdbcSink  # late: it needs PySpark, whose absence `session` explains
-
-        return JdbcSink(self.config, self._session, lambda: self._stopping)
-
-    def _fill_table(self, state: Batch) -> None:
-        """Brings the table level with the diff topic where it is not as the state says. The diff topic may be a batch
-        ahead of the state: that batch then finds in the table what it brings."""
-        if self._jdbc is not None and not self._jdbc.holds(state.checkpoint, state.number):
-            self._jdbc.fill(latest(self._session(), self.config), state.checkpoint, state.number)
+    def _start_sinks(self, state: Batch, rows: Callable[[], DataFrame] | None) -> None:
+        for sink in self._sinks:
+            sink.start(rows, lambda: latest(self._session(), self.config), state.checkpoint, state.number)
 
     def _rows_frame(self, number: int) -> DataFrame:
-        rows = self._session().read.parquet(place_of(self._checkpoint.rows_path(number)))
+        rows = self._session().read.parquet(uri_of(self._checkpoint.rows_path(number)))
         return rows.where(rows["cause"].isin(CHANGE, RESET))
 
     def _session(self) -> SparkSession:
@@ -277,7 +266,7 @@ class DiffJob:
         return self._spark
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        return tasks.decoded(tasks.told(rows, self.config), self.config)
+        return columns.decoded(columns.decodable(rows, self.config), self.config)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -312,11 +301,11 @@ class DiffJob:
             plan, found, rows = self._passed_on(plans, before, number, end)
         plans.refuse(written.error for written in found)
         counted = _counted(found)
-        some = any(any(ops.values()) for ops in counted.values())
-        if self._parquet is not None and some:
-            self._parquet.write(self._decoded(rows()), plan.checkpoint, number)
-        if self._jdbc is not None:
-            self._jdbc.write(self._decoded(rows()) if some else None, plan.checkpoint, number)
+        if self._sinks:
+            some = any(any(ops.values()) for ops in counted.values())
+            differences = self._decoded(rows()) if some else None
+            for sink in self._sinks:
+                sink.write(differences, plan.checkpoint, number)
         state = plan.done(before.totals, counted, plans.put_aside(number, found))
         self._renew(state)
         self._checkpoint.write_state(state)
@@ -360,9 +349,9 @@ class DiffJob:
         if not plan.rows:
             rows = tasks.kept(spark, task)
         elif not plan.kept:
-            rows = tasks.ordered(self._rows_frame(number), plans.partitions)
+            rows = columns.ordered(self._rows_frame(number), plans.partitions)
         else:
-            rows = tasks.merged(tasks.kept(spark, task), self._rows_frame(number), plans.partitions)
+            rows = columns.merged(tasks.kept(spark, task), self._rows_frame(number), plans.partitions)
         some = plan.kept or plan.rows
         found = tasks.write_kafka(rows, self.config, plan.checkpoint, number, plan.end) if some else []
         return plan, found, lambda: rows
@@ -377,10 +366,10 @@ class DiffJob:
         """A small batch, by the driver."""
         if plan.rows:
             resets = ranges.rows_of(self._checkpoint.rows_path(plan.number))
-            rows = sorted([*rows, *tasks.rows_of(resets.to_batches())], key=operator.attrgetter(*ROW_ORDER))
+            rows = sorted([*rows, *columns.rows_of(resets.to_batches())], key=operator.attrgetter(*ROW_ORDER))
 
         def frame() -> DataFrame:
-            table = pa.Table.from_batches(tasks.batches_of(rows), ROW_SCHEMA)
+            table = pa.Table.from_batches(columns.batches_of(rows), ROW_SCHEMA)
             return self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
 
         return self._write(rows, plan), frame

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from deelog_schemas.config import Config
 from deelog_spark.errors import DiffError
 
 _PREFIX: Final = "consumer.override."
@@ -28,6 +29,19 @@ _WITHOUT_COUNTERPART: Final = (
     "ssl.sigalgs.list",
 )
 _KEY: Final = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+def kafka_options(config: Config) -> dict[str, str]:
+    """What every reader of ours must be told."""
+    return {
+        **options(config.overrides("consumer")),
+        "kafka.bootstrap.servers": ",".join(config["bootstrap.servers"]),
+        "kafka.isolation.level": "read_committed",
+        # A range often ends with a transaction's marker, behind which a fetch waits for more: 500 ms by default.
+        "kafka.fetch.max.wait.ms": "10",
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+    }
 
 
 def options(overrides: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deelog_spark.errors import DiffError
@@ -55,6 +56,11 @@ def refuse_connect(spark: SparkSession | None) -> None:
             "process that plans it, Connect would run it on the server; start the job by spark-submit or deelog diff "
             f"without {' and '.join(_REMOTE)} in the environment (changes() and latest() work through Connect)"
         )
+
+
+def uri_of(path: Path) -> str:
+    """A file or directory as Spark takes it: a URI in which nothing is escaped, a space neither."""
+    return f"file://{path}"
 
 
 def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:

@@ -17,8 +17,10 @@ import orjson
 
 from deelog_schemas.config import Config
 from deelog_schemas.header import Kind
-from deelog_spark.batches.tasks import connected, cut, decoded, in_jvm, kafka_options
+from deelog_spark.batches.columns import cut, decoded, in_jvm
 from deelog_spark.errors import DiffError, LossError, TopicError
+from deelog_spark.folding.diff_record import connected
+from deelog_spark.java_options import kafka_options
 from deelog_spark.kafka import Cluster
 from deelog_spark.session import is_connect
 
@@ -177,7 +179,7 @@ def _check_as_of(
 
 
 def _differences(records: DataFrame, config: Config, tombstones: bool) -> DataFrame:
-    """Records of the diff topic, as `frames.cut` gives them, with `cause`; what is not ours stops the query."""
+    """Records of the diff topic, as `columns.cut` gives them, with `cause`; what is not ours stops the query."""
     from pyspark.sql import functions as F
 
     kind = F.hex(F.substring("header", 1, 2))

@@ -16,8 +16,7 @@ from deelog_schemas.fold import Change, SegmentReader, difference
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
-from deelog_spark.batches.tasks import codec_of, connected
-from deelog_spark.folding.diff_record import op_of
+from deelog_spark.folding.diff_record import codec_of, connected, op_of
 from tests.support.changes import settled_ends
 
 

@@ -19,9 +19,9 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from deelog_spark import DiffJob, changes, latest, real_time
-from deelog_spark.batches import tasks
 from deelog_spark.cli import diff
 from deelog_spark.errors import DiffError
+from deelog_spark.folding.diff_record import connected
 from tests.spark import scenes
 from tests.spark.reference import dead_letters, in_topic, read
 from tests.spark.scenes import Carried
@@ -52,7 +52,7 @@ def test_avro_with_a_registry_that_goes_away(
     run(config, spark)
     scenes.scripted(cache)
     scenes.close(cache)
-    known = tasks.connected(config)
+    known = connected(config)
     own_registry.stop()
     run(known, spark)
     check(cache, known)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deelog_schemas.keys import segment_of
-from deelog_spark.batches import tasks
+from deelog_spark.batches import columns
 from deelog_spark.folding.diff_record import CHANGE, Row
 from deelog_spark.kafka import Cluster
 from tests.spark.reference import expected, in_topic
@@ -73,6 +73,6 @@ def test_rows_that_are_large_go_by_fewer() -> None:
     """A column of Arrow ends at 2 GB."""
     value = b"v" * (5 << 20)
     rows = [Row(0, offset, 0, CHANGE, "", b"", b"k", value if offset < 9 else b"") for offset in range(100)]
-    batches = list(tasks.batches_of(rows))
+    batches = list(columns.batches_of(rows))
     assert [len(batch) for batch in batches] == [4, 4, 92]
-    assert list(tasks.rows_of(iter(batches))) == rows
+    assert list(columns.rows_of(iter(batches))) == rows

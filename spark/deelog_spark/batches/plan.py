@@ -24,7 +24,7 @@ from deelog_spark.batches import ranges, tasks
 from deelog_spark.batches.checkpoint import LAYOUT, START, Batch, Checkpoint, Identity, Totals
 from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicError
 from deelog_spark.folding import by_columns, by_records
-from deelog_spark.folding.diff_record import RESET, Renderer, Row
+from deelog_spark.folding.diff_record import RESET, Renderer, Row, tolerant
 from deelog_spark.folding.walk import Ended, Segment
 from deelog_spark.kafka import Cluster, KafkaException, Known
 from deelog_spark.sinks.kafka import Writer, Written
@@ -65,7 +65,7 @@ class Planner:
         settings = cluster.settings(self.topics.changes)
         self._audit(settings)
         self._prepare_diff(settings)
-        if tasks.tolerant(config):
+        if tolerant(config):
             self._prepare_letters(settings)
         self._layout = ranges.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
 
@@ -228,7 +228,7 @@ class Planner:
 
     def _lettered(self) -> dict[int, int]:
         """By partition, the offset below which earlier checkpoints of the job have put aside what had to be."""
-        if not tasks.tolerant(self.config):
+        if not tolerant(self.config):
             return {}
         marks = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
         return {partition: mark.end for partition, mark in marks.items() if mark is not None}

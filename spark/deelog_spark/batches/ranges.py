@@ -36,6 +36,7 @@ from deelog_schemas.keys import partition_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
 from deelog_spark.batches import tasks
+from deelog_spark.batches.columns import batches_of
 from deelog_spark.batches.spill import Spill, bucket
 from deelog_spark.folding import by_columns
 from deelog_spark.folding.by_records import ResetMismatch
@@ -48,11 +49,13 @@ from deelog_spark.folding.diff_record import (
     Renderer,
     Row,
     Undecodable,
+    codec_of,
     entry_of,
-    place_of,
+    tolerant,
 )
 from deelog_spark.folding.walk import matrix
 from deelog_spark.kafka import Reader, headers_of
+from deelog_spark.session import uri_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,7 +179,7 @@ class Tables:
 def nothing(config: Config) -> Tables:
     """Of a segment of which nothing stands in either topic."""
     empty = _SCHEMA.empty_table()
-    return Tables(empty, empty, 0, Layout("", "", 1, 1), tasks.codec_of(config), tasks.tolerant(config))
+    return Tables(empty, empty, 0, Layout("", "", 1, 1), codec_of(config), tolerant(config))
 
 
 Work = Callable[[Tables, Renderer, int, int], tuple[list[Row], Any]]
@@ -196,17 +199,17 @@ class Task:
 
     def run(self, partitions: Iterable[int], reader: Reader) -> Iterator[pa.RecordBatch]:
         """What the work makes of each segment, and STATE or ERROR of it."""
-        yield from tasks.batches_of(self._rows(partitions, reader))
+        yield from batches_of(self._rows(partitions, reader))
 
     def _rows(self, partitions: Iterable[int], reader: Reader) -> Iterator[Row]:
-        codec, tolerant = tasks.codec_of(self.config), tasks.tolerant(self.config)
+        codec, passes = codec_of(self.config), tolerant(self.config)
         renderer = Renderer(codec)
         for partition in partitions:
             with closing(Spill(_SCHEMA)) as old, closing(Spill(_SCHEMA)) as new:
                 for spill, region in zip((old, new), self.regions, strict=True):
                     self._put(spill, region, partition, reader)
                 for raw in sorted(old.names() | new.names(), key=lambda raw: (bucket(raw), raw or b"")):
-                    tables = Tables(old.take(raw), new.take(raw), partition, self.layout, codec, tolerant)
+                    tables = Tables(old.take(raw), new.take(raw), partition, self.layout, codec, passes)
                     yield from self._segment(raw, tables, partition, renderer)
 
     def run_there(self, partitions: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -268,7 +271,7 @@ def folded(spark: Callable[[], SparkSession], reader: Reader, task: Task, place:
             for batch in task.run(partitions, reader):
                 writer.write_batch(batch)
         return
-    tasks.tasks(spark(), partitions, task.run_there, ROW_DDL).write.parquet(place_of(place))
+    tasks.tasks(spark(), partitions, task.run_there, ROW_DDL).write.parquet(uri_of(place))
 
 
 def count(written: Path | None) -> int:

@@ -7,11 +7,12 @@ to be carried by hand), parsing and dumping JSON here (tied to one converter's b
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from deelog_schemas import formats
+from deelog_schemas.config import Config
 from deelog_schemas.envelope import Codec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
@@ -87,11 +88,6 @@ ROW_DDL: Final = (
 
 ROW_ORDER: Final = ("partition", "offset", "ordinal", "key")
 """How rows leave; `key` only settles the order of segments at a start, whose rows share one offset."""
-
-
-def place_of(path: Path) -> str:
-    """A file or directory as Spark takes it: a URI in which nothing is escaped, a space neither."""
-    return f"file://{path}"
 
 
 class DiffRecord(NamedTuple):
@@ -173,3 +169,29 @@ def op_of(before: object, after: object) -> str:
 
 def _header(segment: int, position: tuple[int, int], node: int) -> bytes:
     return pack(Kind.CHANGE, 0, segment, *position, node)
+
+
+def codec_of(config: Config) -> Codec:
+    """The codec of the diff topic, which reads the change topic too."""
+    return formats.codec_of(config, connector_of(config), cause=True)
+
+
+def connector_of(config: Config) -> str:
+    """The connector's short name."""
+    name: str = config["connector.class"]
+    return name.removeprefix("deelog.").removesuffix("Connector").lower()
+
+
+def connected(config: Config) -> Config:
+    """The configuration with what a schema registry says: for tasks, which shall not ask it."""
+    return formats.connected(config, connector_of(config), diff=True)
+
+
+def tolerant(config: Config) -> bool:
+    """Whether a change that cannot be decoded is put aside."""
+    return bool(config["errors.tolerance"] == "all")
+
+
+def renderer_of(config: Config) -> Renderer:
+    """What makes the diff topic's records."""
+    return Renderer(codec_of(config), strict=tolerant(config))

@@ -117,6 +117,16 @@ class JdbcSink:
         """Creates the tables that are missing; `SinkError` where one is not laid out as the sink needs it."""
         self._tried(self._open)
 
+    def start(
+        self, rows: Callable[[], DataFrame] | None, latest: Callable[[], DataFrame], checkpoint: str, batch: int
+    ) -> None:
+        """Fills the table from the diff topic where it does not hold this batch.
+
+        The diff topic may be a batch ahead of the state: that batch then finds in the table what it brings.
+        """
+        if not self.holds(checkpoint, batch):
+            self.fill(latest(), checkpoint, batch)
+
     def holds(self, checkpoint: str, batch: int) -> bool:
         """Whether the table is as it was behind this batch or a later one of the checkpoint."""
 

@@ -13,20 +13,36 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deelog_spark.folding.diff_record import place_of
+from deelog_spark.session import uri_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deelog_schemas.config import Config
 
 
 class ParquetSink:
-    """Writes batches of decoded rows below `path`, a directory that every executor mounts."""
+    """Writes the differences of each batch below `diff.parquet.path`, a directory that every executor mounts."""
 
-    def __init__(self, path: str) -> None:
-        self.root = Path(path.removeprefix("file://")).absolute()
+    def __init__(self, config: Config, spark: Callable[[], SparkSession], stopping: Callable[[], bool]) -> None:
+        self.root = Path(config["diff.parquet.path"].removeprefix("file://")).absolute()
 
-    def write(self, rows: DataFrame, checkpoint: str, batch: int) -> None:
+    def open(self) -> None:
+        """Nothing: the directory is created with the first batch."""
+
+    def start(
+        self, rows: Callable[[], DataFrame] | None, latest: Callable[[], DataFrame], checkpoint: str, batch: int
+    ) -> None:
+        """Writes the differences of a start without state, as a batch like any other."""
+        if rows is not None:
+            self.write(rows(), checkpoint, batch)
+
+    def write(self, rows: DataFrame | None, checkpoint: str, batch: int) -> None:
         """Writes a batch unless it is there. `checkpoint` keeps batches of a job that started over apart."""
+        if rows is None:
+            return
         name = f"{checkpoint}-{batch + 1:09d}"  # the start is batch -1
         manifest = self.root / "_manifest" / f"{name}.json"
         if manifest.exists():
@@ -34,7 +50,7 @@ class ParquetSink:
         staging, place = self.root / "_staging" / name, self.root / f"batch={name}"
         if not place.exists():
             shutil.rmtree(staging, ignore_errors=True)
-            rows.write.parquet(place_of(staging))
+            rows.write.parquet(uri_of(staging))
             staging.rename(place)
         files = sorted(p.name for p in place.glob("*.parquet"))
         manifest.parent.mkdir(exist_ok=True)
