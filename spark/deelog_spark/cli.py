@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TURN_SECONDS: Final = 0.5
 _OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "diff.metrics.port")
-"""Fields of which no two caches have the same."""
+"""Fields whose values must differ between caches."""
 
 
 @click.command(
@@ -40,14 +40,14 @@ _OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "d
 )
 @click.option("--available-now", is_flag=True, help="Read to the end of the topic as it is now, then exit.")
 @click.option("--progress", is_flag=True, help="Show the totals: a line per cache, renewed, on a terminal.")
-@click.option("--status", "ask", is_flag=True, help="Tell lag, open resets and last batch of a job, and exit.")
+@click.option("--status", "ask", is_flag=True, help="Print lag, open resets and last batch of a job, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object a line.")
 def diff(paths: tuple[Path, ...], available_now: bool, progress: bool, ask: bool, as_json: bool) -> None:
     """Turn a cache's change topic into <topic>.diff: creates, updates and deletes, each once.
 
-    Prints a line once it runs and stops cleanly on SIGTERM and Ctrl-C. On a record that is not deelog's it prints
-    topic, partition and offset with the remedy and exits non-zero. Of several caches the first that fails ends all, and
-    its exit code is the command's.
+    Prints a line once it runs, and stops cleanly on SIGTERM and Ctrl-C. On a foreign record it prints topic, partition
+    and offset with the remedy and exits non-zero. With several caches the first one that fails stops all, and its exit
+    code is that of the command.
     """
     from deelog_schemas.config import load
     from deelog_spark.kafka import KafkaException, unreachable
@@ -63,7 +63,7 @@ def diff(paths: tuple[Path, ...], available_now: bool, progress: bool, ask: bool
         configs = [load(path, "diff") for path in paths]
         if ask:
             for config in configs:
-                _tell(status(config), as_json)
+                _print(status(config), as_json)
             return
         _stop_on_signals(jobs)
         jobs.run(configs, available_now, show)
@@ -81,16 +81,16 @@ def diff(paths: tuple[Path, ...], available_now: bool, progress: bool, ask: bool
 
 
 class Jobs:
-    """The jobs of one application, a cache each. `stop()` them."""
+    """The jobs of one application, one per cache. Call `stop()` at the end."""
 
     def __init__(self) -> None:
         self.stopping = False
-        """Whether somebody asked for the end."""
+        """Whether `request_stop` was called."""
         self._jobs: list[DiffJob] = []
         self._shared: SparkSession | None = None
 
     def run(self, configs: list[Config], available_now: bool, show: Progress | None) -> None:
-        """Starts them one after the other, and waits until all have ended, one has failed, or the end is asked for."""
+        """Starts them one after the other, and waits until all have ended or one has failed, which raises its error."""
         from deelog_spark.diff_job import DiffJob
         from deelog_spark.session import session
 
@@ -109,13 +109,13 @@ class Jobs:
             running = [job for job in running if not job.await_termination(_TURN_SECONDS)]
 
     def request_stop(self) -> None:
-        """Asks for the end. Safe in a signal handler."""
+        """Lets every job stop after its batch. Safe in a signal handler."""
         self.stopping = True
         for job in self._jobs:
             job.request_stop()
 
     def stop(self) -> None:
-        """Ends them all, each behind its batch."""
+        """Stops every job after its batch."""
         for job in self._jobs:
             job.request_stop()
         for job in self._jobs:
@@ -137,10 +137,10 @@ def _refuse_twins(configs: list[Config]) -> None:
         raise ConfigError(wrong)
 
 
-def _tell(told: dict[str, Any], as_json: bool) -> None:
+def _print(status: dict[str, Any], as_json: bool) -> None:
     from deelog_spark.status import lines
 
-    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+    click.echo(json.dumps(status) if as_json else "\n".join(lines(status)))
 
 
 def _stop_on_signals(jobs: Jobs) -> None:
@@ -152,7 +152,7 @@ def _stop_on_signals(jobs: Jobs) -> None:
 
 
 class Progress:
-    """A line per cache on a terminal, renewed behind each batch."""
+    """A line per cache on a terminal, renewed after each batch."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -161,13 +161,13 @@ class Progress:
         self._live = Live(auto_refresh=False)
         self._live.start()
 
-    def __call__(self, told: dict[str, Any]) -> None:
-        changes, rows = told["changes"], told["resets_rows"]
-        self._lines[told["topic"]] = (
-            f"{told['topic']}  batch {told['batch']}  records {told['records']:,}  "
-            f"lag {'?' if told['lag'] is None else told['lag']}  "
-            f"changes c{changes['c']:,} u{changes['u']:,} d{changes['d']:,}  resets {sum(told['resets'].values()):,}: "
-            f"c{rows['c']:,} u{rows['u']:,} d{rows['d']:,}  {told['seconds']:.1f} s"
+    def __call__(self, batch: dict[str, Any]) -> None:
+        changes, rows = batch["changes"], batch["resets_rows"]
+        self._lines[batch["topic"]] = (
+            f"{batch['topic']}  batch {batch['batch']}  records {batch['records']:,}  "
+            f"lag {'?' if batch['lag'] is None else batch['lag']}  "
+            f"changes c{changes['c']:,} u{changes['u']:,} d{changes['d']:,}  resets {sum(batch['resets'].values()):,}: "
+            f"c{rows['c']:,} u{rows['u']:,} d{rows['d']:,}  {batch['seconds']:.1f} s"
         )
         self._live.update("\n".join(self._lines.values()), refresh=True)
 

@@ -1,16 +1,15 @@
-"""The diff job: a change topic in, its differences out, each once.
+"""The diff job: reads a change topic and writes its differences, each once.
 
     job = DiffJob(load("diff.properties", "diff")).start()
     job.await_termination()
 
-A start without state folds the topic up to its end and emits how that differs from the diff topic; from there
-`foreachBatch` goes on. A batch is: walk it by headers (`marks.py`); read the resets that end in it from Kafka, check
-them, and materialise how they differ from the diff topic (`fold.py`); write each sink; write the state. What is done
-is found done when a batch is tried again, after `kill -9` at any point.
+A start without state folds the topic up to its end and writes how the result differs from the diff topic; from there
+`foreachBatch` goes on. A batch has four steps: walk it by header (`folding/walk.py`); read and check the resets that
+end in it, and write down how they differ from the diff topic (`batches/plan.py`); write each sink; write the state.
+Each step is done once, even after `kill -9` at any point: a replay skips what is done.
 
-Weighed: a stateful operator per key or per segment (2.7 to 80 times the cost per record, and it needs the whole
-history in its own store), and this, where Kafka is the state. With spark-submit:
-`spark-submit --packages … job.py --config FILE [--available-now]`.
+With spark-submit: `spark-submit --packages … job.py --config FILE [--available-now]`.
+Alternatives: docs/decisions.md, "Kafka is the state".
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from deelog_spark.errors import CheckpointError, DiffError, LossError
 from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row, connected, renderer_of
 from deelog_spark.java_options import kafka_options
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
-from deelog_spark.session import JARS_VARIABLE, refuse_connect, session, uri_of
+from deelog_spark.session import is_spark_error, load_kafka, refuse_connect, session, spark_error, uri_of
 from deelog_spark.sinks.kafka import Writer, Written
 from deelog_spark.sinks.sink import sinks_of
 from deelog_spark.tables import latest
@@ -43,7 +42,6 @@ from deelog_spark.tables import latest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from deelog_spark.metrics import Metrics
 
@@ -56,17 +54,17 @@ _RENEW_SECONDS: Final = 3600.0
 
 
 _Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
-"""A batch that the Kafka sink has, what it got, and its rows for the other sinks."""
+"""A batch that is in the diff topic: its plan, what was written, and its rows for the other sinks."""
 
 
 class DiffJob:
-    """One job. `start()` it once; you must call `stop()` at the end, also after an error.
+    """One job. Call `start()` once, and `stop()` at the end, also after an error.
 
-    `spark` is your own session, which is left running, or None for one that the job makes and ends. `on_batch` is
-    called behind each batch, the start included, with what its log line says: `topic`, the change topic; the totals,
-    its `seconds`, `lag` in offsets (None where the brokers do not say), `behind`: how old its newest record was, in
-    seconds (None where that is not known), `open_resets`: how many segments are held back; keep it short. Raises
-    `RegistryError` where a schema registry is asked for and does not serve.
+    `spark` is your own session, which is left running, or None for one that the job makes and stops. `on_batch` is
+    called after each batch, the start included, with the content of its log line: `topic` (the change topic), `batch`,
+    `seconds`, the totals, `lag` (offsets, None if unknown), `behind` (age of the newest record in seconds, None if
+    unknown) and `open_resets` (segments whose reset has not ended). The next batch waits for it. Raises
+    `RegistryError` where the configured schema registry does not answer.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class DiffJob:
         spark: SparkSession | None = None,
         on_batch: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.config = config = connected(config)  # every task gets it, and none asks the registry
+        self.config = config = connected(config)
         self.topics = config.topics
         self._given, self._spark = spark, spark
         self._on_batch = on_batch
@@ -94,31 +92,30 @@ class DiffJob:
         self._renewed = time.monotonic()
 
     SMALL_RECORDS = 20_000
-    """A batch of no more goes through the driver, where producers and Python are warm: 0.1 s instead of 1."""
+    """The driver writes batches of at most so many records itself: 0.1 s instead of 1."""
     SMALL_BYTES = 16 << 20
-    """And of no more than this."""
+    """And of at most so many bytes."""
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     def start(self, available_now: bool = False) -> Self:
-        """Starts the stream, after the fold of a start without state. `available_now` ends it at today's end.
+        """Starts the stream, after the fold of a start without state. `available_now` stops it at the topic's end.
 
-        Waits up to 60 s for the topics. Raises `DeelogError`s: TopicError, CheckpointError, LossError, BusyError,
-        RecordError, SinkError; DiffError where Spark fails, and through Spark Connect. Nothing is left running then but
-        what `stop()` ends.
+        Waits up to 60 s for the topics. Raises TopicError, CheckpointError, LossError, BusyError, RecordError,
+        SinkError, RightsError; DiffError where Spark fails, and with a session of Spark Connect.
         """
         refuse_connect(self._given)
         try:
             return self._start(available_now)
         except Exception as error:
-            if not _is_of_spark(error):
+            if not is_spark_error(error):
                 raise
-            raise _of_spark(error) from error
+            raise spark_error(error) from error
 
     def _start(self, available_now: bool) -> Self:
         self._checkpoint.lock()
         if self.config["diff.metrics.port"]:
-            from deelog_spark.metrics import Metrics  # late: it is the extra's, which executors may lack
+            from deelog_spark.metrics import Metrics  # late: prometheus_client is an extra
 
             self._metrics = Metrics(self.config)
         self._cluster = Cluster(self.config)
@@ -134,12 +131,12 @@ class DiffJob:
         for sink in self._sinks:
             sink.open()
         self._fence(plans)
-        found = plans.resume()
-        if isinstance(found, Batch):
-            self._started = found
-            self._start_sinks(self._checkpoint.latest() or found, None)
+        state = plans.resume()
+        if isinstance(state, Batch):
+            self._started = state
+            self._start_sinks(self._checkpoint.latest() or state, None)
         else:
-            self._started = self._begin(plans, found)
+            self._started = self._begin(plans, state)
         spark = self._session()
         source = spark.readStream.format("kafka").options(**kafka_options(self.config))
         source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
@@ -148,13 +145,13 @@ class DiffJob:
         trigger: dict[str, Any] = {"availableNow": True}
         if not available_now:
             trigger = {"processingTime": f"{self.config['diff.trigger.interval.ms']} milliseconds"}
-        writing = _loaded(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
+        writing = load_kafka(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
         writing = writing.option("checkpointLocation", uri_of(self._checkpoint.spark))
         self._query = writing.queryName(f"{self.topics.diff}-{uuid.uuid4().hex[:8]}").start()
         return self
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Waits until the job ends, at most `timeout` seconds; whether it has. Raises what ended it."""
+        """Waits at most `timeout` seconds for the job's end; whether it has ended. Raises the error that ended it."""
         if self._query is None:
             raise RuntimeError("start() the job first")
         from pyspark.errors import StreamingQueryException
@@ -174,20 +171,22 @@ class DiffJob:
                 return False
 
     def request_stop(self) -> None:
-        """Asks for the end: no further batch begins and `await_termination` returns. Safe in a signal handler."""
+        """Lets no further batch begin and `await_termination` return. Safe in a signal handler."""
         self._stopping = True
 
     def stop(self) -> None:
-        """Ends the job behind the batch that runs now. A batch that takes longer than 60 s is cut off and done anew
-        by the next start. Frees everything; no error where it was never started."""
+        """Stops the job after the running batch and frees everything; does nothing where it was never started.
+
+        A batch that takes longer than 60 s is interrupted; the next start does it again.
+        """
         self._stopping = True
         if self._query is not None:
-            # Spark waits for a batch whose Python part waits for Spark: let it finish before the query is ended.
+            # `query.stop()` waits for the batch, whose Python part may wait for Spark: let it finish first.
             if self._in_batch.acquire(timeout=_STOP_SECONDS):
                 self._in_batch.release()
             deadline = time.monotonic() + _SETTLE_SECONDS
             while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
-                time.sleep(_SETTLE_SECONDS / 100)  # Spark writes its own file behind the batch
+                time.sleep(_SETTLE_SECONDS / 100)  # Spark writes its own file after the batch
             self._query.stop()
             self._query = None
         if self._spark is not None and self._given is None:
@@ -206,7 +205,7 @@ class DiffJob:
         failure = self._failure
         if isinstance(failure, KafkaException):
             return unreachable(failure)
-        if failure is not None and not isinstance(failure, LossError) and not _is_of_spark(failure):
+        if failure is not None and not isinstance(failure, LossError) and not is_spark_error(failure):
             return failure
         latest = self._checkpoint.latest() or self._started
         if latest is not None and self._planner is not None:
@@ -214,19 +213,19 @@ class DiffJob:
                 self._planner.check_loss(latest)
             except LossError as lost:
                 return lost
-        return failure if isinstance(failure, LossError) else _of_spark(failure or error)
+        return failure if isinstance(failure, LossError) else spark_error(failure or error)
 
     # -- start -----------------------------------------------------------------------------------------------------
 
     def _begin(self, plans: Planner, before: Totals) -> Batch:
-        """A start without state: fold to the log's end, emit how it differs from the diff topic, go on from there."""
+        """A start without state: writes how the folded topic differs from the diff topic; the state after it."""
         begun = time.monotonic()
         plan = self._checkpoint.plan(START) if self._checkpoint.begun(plans.identity) else None
         if plan is None:
             self._checkpoint.forget()
             self._checkpoint.begin(plans.identity)
             plan = plans.start()
-        found: list[Written] = []
+        results: list[Written] = []
         few = plan.rows <= self.SMALL_RECORDS
         mine: dict[int, list[Row]] = {}
         if few and plan.rows:
@@ -235,22 +234,21 @@ class DiffJob:
                 mine.setdefault(row.partition, []).append(row)
         elif plan.rows:
             rows = columns.ordered(self._rows_frame(START), plans.partitions)
-            found += tasks.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True)
-        for partition in range(plans.partitions):  # each gets its mark, with rows or without
+            results += tasks.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True)
+        for partition in range(plans.partitions):  # each gets its marker, with rows or without
             some = mine.get(partition, [])
             end = plan.end[partition]
-            found.append(self._writer.write(partition, some, plan.checkpoint, START, end, first=True))
-        counted = _counted(found)
-        self._fence(plans)  # a commit that was answered may not be seen yet
+            results.append(self._writer.write(partition, some, plan.checkpoint, START, end, first=True))
+        counts = _counts(results)
+        self._fence(plans)  # a commit that was answered may not be visible yet
         self._start_sinks(plan, (lambda: self._decoded(self._rows_frame(START))) if plan.rows else None)
-        state = plan.done(before, counted, plans.put_aside(START, found))
+        state = plan.done(before, counts, plans.report_dead_letters(START, results))
         self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
         return state
 
     def _fence(self, plans: Planner) -> None:
-        """Behind it all that this job or an earlier one has committed to the diff topic is there to be read, and no
-        earlier one commits more."""
+        """After it, every commit of this job and of earlier ones is visible, and earlier ones commit no more."""
         self._writer.fence(range(plans.partitions))
 
     def _start_sinks(self, state: Batch, rows: Callable[[], DataFrame] | None) -> None:
@@ -296,37 +294,37 @@ class DiffJob:
             plan = None
         few = sum(end[p] - before.end[p] for p in end) <= self.SMALL_RECORDS
         if few or plan is not None:
-            plan, found, rows = self._planned(plans, before, number, end, plan)
+            plan, results, rows = self._planned(plans, before, number, end, plan)
         else:
-            plan, found, rows = self._passed_on(plans, before, number, end)
-        plans.refuse(written.error for written in found)
-        counted = _counted(found)
+            plan, results, rows = self._passed_on(plans, before, number, end)
+        plans.raise_first(written.error for written in results)
+        counts = _counts(results)
         if self._sinks:
-            some = any(any(ops.values()) for ops in counted.values())
+            some = any(any(ops.values()) for ops in counts.values())
             differences = self._decoded(rows()) if some else None
             for sink in self._sinks:
                 sink.write(differences, plan.checkpoint, number)
-        state = plan.done(before.totals, counted, plans.put_aside(number, found))
+        state = plan.done(before.totals, counts, plans.report_dead_letters(number, results))
         self._renew(state)
         self._checkpoint.write_state(state)
         return state
 
     def _passed_on(self, plans: Planner, before: Batch, number: int, end: dict[int, int]) -> _Done:
-        """A large batch, in one reading where no reset ends in it.
+        """A large batch, in one reading unless a reset ends in it.
 
-        Nothing has to be remembered of it before: without resets a batch is the same whenever it is walked. Partitions
-        that were written are found written when the whole batch is planned after all.
+        It needs no plan on disk: without resets, a batch gives the same rows whenever it is walked. Where a plan is
+        needed after all, the partitions that were written are skipped.
         """
         task = plans.walk(before, end, frozenset())
-        found = tasks.pass_on(self._session(), task, before.checkpoint, number)
-        walked = [one for one, _ in found]
-        # First of all: where a writer stopped, the walk ended with it, and no plan may rest on that.
-        plans.refuse(written.error for _, written in found)
-        plans.refuse(one.error for one in walked)
+        pairs = tasks.pass_on(self._session(), task, before.checkpoint, number)
+        walked = [one for one, _ in pairs]
+        # Writers' errors first: where one stopped, its walk ended early, and no plan may be made of it.
+        plans.raise_first(written.error for _, written in pairs)
+        plans.raise_first(one.error for one in walked)
         if any(one.ended for one in walked):
             return self._planned(plans, before, number, end, None, walked)
         plan = plans.gathered(before, number, end, walked)
-        return plan, [written for _, written in found], lambda: tasks.kept(self._session(), task)
+        return plan, [written for _, written in pairs], lambda: tasks.kept(self._session(), task)
 
     def _planned(
         self,
@@ -344,7 +342,7 @@ class DiffJob:
         if plan.small and changes is None:
             changes = self._changes(task)
         if plan.small and changes is not None:
-            return plan, *self._carried(plan, changes)
+            return plan, *self._write_here(plan, changes)
         spark = self._session()
         if not plan.rows:
             rows = tasks.kept(spark, task)
@@ -353,17 +351,17 @@ class DiffJob:
         else:
             rows = columns.merged(tasks.kept(spark, task), self._rows_frame(number), plans.partitions)
         some = plan.kept or plan.rows
-        found = tasks.write_kafka(rows, self.config, plan.checkpoint, number, plan.end) if some else []
-        return plan, found, lambda: rows
+        results = tasks.write_kafka(rows, self.config, plan.checkpoint, number, plan.end) if some else []
+        return plan, results, lambda: rows
 
-    def _changes(self, task: tasks.Walk) -> list[Row] | None:
-        """The captured changes that count of a small batch that was planned before."""
+    def _changes(self, task: tasks.WalkTask) -> list[Row] | None:
+        """The captured changes that count of a small batch that was planned earlier."""
         assert self._cluster is not None
-        found = tasks.walk_here(task, self._cluster.reader, self.SMALL_BYTES)
-        return None if found is None else found[1]
+        walked = tasks.walk_here(task, self._cluster.reader, self.SMALL_BYTES)
+        return None if walked is None else walked[1]
 
-    def _carried(self, plan: Batch, rows: list[Row]) -> tuple[list[Written], Callable[[], DataFrame]]:
-        """A small batch, by the driver."""
+    def _write_here(self, plan: Batch, rows: list[Row]) -> tuple[list[Written], Callable[[], DataFrame]]:
+        """Writes a small batch with the driver's own producers."""
         if plan.rows:
             resets = ranges.rows_of(self._checkpoint.rows_path(plan.number))
             rows = sorted([*rows, *columns.rows_of(resets.to_batches())], key=operator.attrgetter(*ROW_ORDER))
@@ -372,18 +370,14 @@ class DiffJob:
             table = pa.Table.from_batches(columns.batches_of(rows), ROW_SCHEMA)
             return self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
 
-        return self._write(rows, plan), frame
-
-    def _write(self, rows: list[Row], plan: Batch) -> list[Written]:
-        """Writes a small batch's rows, ordered by partition, with the driver's own producers."""
-        found = []
-        for partition, group in itertools.groupby(rows, key=lambda row: row.partition):
-            end = plan.end[partition]
-            found.append(self._writer.write(partition, group, plan.checkpoint, plan.number, end))
-        return found
+        results = [
+            self._writer.write(partition, group, plan.checkpoint, plan.number, plan.end[partition])
+            for partition, group in itertools.groupby(rows, key=lambda row: row.partition)
+        ]
+        return results, frame
 
     def _renew(self, state: Batch) -> None:
-        """Commits every partition's mark anew now and then: offsets of a partition without changes would expire."""
+        """Commits every marker again once an hour: offsets of a partition without changes would expire."""
         if time.monotonic() - self._renewed > _RENEW_SECONDS:
             for partition, end in state.end.items():
                 self._writer.write(partition, [], state.checkpoint, state.number, end, renew=True)
@@ -392,7 +386,7 @@ class DiffJob:
 
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "topic": self.topics.changes,
             "batch": state.number,
             "seconds": round(seconds, 3),
@@ -406,14 +400,14 @@ class DiffJob:
             "behind": round(max(0.0, state.written_ms - state.newest_ms) / 1000, 3) if state.newest_ms else None,
             "open_resets": sum(segment.open is not None for segment in state.segments.values()),
         }
-        log.info("%s", orjson.dumps(told).decode())
+        log.info("%s", orjson.dumps(report).decode())
         if self._metrics is not None:
-            self._metrics.told(told)
+            self._metrics.observe(report)
         if self._on_batch is not None:
-            self._on_batch(told)
+            self._on_batch(report)
 
     def _lag(self, state: Batch) -> int | None:
-        """Records between the state and the topic's end; None where the brokers do not say: the batch is done."""
+        """Offsets between the state and the topic's end; None where the brokers do not answer."""
         assert self._cluster is not None
         try:
             ends = self._cluster.ends(self.topics.changes, len(state.end))
@@ -423,46 +417,14 @@ class DiffJob:
         return sum(max(0, ends[p] - offset) for p, offset in state.end.items())
 
 
-def _is_of_spark(error: BaseException) -> bool:
-    """Whether a task, a worker or the JVM raised it."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return isinstance(error, (Py4JError, PySparkException))
-
-
-def _of_spark(error: BaseException) -> DiffError:
-    """What Spark says, in one line: the first one, or of a Python task the last one of its traceback."""
-    from pyspark.errors import PythonException
-
-    said = str(getattr(error, "java_exception", error))
-    lines = [line.strip() for line in said.splitlines() if line.strip()] or [type(error).__name__]
-    line = lines[-1] if isinstance(error, PythonException) else lines[0]
-    return DiffError(f"Spark: {line}; look at its log, and start the job again: it goes on where it was")
-
-
-def _loaded(source: DataStreamReader) -> DataFrame:
-    from pyspark.errors import AnalysisException
-
-    try:
-        return source.load()
-    except AnalysisException as error:
-        if "Failed to find data source: kafka" not in str(error):
-            raise
-        raise DiffError(
-            f'Spark\'s source for Kafka is missing: set {JARS_VARIABLE}="$(deelog kafka jars)", or start the job by '
-            "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
-        ) from error
-
-
-def _counted(found: list[Written]) -> dict[str, dict[str, int]]:
+def _counts(results: list[Written]) -> dict[str, dict[str, int]]:
     """Rows by cause and op."""
-    into: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
-    for written in found:
+    sums: dict[str, dict[str, int]] = {CHANGE: {}, RESET: {}}
+    for written in results:
         for cause, counts in written.ops.items():
             for op, n in counts.items():
-                into[cause][op] = into[cause].get(op, 0) + n
-    return into
+                sums[cause][op] = sums[cause].get(op, 0) + n
+    return sums
 
 
 def _json(value: Any) -> str:

@@ -1,14 +1,14 @@
-"""What stops the job, drawn as a tree. Each message is one line that ends with its remedy.
+"""The errors that stop the job. Each message is one line that ends with its remedy.
 
 DeelogError
-├── RecordError        (schemas) a record of a topic is corrupt or not ours; names topic, partition and offset
+├── RecordError        (schemas) a record of a topic is corrupt or foreign; names topic, partition and offset
 └── DiffError          the job cannot go on
     ├── CheckpointError    the checkpoint is not of this topic, layout or configuration, or lost its counterpart
     ├── TopicError         a topic is missing, or is not laid out as the job needs it
     ├── LossError          records that the job needs are gone from the change topic
-    ├── BusyError          somebody else uses this checkpoint, or writes this diff topic or table
-    ├── RightsError        Kafka refuses the job's user something that it cannot do without
-    └── SinkError          a sink is not set up as the job needs it, or refuses what it is given
+    ├── BusyError          another job uses this checkpoint, or writes this diff topic or table
+    ├── RightsError        the job's Kafka user lacks a right
+    └── SinkError          a sink is not set up as the job needs it, or does not take a row
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deelog_schemas.errors import DeelogError
 
 
 class DiffError(DeelogError):
-    """The base of what the job raises by itself."""
+    """The base of the job's own errors."""
 
 
 class CheckpointError(DiffError):

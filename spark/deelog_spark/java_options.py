@@ -1,8 +1,8 @@
-"""`consumer.override.*`, which are librdkafka's, as Kafka's Java client names them: Spark's source for Kafka is that.
+"""Options of Spark's Kafka source, which uses Kafka's Java client, from `consumer.override.*`, which are librdkafka's.
 
-The job reads and writes with librdkafka; Spark's source tells it offsets, and reads for `changes()` and `latest()`.
-Weighed: fields of their own for Spark's options (each secret stands twice, and one of them is forgotten), and a
-translation. What has no counterpart that was tried is refused, rather than left out: it is a way to connect.
+The job itself reads and writes with librdkafka. Spark's source plans its batches, and reads for `changes()` and
+`latest()`. An option without a tested counterpart is an error, since it is part of how to connect.
+Alternatives: docs/decisions.md, "Options of Spark's Kafka source".
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ _KEY: Final = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-
 
 
 def kafka_options(config: Config) -> dict[str, str]:
-    """What every reader of ours must be told."""
+    """The options of every Kafka source; DiffError where `consumer.override.*` has no counterpart.
+
+    Secrets are among the values: do not print them.
+    """
     return {
         **options(config.overrides("consumer")),
         "kafka.bootstrap.servers": ",".join(config["bootstrap.servers"]),
         "kafka.isolation.level": "read_committed",
-        # A range often ends with a transaction's marker, behind which a fetch waits for more: 500 ms by default.
+        # A range often ends with a transaction's marker, after which a fetch waits for more: 500 ms by default.
         "kafka.fetch.max.wait.ms": "10",
         "includeHeaders": "true",
         "failOnDataLoss": "true",
@@ -45,19 +48,16 @@ def kafka_options(config: Config) -> dict[str, str]:
 
 
 def options(overrides: Mapping[str, str]) -> dict[str, str]:
-    """The `kafka.` options of Spark's source for a consumer with these overrides; DiffError naming what it cannot be.
-
-    Secrets are among the values: hand them on, print nothing.
-    """
-    found = {name: overrides[name] for name in _SAME if name in overrides}
-    protocol = found.get("security.protocol", "plaintext").upper()
-    if "security.protocol" in found:
-        found["security.protocol"] = protocol
+    """The `kafka.` options of a source for a consumer's overrides; DiffError for one without a counterpart."""
+    java = {name: overrides[name] for name in _SAME if name in overrides}
+    protocol = java.get("security.protocol", "plaintext").upper()
+    if "security.protocol" in java:
+        java["security.protocol"] = protocol
     if protocol.startswith("SASL"):
-        found |= _sasl(overrides)
+        java |= _sasl(overrides)
     if protocol.endswith("SSL"):
-        found |= _tls(overrides)
-    return {f"kafka.{name}": value for name, value in found.items()}
+        java |= _tls(overrides)
+    return {f"kafka.{name}": value for name, value in java.items()}
 
 
 def _sasl(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -65,8 +65,8 @@ def _sasl(overrides: Mapping[str, str]) -> dict[str, str]:
     module = _MODULES.get(mechanism)
     if module is None:
         raise DiffError(
-            f"{_PREFIX}sasl.mechanism={mechanism}: Spark's source for Kafka is told of {', '.join(_MODULES)} alone; "
-            "use one of them, or TLS with a certificate of the client"
+            f"{_PREFIX}sasl.mechanism={mechanism}: the job can configure Spark's source for Kafka for "
+            f"{', '.join(_MODULES)} only; use one of them, or TLS with a client certificate"
         )
     user, password = (_quoted(overrides.get(f"sasl.{name}", "")) for name in ("username", "password"))
     login = f"{module} required username={user} password={password};"
@@ -74,7 +74,7 @@ def _sasl(overrides: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """A value in JAAS' own syntax."""
+    """A value in JAAS syntax."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -82,31 +82,31 @@ def _tls(overrides: Mapping[str, str]) -> dict[str, str]:
     for name in _WITHOUT_COUNTERPART:
         if name in overrides:
             raise DiffError(f"{_PREFIX}{name}: Spark's source for Kafka has nothing like it; leave it out for the job")
-    found: dict[str, str] = {}
+    java: dict[str, str] = {}
     if "ssl.cipher.suites" in overrides:
         raise DiffError(f"{_PREFIX}ssl.cipher.suites: Java has other names for them; leave it out for the job")
     if overrides.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
-        found["ssl.endpoint.identification.algorithm"] = ""
+        java["ssl.endpoint.identification.algorithm"] = ""
     if "ssl.ca.location" in overrides:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": overrides["ssl.ca.location"]}
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": overrides["ssl.ca.location"]}
     elif "ssl.ca.pem" in overrides:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": overrides["ssl.ca.pem"]}
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": overrides["ssl.ca.pem"]}
     if "ssl.keystore.location" in overrides:
-        found |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": overrides["ssl.keystore.location"]}
-        found["ssl.keystore.password"] = found["ssl.key.password"] = overrides.get("ssl.keystore.password", "")
-        return found
+        java |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": overrides["ssl.keystore.location"]}
+        java["ssl.keystore.password"] = java["ssl.key.password"] = overrides.get("ssl.keystore.password", "")
+        return java
     chain = _pem(overrides, "ssl.certificate")
     if chain is None:
-        return found
+        return java
     key = _pem(overrides, "ssl.key")
     if key is None or not any(begin in key for begin in _KEY):
         raise DiffError(
             f"{_PREFIX}ssl.key.location: Java reads keys in PKCS#8 alone: convert it by `openssl pkcs8 -topk8 -in KEY`"
         )
-    found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+    java |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
     if "ssl.key.password" in overrides:
-        found["ssl.key.password"] = overrides["ssl.key.password"]
-    return found
+        java["ssl.key.password"] = overrides["ssl.key.password"]
+    return java
 
 
 def _pem(overrides: Mapping[str, str], name: str) -> str | None:

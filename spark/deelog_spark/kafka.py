@@ -1,7 +1,6 @@
-"""The job's own clients of Kafka: what topics look like, where they end, and records read to a given offset.
+"""The job's clients of Kafka: a reader of bounded ranges, for tasks and driver, and the driver's admin client.
 
-The only module of the job that imports `confluent_kafka`, beside `writer.py`. Each call is bounded by a
-deadline. Tasks have a `Reader`; all else is the driver's.
+Only this module and `sinks/kafka.py` import `confluent_kafka`. Every call has a deadline.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
 
 REQUEST_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 60.0
-"""A read that gets nothing for so long fails: the records it was promised do not come."""
+"""A read that gets no record for so long fails."""
 QUIET: Final = {"log_level": 4, "log.connection.close": False}
-"""Of librdkafka's own lines, warnings and worse."""
+"""librdkafka logs warnings and errors only."""
 HOPELESS_SECONDS: Final = 5.0
-"""The same where the client says that it cannot connect: a broker that restarts may look like that."""
+"""The same where the client cannot connect. Not at once: a broker that restarts looks like that."""
 _MOST_OF_A_POLL: Final = 1.0
 RETRY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 1.0
 _POLL: Final = 0.1
 _CHUNK: Final = 2000
 _CHUNK_SECONDS: Final = 0.01
-"""A chunk is waited for as long as this: the last one is never full."""
+"""How long to wait for a full chunk; the last one is never full."""
 
 
 _PASSING: Final = frozenset(
@@ -79,15 +78,15 @@ _PASSING: Final = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
     }
 )
-"""What a broker that starts, moves or is away answers: worth asking again."""
+"""Errors of a broker that starts, moves or is away."""
 
 
 def passing(error: BaseException) -> bool:
-    """Whether a call that failed so may be made again as it was."""
+    """Whether a call that raised `error` may be repeated as it was."""
     if not isinstance(error, KafkaException):
         return False
-    told = error.args[0]
-    return not told.fatal() and (told.retriable() or told.code() in _PASSING)
+    cause = error.args[0]
+    return not cause.fatal() and (cause.retriable() or cause.code() in _PASSING)
 
 
 RETRYING: Final = tenacity.Retrying(
@@ -96,11 +95,11 @@ RETRYING: Final = tenacity.Retrying(
     stop=tenacity.stop_after_delay(RETRY_SECONDS),
     reraise=True,
 )
-"""`RETRYING(f, *args)` for calls that may be repeated; gives up after RETRY_SECONDS with the last error."""
+"""`RETRYING(f, *args)` for calls that may be repeated; raises the last error after RETRY_SECONDS."""
 
 
 def unreachable(error: KafkaException) -> DiffError:
-    """What Kafka refused, in one line with its remedy."""
+    """An error of Kafka in one line, with its remedy."""
     return DiffError(
         f"Kafka: {error.args[0].str()}; look at the brokers, or at what of *.override.* this names, and start the job "
         "again: it goes on where it was"
@@ -108,13 +107,13 @@ def unreachable(error: KafkaException) -> DiffError:
 
 
 def refused(error: KafkaException, client: str, **asked: tuple[str, str]) -> Exception:
-    """`RightsError` where a right is missing, of those that the request `asked` for; else the error itself."""
-    told = missing_acl(error.args[0], client, **asked)
-    return error if told is None else RightsError(told)
+    """`RightsError` where one of the rights is missing that the request `asked` for; else the error itself."""
+    missing = missing_acl(error.args[0], client, **asked)
+    return error if missing is None else RightsError(missing)
 
 
 def reach(client: Any, connections: Connections) -> None:
-    """Returns once a broker has answered. DiffError where none will, be it for its patience or for good."""
+    """Waits until a broker answers; DiffError after RETRY_SECONDS, or where the client cannot connect at all."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
@@ -128,30 +127,31 @@ def reach(client: Any, connections: Connections) -> None:
 
 
 class Layout(NamedTuple):
-    """What must not change under the job."""
+    """What must not change while the job has state of a topic."""
 
     topic_id: str
     partitions: int
 
 
-class Known(NamedTuple):
-    """What the positions topic says of the segments."""
+class PositionsView(NamedTuple):
+    """The content of the positions topic, by segment."""
 
     base: dict[int, int]
-    """Offset where the last completed reset begins."""
+    """The base offset, at which the last completed reset begins."""
     open: dict[int, ResetState]
+    """The open reset."""
 
 
 def consumer(config: Config, group: str, **more: Any) -> Consumer:
-    """A consumer that joins no group, sees committed records only, and never chooses an offset by itself."""
+    """A consumer that joins no group, reads committed records only, and never resets its offset by itself."""
     return Consumer(
         {
-            # A read ends at a known offset: a fetch that waits for more would only delay the answer.
+            # A read ends at a known offset: a fetch must not wait for more.
             "fetch.wait.max.ms": 2,
             "max.partition.fetch.bytes": 8 << 20,
-            # One that has read ahead as far as it may would pause for 1 s, while a task reads faster than that.
+            # The default pauses for 1 s when the queue is full; a task empties it sooner.
             "fetch.queue.backoff.ms": 5,
-            # An answer that does not come is asked for again before a reader gives up.
+            # A lost answer is requested again before a reader gives up.
             "socket.timeout.ms": 20_000,
             **QUIET,
             **config.overrides("consumer"),
@@ -167,16 +167,16 @@ def consumer(config: Config, group: str, **more: Any) -> Consumer:
 
 
 def record_of(message: Any, allowed: frozenset[Kind] = ON_CHANGES) -> Record:
-    """A message as a record of ours; RecordError with its place where it is none."""
+    """A message as a record; RecordError, with its place, for a foreign one."""
     place = (message.topic(), message.partition(), message.offset())
     return decode(*place, message.key(), message.value(), message.headers(), allowed)
 
 
 class Reader:
-    """Reads bounded ranges, one at a time. Call `close()` when done.
+    """Reads bounded ranges, one at a time. Call `close()` at the end.
 
-    A consumer per topic: one that turns to another topic waits 0.5 to 0.8 s for its leaders (librdkafka 2.16), a new
-    one 0.04 s.
+    It has a consumer per topic: a consumer that changes its topic waits 0.5 to 0.8 s for the leaders (librdkafka 2.16),
+    a new one 0.04 s.
     """
 
     def __init__(self, config: Config) -> None:
@@ -184,7 +184,7 @@ class Reader:
         self._connections = Connections("consumer", config.overrides("consumer"))
         self._consumers: dict[str, Consumer] = {}
         self._silent = 0.0
-        """Seconds of polls in a row that gave nothing."""
+        """How long the last polls without a record took, in seconds."""
 
     def close(self) -> None:
         """Closes the consumers."""
@@ -192,14 +192,14 @@ class Reader:
             self._consumers.popitem()[1].close()
 
     def read(self, topic: str, partition: int, begin: int, end: int) -> Generator[Message]:
-        """`chunks`, one by one. To be closed before the reader where it is not read to its end."""
+        """`chunks`, message by message. Close it before the reader if it is not read to its end."""
         for messages in self.chunks(topic, partition, begin, end):
             yield from messages
 
     def chunks(self, topic: str, partition: int, begin: int, end: int) -> Generator[list[Message]]:
-        """The committed records of `[begin, end)` in order, as they come.
+        """The committed records of `[begin, end)` in order, in chunks as they come.
 
-        LossError where `begin` is not there any more. DiffError where the partition falls silent before `end`.
+        Raises LossError where `begin` is gone, DiffError where no record comes for SILENCE_SECONDS before `end`.
         """
         if begin >= end:
             return
@@ -212,17 +212,17 @@ class Reader:
                 messages = client.consume(_CHUNK, _CHUNK_SECONDS)
                 self._heard(bool(messages), topic, {partition: end}, began)
                 if messages and all(m.error() is None for m in messages) and _offset(messages[-1]) < end - 1:
-                    yield messages  # nearly all are: no look at each
+                    yield messages  # the fast path, of nearly all chunks
                     continue
-                found = []
+                inside = []
                 for message in messages:
                     taken, done = _taken(message, topic, partition, begin, end)
                     if taken:
-                        found.append(message)
+                        inside.append(message)
                     if done:
                         break
-                if found:
-                    yield found
+                if inside:
+                    yield inside
         except KafkaException as error:
             raise self._denied(error, topic) from error
         finally:
@@ -231,12 +231,15 @@ class Reader:
     def together(
         self, topic: str, begins: Mapping[int, int], ends: Mapping[int, int], most_bytes: int
     ) -> dict[int, list[Message]] | None:
-        """`chunks` of several partitions at once, for few records: by partition, without those of which there is
-        nothing to read. None where keys and values take more than `most_bytes`."""
+        """The committed records of several ranges, by partition; for few records.
+
+        Leaves out partitions with an empty range. None where keys and values take more than `most_bytes`. Raises what
+        `chunks` raises.
+        """
         left = {p: end for p, end in ends.items() if end > begins[p]}
-        found: dict[int, list[Message]] = {p: [] for p in left}
+        messages: dict[int, list[Message]] = {p: [] for p in left}
         if not left:
-            return found
+            return messages
         client = self._consumer(topic)
         client.assign([TopicPartition(topic, p, begins[p]) for p in left])
         size = 0
@@ -252,13 +255,13 @@ class Reader:
                 end = left.get(partition, 0)
                 taken, done = _taken(message, topic, partition, begins.get(partition, 0), end)
                 if taken:
-                    found[partition].append(message)
+                    messages[partition].append(message)
                     size += len(message.key() or b"") + len(message)
                 if size > most_bytes:
                     return None
                 if done:
                     left.pop(partition, None)
-            return found
+            return messages
         except KafkaException as error:
             raise self._denied(error, topic) from error
         finally:
@@ -275,9 +278,9 @@ class Reader:
         return refused(error, "consumer", topic=("Read", topic), group=("Read", self._config.topics.diff_group))
 
     def _heard(self, something: bool, topic: str, ends: Mapping[int, int], began: float) -> None:
-        """Notes a poll that began then; DiffError where too many in a row gave nothing, or nothing will come.
+        """Counts a poll that began at `began`; DiffError where the last ones gave nothing for too long.
 
-        Counted is the time that was spent asking: a process that stood still has not asked.
+        Only the time in polls counts: a process that was suspended has not polled.
         """
         if something:
             self._silent = 0.0
@@ -300,11 +303,11 @@ def _offset(message: Message) -> int:
 
 
 def _taken(message: Message, topic: str, partition: int, begin: int, end: int) -> tuple[bool, bool]:
-    """Whether a message counts, and whether nothing below `end` is to come."""
+    """Whether a message is in the range, and whether it is the last one below `end`."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         raise _refused(error, topic, partition, begin)
-    # An end of partition behind `end`, too, says that nothing below `end` is to come.
+    # An end-of-partition event above `end` also means that nothing below `end` will come.
     offset = _offset(message)
     return error is None and offset < end, offset >= end - (error is None)
 
@@ -316,21 +319,24 @@ def _refused(error: KafkaError, topic: str, partition: int, begin: int) -> Excep
 
 
 def headers_of(message: Message) -> tuple[bytes | None, bytes | None]:
-    """Our header of a message and that of a control record, each the last of its name."""
+    """The values of `deelog` and `deelog.control` among a message's headers: of each the last one, None without it."""
     header = control = None
     headers: Any = message.headers() or ()
     if len(headers) == 1 and headers[0][0] == HEADER_NAME:  # nearly all
         return headers[0][1], None
-    for name, told in headers:
+    for name, value in headers:
         if name == HEADER_NAME:
-            header = told
+            header = value
         elif name == CONTROL_HEADER_NAME:
-            control = told
+            control = value
     return header, control
 
 
 class Cluster:
-    """Everything the driver asks of Kafka. Call `close()` when done."""
+    """The driver's admin client and reader. Call `close()` at the end.
+
+    Every call raises `RightsError` where a right is missing, and is repeated for RETRY_SECONDS while brokers are away.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -351,12 +357,12 @@ class Cluster:
 
     @RETRYING.wraps
     def layout(self, topic: str, wait: float = 0.0, stopping: Callable[[], bool] = lambda: False) -> Layout:
-        """Id and partitions of a topic, waited for `wait` seconds at most; TopicError where there is none."""
+        """Id and partitions of a topic; TopicError where it does not exist after `wait` seconds, or when `stopping`."""
         deadline = time.monotonic() + wait
         while True:
             try:
-                found = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
-                described = found[topic].result(REQUEST_SECONDS)
+                answer = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+                described = answer[topic].result(REQUEST_SECONDS)
                 return Layout(str(described.topic_id), len(described.partitions))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -374,14 +380,14 @@ class Cluster:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
         try:
-            found = answer[resource].result(REQUEST_SECONDS)
+            settings = answer[resource].result(REQUEST_SECONDS)
         except KafkaException as error:
             raise refused(error, "admin", topic=("DescribeConfigs", topic)) from error
-        return {name: entry.value for name, entry in found.items()}
+        return {name: entry.value for name, entry in settings.items()}
 
     @RETRYING.wraps
     def create(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> Layout:
-        """Creates a topic, unless somebody else just did; what it looks like."""
+        """Creates a topic, unless it exists by now; its layout."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=settings)
         try:
             self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)[topic].result(REQUEST_SECONDS)
@@ -391,7 +397,7 @@ class Cluster:
         return self.layout(topic, wait=REQUEST_SECONDS)
 
     def ensure(self, topic: str, partitions: int, replication: int, settings: dict[str, str]) -> Layout:
-        """What a topic looks like, created so where it is not there; one that is there stays as it is."""
+        """A topic's layout; creates the topic if it is missing. An existing one is not changed."""
         try:
             return self.layout(topic)
         except TopicError:
@@ -399,7 +405,7 @@ class Cluster:
 
     @RETRYING.wraps
     def alter(self, topic: str, settings: dict[str, str]) -> None:
-        """Sets these settings of a topic and leaves the others."""
+        """Changes these settings of a topic, and no others."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
         ]
@@ -412,7 +418,7 @@ class Cluster:
         return self._list(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def begins(self, topic: str, partitions: int) -> dict[int, int]:
-        """The first offset of every partition that is still there."""
+        """The first offset of every partition."""
         return self._list(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     @RETRYING.wraps
@@ -422,34 +428,31 @@ class Cluster:
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
         )
         try:
-            found = {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
-            if min(found.values(), default=0) < 0:
-                # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
+            offsets = {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
+            if min(offsets.values(), default=0) < 0:
+                # librdkafka 2.16 answers -1001 without an error where a broker does not answer in time.
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}: an offset was not answered in time"))
-            return found
+            return offsets
         except KafkaException as error:
-            # After a broker's restart the client may go on asking with the leader epoch that it remembers.
+            # After a broker's restart the client may repeat the request with an old leader epoch.
             self._admin = self._new_admin()
             raise refused(error, "admin", topic=("Describe", topic)) from error
 
-    def known(self, topic: str) -> Known:
-        """Reads the positions topic to its end. RecordError where a record there is not ours."""
+    def positions(self, topic: str) -> PositionsView:
+        """The content of the positions topic; RecordError for a foreign record."""
         partitions = self.layout(topic, wait=REQUEST_SECONDS).partitions
         begins, ends = self.begins(topic, partitions), self.ends(topic, partitions)
-        known = Known({}, {})
+        view = PositionsView({}, {})
         for partition in range(partitions):
             for message in self.reader.read(topic, partition, begins[partition], ends[partition]):
-                self._know(known, message)
-        return known
-
-    def _know(self, known: Known, message: Message) -> None:
-        record = record_of(message, ON_POSITIONS)
-        told = decode_state(record.key, record.value, record.header.kind)
-        if told.what == "position":
-            known.base.pop(told.segment, None)
-            if isinstance(told.state, PositionState) and told.state.base_offset >= 0:
-                known.base[told.segment] = told.state.base_offset
-        elif told.what == "reset":
-            known.open.pop(told.segment, None)
-            if isinstance(told.state, ResetState):
-                known.open[told.segment] = told.state
+                record = record_of(message, ON_POSITIONS)
+                entry = decode_state(record.key, record.value, record.header.kind)
+                if entry.what == "position":
+                    view.base.pop(entry.segment, None)
+                    if isinstance(entry.state, PositionState) and entry.state.base_offset >= 0:
+                        view.base[entry.segment] = entry.state.base_offset
+                elif entry.what == "reset":
+                    view.open.pop(entry.segment, None)
+                    if isinstance(entry.state, ResetState):
+                        view.open[entry.segment] = entry.state
+        return view

@@ -1,8 +1,7 @@
-"""The diff job's figures for Prometheus, at `/metrics` of `diff.metrics.port`.
+"""The diff job's metrics for Prometheus, at `/metrics` of `diff.metrics.port`.
 
-Weighed: Spark's own sinks and a `StreamingQueryListener` (they count offsets and seconds of a query, and know nothing
-of repeats, resets and differences), counters of this process (back to zero at each start), and this: the totals that
-the checkpoint keeps, told anew at each scrape, exact over restarts.
+A scrape gets the totals of the checkpoint, which are exact over restarts. Alternatives: docs/decisions.md, "Figures of
+the job".
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ _SHUTDOWN_SECONDS: Final = 5.0
 
 
 class Metrics:
-    """Serves what `told` was given last. `close()` it.
-
-    Raises `DiffError` where the port is not to be had.
-    """
+    """Serves the last batch that `observe` got. Call `close()` at the end. Raises `DiffError` for a port in use."""
 
     def __init__(self, config: Config) -> None:
         self._topic = config.topics.changes
@@ -50,23 +46,23 @@ class Metrics:
 
     @property
     def port(self) -> int:
-        """Where it is served."""
+        """The port that it listens on."""
         return int(self._server.server_port)
 
-    def told(self, batch: dict[str, Any]) -> None:
-        """Takes what the job tells of a batch that is done (`DiffJob`, `on_batch`)."""
+    def observe(self, batch: dict[str, Any]) -> None:
+        """Takes the report of a finished batch (`DiffJob`, `on_batch`)."""
         with self._lock:
             self._last = {**batch, "at": time.time()}
         self._seconds.labels(self._topic).observe(batch["seconds"])
 
     def close(self) -> None:
-        """Serves no more."""
+        """Stops serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_SHUTDOWN_SECONDS)
 
     def collect(self) -> Iterable[Metric]:
-        """What a scrape gets; nothing before the first batch is done."""
+        """The metrics of a scrape; none before the first batch is done."""
         with self._lock:
             last = self._last
         if last is None:
@@ -105,5 +101,5 @@ class Metrics:
         return family
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry would collect to know the names."""
+        """No names: without this method the registry would collect to learn them."""
         return ()

@@ -1,4 +1,4 @@
-"""The SparkSession of the command line and of programs that bring none."""
+"""The SparkSession of the command line and of programs without one of their own, and Spark's errors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 from deelog_spark.errors import DiffError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 JARS_VARIABLE: Final = "DEELOG_SPARK_JARS"
-"""Paths of the Kafka source's jars, separated by commas; without it spark-submit's --packages or --jars count."""
+"""Paths of the Kafka source's jars, separated by commas. spark-submit's --packages or --jars do the same."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM."""
 
 _REMOTE: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-"""With either of them set, PySpark makes sessions of Spark Connect alone."""
+"""With either of them set, PySpark makes only sessions of Spark Connect."""
 
 SETTINGS: Final = {
     "spark.driver.memory": "1g",
@@ -35,20 +36,20 @@ SETTINGS: Final = {
 
 
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming.runtime"
-_SAID_BY_US: Final = (
-    f"{_STREAMING}.MicroBatchExecution",  # a stack trace of what the job reports in one line
+_SILENCED: Final = (
+    f"{_STREAMING}.MicroBatchExecution",  # a stack trace of an error that the job reports in one line
     f"{_STREAMING}.ResolveWriteToStream",
     f"{_STREAMING}.ProcessingTimeExecutor",  # the log line of each batch gives its seconds and the lag
 )
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect."""
+    """Whether a session is one of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def refuse_connect(spark: SparkSession | None) -> None:
-    """DiffError where `spark`, or without one the session that would be made, is one of Spark Connect."""
+    """DiffError where `spark`, or the session that would be made without it, is one of Spark Connect."""
     remote = any(name in os.environ for name in _REMOTE)
     if remote if spark is None else is_connect(spark):
         raise DiffError(
@@ -59,7 +60,7 @@ def refuse_connect(spark: SparkSession | None) -> None:
 
 
 def uri_of(path: Path) -> str:
-    """A file or directory as Spark takes it: a URI in which nothing is escaped, a space neither."""
+    """The URI of a file or directory as Spark takes it: nothing is escaped, not even a space."""
     return f"file://{path}"
 
 
@@ -78,7 +79,7 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _SUBMITTED in os.environ:
-        # Only a JVM that is known already shows what spark-submit was told: without it `SETTINGS` would replace that.
+        # Only with the JVM does SparkConf have spark-submit's options: without them `SETTINGS` would replace these.
         SparkContext._ensure_initialized()
     conf = SparkConf()
     for key, value in SETTINGS.items():
@@ -93,6 +94,39 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
     spark.sparkContext.setLogLevel("WARN")
     jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
-    for name in _SAID_BY_US:
+    for name in _SILENCED:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     return spark
+
+
+def load_kafka(source: DataStreamReader) -> DataFrame:
+    """`source.load()` for Spark's Kafka source; DiffError where its jars are missing."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return source.load()
+    except AnalysisException as error:
+        if "Failed to find data source: kafka" not in str(error):
+            raise
+        raise DiffError(
+            f'Spark\'s source for Kafka is missing: set {JARS_VARIABLE}="$(deelog kafka jars)", or start the job by '
+            "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
+        ) from error
+
+
+def is_spark_error(error: BaseException) -> bool:
+    """Whether a task, a worker or the JVM raised it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, (Py4JError, PySparkException))
+
+
+def spark_error(error: BaseException) -> DiffError:
+    """An error of Spark in one line: its first, or the last one of a Python task's traceback."""
+    from pyspark.errors import PythonException
+
+    text = str(getattr(error, "java_exception", error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    line = lines[-1] if isinstance(error, PythonException) else lines[0]
+    return DiffError(f"Spark: {line}; look at its log, and start the job again: it goes on where it was")

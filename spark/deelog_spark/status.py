@@ -1,4 +1,4 @@
-"""How far a job is, told from outside: its checkpoint beside the topic's ends. Works while the job runs, and after."""
+"""The status of a job, seen from outside: its checkpoint compared with the topic's ends. The job may run or not."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from deelog_spark.kafka import Cluster
 
 
 def status(config: Config) -> dict[str, Any]:
-    """What the job has done and what is left.
+    """What the job has done and what is left, as `deelog diff --status --json` prints it.
 
-    `batch` is -1 behind a start; `seconds_ago` since that batch was done; `lag` in offsets, by partition;
-    `open_resets` by segment: since which offset, and why; offset -1: records were lost, and the segment waits for a
-    reset. Raises `CheckpointError` where there is none, `TopicError` where there is no topic.
+    `batch`: the last one, -1 the start; `seconds_ago`: since it was done; `lag`: offsets by partition; `open_resets` by
+    segment: the offset of the begin, -1 where records were lost and the segment waits for a reset, and the reason;
+    totals as in `Totals`. Raises `CheckpointError` where there is no checkpoint, `TopicError` where there is no topic.
     """
-    found = Checkpoint(config["diff.checkpoint.location"]).now()
-    if found is None:
+    state = Checkpoint(config["diff.checkpoint.location"]).now()
+    if state is None:
         raise CheckpointError(
             f"{config['diff.checkpoint.location']} holds no checkpoint of a diff job: start one, or correct "
             "diff.checkpoint.location"
@@ -31,16 +31,16 @@ def status(config: Config) -> dict[str, Any]:
         ends = cluster.ends(topics.changes, cluster.layout(topics.changes).partitions)
     finally:
         cluster.close()
-    totals = found.totals
+    totals = state.totals
     return {
         "topic": topics.changes,
         "diff": topics.diff,
-        "batch": found.number,
-        "seconds_ago": round(time.time() - found.written_ms / 1000, 1),
-        "lag": {str(p): max(0, end - found.end.get(p, 0)) for p, end in sorted(ends.items())},
+        "batch": state.number,
+        "seconds_ago": round(time.time() - state.written_ms / 1000, 1),
+        "lag": {str(p): max(0, end - state.end.get(p, 0)) for p, end in sorted(ends.items())},
         "open_resets": {
             str(n): {"offset": segment.open.begin, "reason": segment.open.reason}
-            for n, segment in sorted(found.segments.items())
+            for n, segment in sorted(state.segments.items())
             if segment.open is not None
         },
         "records": totals.records,
@@ -52,20 +52,20 @@ def status(config: Config) -> dict[str, Any]:
     }
 
 
-def lines(told: dict[str, Any]) -> Iterator[str]:
+def lines(status: dict[str, Any]) -> Iterator[str]:
     """`status` for people."""
-    yield f"{told['topic']} -> {told['diff']}"
-    last = "the start" if told["batch"] < 0 else f"batch {told['batch']}"
-    yield f"last:        {last}, {told['seconds_ago']:,} s ago"
-    behind = ", ".join(f"{lag:,} on partition {p}" for p, lag in told["lag"].items() if lag)
-    yield f"lag:         {sum(told['lag'].values()):,} offsets" + (f" ({behind})" if behind else "")
-    opened = told["open_resets"]
+    yield f"{status['topic']} -> {status['diff']}"
+    last = "the start" if status["batch"] < 0 else f"batch {status['batch']}"
+    yield f"last:        {last}, {status['seconds_ago']:,} s ago"
+    behind = ", ".join(f"{lag:,} on partition {p}" for p, lag in status["lag"].items() if lag)
+    yield f"lag:         {sum(status['lag'].values()):,} offsets" + (f" ({behind})" if behind else "")
+    opened = status["open_resets"]
     yield f"open resets: {len(opened)}"
     for number, one in opened.items():
         where = f"since offset {one['offset']}" if one["offset"] >= 0 else "waits for a reset"
         yield f"  segment {number}: {one['reason']}, {where}"
-    ops = " ".join(f"{op}{told['changes'][op] + told['resets_rows'][op]:,}" for op in "cud")
-    resets = f"{sum(told['resets'].values()):,} resets"
-    yield f"so far:      {told['records']:,} records, {told['repeats']:,} repeats, {resets}; told {ops}"
-    if told["dead_letters"]:
-        yield f"             {told['dead_letters']:,} dead letters"
+    ops = " ".join(f"{op}{status['changes'][op] + status['resets_rows'][op]:,}" for op in "cud")
+    resets = f"{sum(status['resets'].values()):,} resets"
+    yield f"so far:      {status['records']:,} records, {status['repeats']:,} repeats, {resets}; wrote {ops}"
+    if status["dead_letters"]:
+        yield f"             {status['dead_letters']:,} dead letters"

@@ -1,8 +1,6 @@
-"""What everybody else reads: the diff topic as a stream of differences, and as the table that they add up to.
+"""The diff topic as DataFrames: a stream of differences, and the table that they add up to.
 
-Weighed for `latest`: the change topic folded by the reading rule (resets, control records, marks: as much work as the
-job's start, for each question), its checkpoint (holds marks, no entries), and the diff topic's last record per key:
-one scan, one aggregation, in the JVM. The last one; it tells what the job has told so far.
+Alternatives for `latest`: docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
 
     Columns: cache, segment (int), op (c, u, d), key, before and after (struct key, value, expires_at: milliseconds
     or null), epoch, sequence (position of the cause), cause (change, reset), ts (timestamp), partition and offset of
-    the record: a key stays on one partition, where offsets order what happened to it. Keys and values are strings, or
-    binary with format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else the key
-    alone; it is null on c. `options` are the Kafka source's own, such as startingOffsets (default earliest). A record
-    that is not ours stops the query. Stateless: in JSON nothing runs in Python; other formats need deelog and its extra
-    for them on the executors.
+    the record. A key stays on one partition, where offsets give its order. Keys and values are strings, or binary with
+    format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else only the key; it is
+    null on c. `options` are those of the Kafka source, such as startingOffsets (default earliest). A foreign record
+    stops the query. The query has no state. No Python runs for JSON; other formats need deelog and its extra for them
+    on the executors.
     """
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
@@ -45,16 +43,16 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
 
 
 def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> dict[str, str]:
-    """What makes a query over `changes()` one of Spark's real-time mode: `.trigger(**real_time(spark, config))`.
+    """The trigger of a query over `changes()` in Spark's real-time mode: `.trigger(**real_time(spark, config))`.
 
-    Rows arrive some milliseconds behind their commit instead of a micro-batch later; `every` is how often the query
+    Rows arrive some milliseconds after their commit instead of a micro-batch later; `every` is how often the query
     writes its checkpoint. Spark's limits: output mode `update`, no `foreachBatch`, no Python in the query, sinks Kafka,
-    `foreach`, console and memory, each of which gets what came since the last checkpoint again after a failure.
+    `foreach`, console and memory, each of which gets the rows since the last checkpoint again after a failure.
 
-    Checked here is what Spark does not check: a task stays on each partition of the diff topic for good, and partitions
-    beyond the application's task slots would deliver nothing, in silence. Keep the slots free of other queries. Raises
-    `DiffError` where they do not suffice, through Spark Connect, which does not tell them, and before Spark 4.2;
-    `TopicError` where there is no diff topic.
+    A task stays on each partition of the diff topic, and Spark reads nothing of partitions beyond the application's
+    task slots, without an error. So this counts the slots; keep them free of other queries. Raises `DiffError` where
+    they are too few, with Spark Connect, which does not report them, and before Spark 4.2; `TopicError` where there is
+    no diff topic.
     """
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -81,11 +79,11 @@ def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> 
 def collapse(rows: DataFrame) -> DataFrame:
     """The last difference of each key, for a MERGE in a `foreachBatch` of your own: a batch DataFrame.
 
-    Takes rows of `changes()`, be they of several caches, and gives the same columns. One row per cache and key: the one
-    of the highest offset, as it is. So `op` tells whether the key is there after the batch (c, u) or not (d), not what
-    the batch did to it: take c and u alike, and let a d pass that finds nothing. `before` is what was there before that
-    row, not before the batch. (epoch, sequence) never falls from batch to batch, and may stay: a guard against older
-    rows must let equal ones through. The same batch gives the same rows. Rows have no order. JVM only, one shuffle.
+    Takes rows of `changes()`, also of several caches, and gives the same columns: per cache and key the row of the
+    highest offset, unchanged. So `op` tells whether the key exists after the batch (c, u) or not (d), not what the
+    batch did to it: treat c and u alike, and ignore a d that finds nothing. `before` is the entry before that row, not
+    before the batch. (epoch, sequence) never falls from batch to batch, and may stay: a guard against older rows must
+    let equal ones through. The same batch gives the same rows. Rows have no order. No Python runs; one shuffle does.
     """
     from pyspark.sql import functions as F
 
@@ -94,15 +92,15 @@ def collapse(rows: DataFrame) -> DataFrame:
 
 
 def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None = None) -> DataFrame:
-    """What the cache holds, as the diff topic tells: a batch DataFrame with one row per live key.
+    """The cache's content according to the diff topic: a batch DataFrame with one row per live key.
 
-    Columns: cache, segment, key, value, expires_at (milliseconds or null; who is past it is deleted when the cache
-    does so), epoch, sequence, cause and ts of the last difference, partition and offset where it stands. `as_of` are
-    offsets of the diff topic by partition, all of them: what was told below. Without it, all that is committed now.
-    The same call gives the same rows again only with `as_of`. In JSON, JVM only.
+    Columns: cache, segment, key, value, expires_at (milliseconds or null; an expired entry stays until the cache
+    deletes it), epoch, sequence, cause and ts of the last difference, its partition and offset. `as_of` has an offset
+    of the diff topic for every partition: only records below count. Without it, all that is committed now; only with
+    it does the same call give the same rows again. No Python runs for JSON.
 
-    Raises `TopicError` where there is no diff topic; `LossError` for offsets that are not there (any more), or so old
-    that compaction may have taken what stood below; `DiffError` where `as_of` lacks a partition.
+    Raises `TopicError` where there is no diff topic; `LossError` for offsets that are gone, or so old that records
+    below may be compacted away; `DiffError` where `as_of` lacks a partition.
     """
     from pyspark.sql import functions as F
 
@@ -147,12 +145,12 @@ def _bounded(
 ) -> DataFrame:
     """Offsets `[begin, end)` of partitions of a topic, as `cut` gives them."""
 
-    def told(offsets: Mapping[int, int]) -> str:
+    def as_json(offsets: Mapping[int, int]) -> str:
         return orjson.dumps({topic: {str(p): offset for p, offset in sorted(offsets.items())}}).decode()
 
     source = spark.read.format("kafka").options(**kafka_options(config))
     source = source.option("assign", orjson.dumps({topic: sorted(end)}).decode())
-    return cut(source.option("startingOffsets", told(begin)).option("endingOffsets", told(end)).load())
+    return cut(source.option("startingOffsets", as_json(begin)).option("endingOffsets", as_json(end)).load())
 
 
 def _check_as_of(
@@ -167,19 +165,19 @@ def _check_as_of(
                 f"{topic}[{partition}] holds offsets [{begins[partition]}, {ends[partition]}], as_of asks for {offset}"
             )
     for partition, offset in as_of.items():
-        # Compaction takes a record when a later one of its key is older than the lag: the first one that does not
-        # count tells whether any could be.
-        behind = next(cluster.reader.read(topic, partition, offset, ends[partition]), None)
-        age = 0 if behind is None else time.time() * 1000 - behind.timestamp()[1]
+        # Compaction removes a record once a later one of its key is older than the lag. The oldest one that could be
+        # such a later record is the one at `offset`.
+        first = next(cluster.reader.read(topic, partition, offset, ends[partition]), None)
+        age = 0 if first is None else time.time() * 1000 - first.timestamp()[1]
         if age > lag:
             raise LossError(
-                f"{topic}[{partition}]: what stood below offset {offset} may be compacted by now (the record there is "
+                f"{topic}[{partition}]: records below offset {offset} may be compacted away (the record there is "
                 f"{age / 1000:.0f} s old, min.compaction.lag.ms is {lag}): ask for later offsets"
             )
 
 
 def _differences(records: DataFrame, config: Config, tombstones: bool) -> DataFrame:
-    """Records of the diff topic, as `columns.cut` gives them, with `cause`; what is not ours stops the query."""
+    """Records of the diff topic, of the columns that `cut` gives, with `cause`; a foreign one stops the query."""
     from pyspark.sql import functions as F
 
     kind = F.hex(F.substring("header", 1, 2))

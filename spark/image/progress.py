@@ -1,8 +1,7 @@
-"""The diff job's health check: exit code 0 if it has told its totals since this container started.
+"""The diff job's health check: exit code 0 if it has written its totals since this container started.
 
-Weighed: asking for the process (it is the container's first: dead, there is no container) and Spark's own interface
-(off, and a port more). The totals file is written once the query runs, and it outlives the container in its volume;
-the entry point's configuration file tells when this start was.
+The totals file is in a volume that outlives the container; the entry point's configuration file has the time of this
+start. Alternatives: docs/decisions.md.
 """
 
 from __future__ import annotations

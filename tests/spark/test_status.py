@@ -49,4 +49,4 @@ def test_status_tells_lag_open_resets_and_totals(
     assert text.exit_code == 0
     assert f"lag:         2 offsets (2 on partition {partition})" in text.output  # the record and its marker
     assert f"  segment 6: overflow, since offset {cache.live[6].begin}" in text.output
-    assert "2 repeats, 5 resets; told c" in text.output
+    assert "2 repeats, 5 resets; wrote c" in text.output

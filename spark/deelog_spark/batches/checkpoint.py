@@ -1,5 +1,6 @@
-"""What the job remembers between batches, as files below `diff.checkpoint.location`.
+"""The job's state between batches, as files below `diff.checkpoint.location`.
 
+    begun.json            identity that a start was planned for; written first at a start
     start.json            identity and the state that batch 0 begins from; written last at a start
     plans/<batch>.json    what a batch reads and what follows from it; written before the first sink
     rows/<batch>.parquet/ rows of a batch that depend on the diff topic; written before its plan
@@ -7,10 +8,9 @@
     progress.json         totals, for people and programs; written after each batch
     spark/                Spark's own checkpoint
 
-Weighed: state in the diff topic (a second reader of it in every batch), Spark's state store (needs a stateful
-operator), and these files. Batch n starts from state n-1, whatever newer file lies there. Every file appears by a
-rename of one that was synced, so that a reader sees it whole or not at all. The location is a directory that the
-driver and, on a cluster, the executors mount.
+Batch n begins from state n-1, even where a newer file exists. Every file is renamed into place after it was synced, so
+that a reader sees all of it or nothing. The location is a directory that the driver and, on a cluster, the executors
+mount. Alternatives: docs/decisions.md, "What the job remembers".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEPT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a checkpoint belongs to. All of it must be the same at every start."""
+    """What a checkpoint belongs to. Every field must be the same at every start."""
 
     layout: int
     topic: str
@@ -52,14 +52,17 @@ def _ops() -> dict[str, int]:
 
 @dataclass(slots=True)
 class Totals:
-    """Since the first start, whatever was killed meanwhile. `changes` and `resets_rows` count diff records by op."""
+    """Counts since the first start, exact over crashes."""
 
     batches: int = 0
     records: int = 0
     repeats: int = 0
     resets: dict[str, int] = field(default_factory=dict)
+    """Completed resets by reason."""
     changes: dict[str, int] = field(default_factory=_ops)
+    """Records of the diff topic that a change caused, by op."""
     resets_rows: dict[str, int] = field(default_factory=_ops)
+    """Records of the diff topic that a reset caused, by op."""
     dead_letters: int = 0
 
     def plus(self, other: Totals) -> Totals:
@@ -89,36 +92,36 @@ class Batch:
     end: dict[int, int]
     segments: dict[int, Segment]
     totals: Totals
-    """Of this batch alone in a plan, of all up to it in a state."""
+    """Of this batch alone in a plan, of all batches up to it in a state."""
     rows: int = 0
-    """Materialised ones."""
+    """How many rows `rows/` has of it."""
     written_ms: int = 0
+    """When the batch was done, Unix milliseconds; 0 in a plan."""
     void: list[tuple[int, int]] = field(default_factory=list)
-    """Ends, by segment and offset, that close nothing (`Marks`)."""
-
+    """Ends, by segment and offset, that close nothing (`PartitionWalk`)."""
     small: bool = False
-    """Whether the driver carries the rows itself."""
+    """Whether the driver writes the rows itself."""
     kept: bool = True
     """Whether there are captured changes that count."""
     newest_ms: int = 0
-    """Kafka's timestamp of the last record that was read, 0 where it is not known."""
+    """Kafka's timestamp of the last record that was read, 0 if unknown."""
 
-    def done(self, before: Totals, found: Mapping[str, Mapping[str, int]], letters: int) -> Batch:
-        """The state after this planned batch. `found` counts its rows by cause and op, beside its dead letters."""
-        changes, rows = _sum(_ops(), found["change"]), _sum(_ops(), found["reset"])
-        own = replace(self.totals, changes=changes, resets_rows=rows, dead_letters=letters)
+    def done(self, before: Totals, counts: Mapping[str, Mapping[str, int]], dead_letters: int) -> Batch:
+        """The state after this planned batch. `counts` has the number of its rows by cause and op."""
+        changes, rows = _sum(_ops(), counts["change"]), _sum(_ops(), counts["reset"])
+        own = replace(self.totals, changes=changes, resets_rows=rows, dead_letters=dead_letters)
         return replace(self, totals=before.plus(own), written_ms=time.time_ns() // 1_000_000)
 
 
 class Checkpoint:
-    """The files. Take it with `lock()` before anything else; `release()` it at the end."""
+    """Reads and writes the files. Call `lock()` first and `release()` at the end."""
 
     def __init__(self, location: str) -> None:
         self.root = Path(location.removeprefix("file://")).absolute()
         self._lock: IO[str] | None = None
 
     def lock(self) -> None:
-        """BusyError where another process on this machine holds it; CheckpointError where it is not a directory."""
+        """BusyError where another process on this machine has the lock; CheckpointError where files cannot be made."""
         try:
             for name in ("plans", "state", "rows"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -135,53 +138,51 @@ class Checkpoint:
             raise BusyError(f"another diff job uses the checkpoint {self.root}: stop it or name another one") from error
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     @property
     def spark(self) -> Path:
-        """Spark's own part."""
+        """The directory of Spark's own checkpoint."""
         return self.root / "spark"
 
     # -- start -----------------------------------------------------------------------------------------------------
 
     def started(self, identity: Identity) -> Batch | None:
-        """The start's state, None where the job never got so far; CheckpointError where it is of something else."""
-        told = self._read("start.json")
-        if told is None:
+        """The start's state, None where no start was finished; CheckpointError where it is of another identity."""
+        start = self._read("start.json")
+        if start is None:
             return None
-        if told["layout"] != LAYOUT:
+        if start["layout"] != LAYOUT:
             raise CheckpointError(
-                f"the checkpoint {self.root} has layout {told['layout']}, this version knows {LAYOUT}: delete it, "
+                f"the checkpoint {self.root} has layout {start['layout']}, this version knows {LAYOUT}: delete it, "
                 "the job then starts over and emits differences only"
             )
-        known = Identity(**told["identity"])
-        for name, (there, here) in {
-            n: (v, getattr(identity, n)) for n, v in asdict(known).items() if v != getattr(identity, n)
-        }.items():
-            raise CheckpointError(
-                f"the checkpoint {self.root} belongs to {name} {there}, not to {here}: name another "
-                "diff.checkpoint.location, or delete this one; the job then starts over and emits differences only"
-            )
-        return _batch(told["state"])
+        for name, there in asdict(Identity(**start["identity"])).items():
+            here = getattr(identity, name)
+            if there != here:
+                raise CheckpointError(
+                    f"the checkpoint {self.root} belongs to {name} {there}, not to {here}: name another "
+                    "diff.checkpoint.location, or delete this one; the job then starts over and emits differences only"
+                )
+        return _batch(start["state"])
 
     def begin(self, identity: Identity) -> None:
-        """Before a start is planned: what it is planned for."""
+        """Writes down, before a start is planned, what it is planned for."""
         self._write("begun.json", asdict(identity))
 
     def begun(self, identity: Identity) -> bool:
-        """Whether the start that was planned last, if any, was planned for this."""
+        """Whether the last planned start, if any, was planned for this identity."""
         return self._read("begun.json") == asdict(identity)
 
     def finish_start(self, identity: Identity, state: Batch) -> None:
-        """A start is done: the sinks have its rows."""
-        told = {"layout": LAYOUT, "identity": asdict(identity), "state": _json(state)}
-        self._write("start.json", told)
+        """Writes the start's state. Call it when every sink has the start's rows."""
+        self._write("start.json", {"layout": LAYOUT, "identity": asdict(identity), "state": _json(state)})
 
     def forget(self) -> None:
-        """Back to no state. Plans go first: one of an earlier start must not be taken for the next one's."""
+        """Deletes everything. Plans go first: one of an earlier start must not pass for the next one's."""
         for path in (self.root / "plans").iterdir():
             path.unlink()
         for name in ("begun.json", "start.json"):
@@ -192,7 +193,7 @@ class Checkpoint:
         shutil.rmtree(self.spark, ignore_errors=True)
 
     def reads_to(self, number: int) -> dict[int, int] | None:
-        """The input end of a batch by partition, from the log that Spark writes before it runs one."""
+        """A batch's input end by partition, which Spark writes before it runs the batch; None where it did not."""
         path = self.spark / "offsets" / str(number)
         try:
             last = path.read_text("utf-8").strip().splitlines()[-1]
@@ -204,35 +205,35 @@ class Checkpoint:
     # -- batches ---------------------------------------------------------------------------------------------------
 
     def plan(self, number: int) -> Batch | None:
-        """What was planned for a batch."""
+        """The plan of a batch, if there is one."""
         return self._batch(f"plans/{number}.json")
 
     def state(self, number: int) -> Batch | None:
-        """The state after a batch."""
+        """The state after a batch, if there is one."""
         return self._batch(f"state/{number}.json")
 
     def latest(self) -> Batch | None:
-        """The newest state."""
+        """The newest state, if a batch is done."""
         numbers = [int(p.stem) for p in (self.root / "state").glob("*.json")]
         return self.state(max(numbers)) if numbers else None
 
     def now(self) -> Batch | None:
-        """The newest state, be it the start's; None where the job never got so far. Needs no lock."""
-        told = self._read("start.json")
-        return None if told is None else self.latest() or _batch(told["state"])
+        """The newest state, that of the start included; None where no start was finished. Needs no lock."""
+        start = self._read("start.json")
+        return None if start is None else self.latest() or _batch(start["state"])
 
     def rows_path(self, number: int) -> Path:
-        """Where a batch's materialised rows lie."""
+        """The directory of a batch's rows."""
         return self.root / "rows" / f"{number}.parquet"
 
     def rows_draft(self, number: int) -> Path:
-        """Where to put a batch's rows, as a directory that is not there; they count once `write_plan` moves them."""
+        """A directory for a batch's rows, which does not exist yet; they count once `write_plan` has moved it."""
         draft = self.rows_path(number).with_suffix(".tmp")
         shutil.rmtree(draft, ignore_errors=True)
         return draft
 
     def write_plan(self, batch: Batch, written: Path | None) -> Batch:
-        """Puts the rows, if there are any in the draft `written`, in their place, then the plan."""
+        """Moves the draft `written` into place, unless it has no rows, then writes the plan."""
         if written is not None:
             if batch.rows:
                 path = self.rows_path(batch.number)
@@ -248,7 +249,7 @@ class Checkpoint:
         return batch
 
     def write_state(self, state: Batch) -> None:
-        """A batch is done; older files go."""
+        """Writes the state after a batch and deletes older files. Call it when every sink has the batch."""
         self._write(f"state/{state.number}.json", _json(state))
         for name in ("plans", "state", "rows"):
             for path in (self.root / name).iterdir():
@@ -256,19 +257,19 @@ class Checkpoint:
                     _remove(path)
 
     def write_progress(self, state: Batch) -> None:
-        """Totals and input offsets, for whoever waits for the job to catch up."""
-        told = {**asdict(state.totals), "batch": state.number, "input_offsets": _keys(state.end)}
-        self._write("progress.json", told, sync=False)
+        """Writes totals and input offsets, for whoever waits for the job to catch up."""
+        progress = {**asdict(state.totals), "batch": state.number, "input_offsets": _keys(state.end)}
+        self._write("progress.json", progress, sync=False)
 
     # -- files -----------------------------------------------------------------------------------------------------
 
     def _batch(self, name: str) -> Batch | None:
-        told = self._read(name)
-        return None if told is None else _batch(told)
+        content = self._read(name)
+        return None if content is None else _batch(content)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads((self.root / name).read_text("utf-8"))
+            content: dict[str, Any] = json.loads((self.root / name).read_text("utf-8"))
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -276,13 +277,13 @@ class Checkpoint:
                 f"{self.root / name} is not JSON ({error}): delete the checkpoint; the job then starts over and emits "
                 "differences only"
             ) from error
-        return found
+        return content
 
-    def _write(self, name: str, told: Mapping[str, Any], sync: bool = True) -> None:
+    def _write(self, name: str, content: Mapping[str, Any], sync: bool = True) -> None:
         path = self.root / name
         temporary = path.with_suffix(".tmp")
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump(told, file, separators=(",", ":"))
+            json.dump(content, file, separators=(",", ":"))
             file.flush()
             if sync:
                 os.fsync(file.fileno())
@@ -292,7 +293,7 @@ class Checkpoint:
 
 
 def _sync(path: Path) -> None:
-    """Brings a file or the names in a directory to the disk."""
+    """Syncs a file, or the names in a directory."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -336,16 +337,16 @@ def _json(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _batch(told: dict[str, Any]) -> Batch:
+def _batch(content: dict[str, Any]) -> Batch:
     segments = {}
-    for number, (mark, *rest) in told.pop("segments").items():
+    for number, (mark, *rest) in content.pop("segments").items():
         opened = None
         if rest:
             reset_id, reason, begin, position, inner = rest
             opened = Open(reset_id, reason, begin, bytes.fromhex(position), bytes.fromhex(inner))
         segments[int(number)] = Segment(bytes.fromhex(mark), opened)
-    begin = {int(p): offset for p, offset in told.pop("begin").items()}
-    end = {int(p): offset for p, offset in told.pop("end").items()}
-    totals = Totals(**told.pop("totals"))
-    void = [(segment, offset) for segment, offset in told.pop("void")]
-    return Batch(begin=begin, end=end, segments=segments, totals=totals, void=void, **told)
+    begin = {int(p): offset for p, offset in content.pop("begin").items()}
+    end = {int(p): offset for p, offset in content.pop("end").items()}
+    totals = Totals(**content.pop("totals"))
+    void = [(segment, offset) for segment, offset in content.pop("void")]
+    return Batch(begin=begin, end=end, segments=segments, totals=totals, void=void, **content)

@@ -33,14 +33,14 @@ _PLAIN: Final = "partition int, offset bigint, cause string, header binary, key 
 
 
 def rows_of(batches: Batches) -> Iterator[Row]:
-    """Arrow batches with the columns of `Row` as rows."""
+    """Rows of Arrow batches with the columns of `Row`."""
     for batch in batches:
         # Through Arrow's lists, a column at a time: no object per cell but the value.
         yield from map(Row, *(batch.column(name).to_pylist() for name in Row._fields))
 
 
 def batches_of(rows: Iterable[Row]) -> Batches:
-    """The reverse."""
+    """Rows as Arrow batches of bounded size."""
     for some in _chunks(rows):
         columns = zip(*some, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
@@ -48,7 +48,7 @@ def batches_of(rows: Iterable[Row]) -> Batches:
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Some thousand rows at a time, or fewer that are large: a column of Arrow ends at 2 GB, a task's memory sooner."""
+    """Some thousand rows at a time, or fewer large ones: a column of Arrow ends at 2 GB, a task's memory sooner."""
     some: list[Row] = []
     size = 0
     for row in rows:
@@ -62,18 +62,17 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def merged(changes: DataFrame, rows: DataFrame, partitions: int) -> DataFrame:
-    """Captured changes and rows of resets in the order of their causes: before begin, difference, behind end."""
-    both = changes.unionByName(rows)
-    return ordered(both, partitions)
+    """Captured changes and rows of resets, in the order of their causes."""
+    return ordered(changes.unionByName(rows), partitions)
 
 
 def ordered(rows: DataFrame, partitions: int) -> DataFrame:
-    """Rows in the order in which they leave, a task per partition."""
+    """Rows in the order in which they are written, a task per partition."""
     return rows.repartition(partitions, "partition").sortWithinPartitions(*ROW_ORDER)
 
 
 def decodable(rows: DataFrame, config: Config) -> DataFrame:
-    """The rows that are told to the other sinks: all but dead letters."""
+    """The rows without those that became dead letters."""
     return rows.mapInArrow(functools.partial(_decodable, config), ROW_DDL) if tolerant(config) else rows
 
 
@@ -84,17 +83,20 @@ def _decodable(config: Config, batches: Batches) -> Batches:
 
 
 def cut(raw: DataFrame) -> DataFrame:
-    """Kafka's columns to partition, offset, header, key, value; a header that is not there is null."""
+    """Partition, offset, header, key and value of a Kafka source's records; a missing header is null."""
     from pyspark.sql import functions as F
 
-    # The last of that name, as every reader takes it.
+    # The last one of that name, as in every other reader.
     ours = F.try_element_at(F.filter("headers", lambda h: h["key"] == F.lit(HEADER_NAME)), F.lit(-1))["value"]
     return raw.select("partition", "offset", ours.alias("header"), "key", "value")
 
 
 def decoded(rows: DataFrame, config: Config) -> DataFrame:
-    """Rows of a batch or records of the diff topic as columns: cache, segment, op, key, before, after, epoch,
-    sequence, cause, ts, and the partition and offset of the cause. JVM only where keys and values are JSON."""
+    """Rows of a batch, or records of the diff topic, with keys and values decoded.
+
+    Columns: cache, segment, op, key, before, after, epoch, sequence, cause, ts, partition, offset. No Python runs
+    where keys and values are JSON.
+    """
     from pyspark.sql import functions as F
 
     entry = "struct<key:string,value:string,expires_at:bigint>"
@@ -119,15 +121,15 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
     key_of, value_of = _native(config["cache.key.format"], binary), _native(config["cache.value.format"], binary)
 
     def entry_of(name: str) -> Column:
-        found = F.col(f"v.{name}")
+        image = F.col(f"v.{name}")
         native = F.struct(
-            key_of(found["key"]).alias("key"),
-            value_of(found["value"]).alias("value"),
-            found["expires_at"].alias("expires_at"),
+            key_of(image["key"]).alias("key"),
+            value_of(image["value"]).alias("value"),
+            image["expires_at"].alias("expires_at"),
         )
-        return F.when(found.isNotNull(), native)
+        return F.when(image.isNotNull(), native)
 
-    # A tombstone that stands for its delete has no envelope: what is known is the key.
+    # A tombstone whose delete was compacted away has a key and no envelope.
     nothing = F.struct(
         key_of(F.col("k.key")).alias("key"),
         value_of(F.lit(None).cast("string")).alias("value"),
@@ -150,12 +152,12 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
 
 
 def in_jvm(config: Config) -> bool:
-    """Whether the JVM reads the records by itself."""
+    """Whether the JVM alone decodes the records."""
     return all(config[f"{part}.converter"] == "json" for part in formats.PARTS)
 
 
 def _plain(config: Config, batches: Batches) -> Batches:
-    """Keys and values as JSON without a schema block, whatever they are in."""
+    """Keys and values of any format as JSON without a schema block."""
     codec = codec_of(config)
     for batch in batches:
         columns = {name: batch.column(name) for name in batch.schema.names}

@@ -1,7 +1,7 @@
-"""What a start or a batch will do, decided and written down before any sink is touched.
+"""Plans a start or a batch before any sink is written, and writes the plan down.
 
-Everything that rests on the diff topic is settled here: a sink that has written a part of a batch has changed what
-the topic tells, so a second look would give something else. A replay reads the plan instead.
+Everything that depends on the diff topic is decided here. Once a part of a batch is written, the diff topic has
+changed and a second read would give something else; a replay reads the plan instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicErro
 from deelog_spark.folding import by_columns, by_records
 from deelog_spark.folding.diff_record import RESET, Renderer, Row, tolerant
 from deelog_spark.folding.walk import Ended, Segment
-from deelog_spark.kafka import Cluster, KafkaException, Known
+from deelog_spark.kafka import Cluster, KafkaException, PositionsView
 from deelog_spark.sinks.kafka import Writer, Written
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ _MOST_BYTES: Final = 2**31 - 1
 
 
 class Planner:
-    """Plans for one cache. Looks at the topics first, and waits up to 60 s for them unless `stopping` says so."""
+    """Plans for one cache.
+
+    Checks the topics when it is made, and waits up to 60 s for them, or until `stopping`. Raises TopicError.
+    """
 
     def __init__(
         self,
@@ -57,22 +60,22 @@ class Planner:
         self._spark = spark
         self.config, self.topics = config, config.topics
         self._cluster, self._checkpoint, self._writer, self._renderer = cluster, checkpoint, writer, renderer
-        found = cluster.layout(self.topics.changes, TOPIC_WAIT_SECONDS, stopping)
-        self.partitions, self.segments = found.partitions, int(config["segment.count"])
+        layout = cluster.layout(self.topics.changes, TOPIC_WAIT_SECONDS, stopping)
+        self.partitions, self.segments = layout.partitions, int(config["segment.count"])
         self.identity = Identity(
-            LAYOUT, self.topics.changes, found.topic_id, config["topic.prefix"], self.partitions, self.segments
+            LAYOUT, self.topics.changes, layout.topic_id, config["topic.prefix"], self.partitions, self.segments
         )
         settings = cluster.settings(self.topics.changes)
-        self._audit(settings)
+        self._check_changes(settings)
         self._prepare_diff(settings)
         if tolerant(config):
-            self._prepare_letters(settings)
+            self._prepare_dead_letters(settings)
         self._layout = ranges.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
-    def _audit(self, settings: Mapping[str, str]) -> None:
-        """A region of a reset is read again when it ends: nothing in it may have been compacted by then."""
+    def _check_changes(self, settings: Mapping[str, str]) -> None:
+        """A reset is read again when it ends: nothing of it may have been compacted by then."""
         needed = self.config["reader.max.lag.ms"]
         if "compact" in settings["cleanup.policy"] and int(settings["min.compaction.lag.ms"]) < needed:
             raise TopicError(
@@ -99,40 +102,39 @@ class Planner:
                 f"{self.partitions}: they must have the same number; delete the diff topic and the checkpoint, the job "
                 "creates it as it must be"
             )
-        found = self._cluster.settings(self.topics.diff)
-        self._audit_diff(found)
-        self._raise_limit(self.topics.diff, found, largest)
+        actual = self._cluster.settings(self.topics.diff)
+        self._check_diff(actual)
+        self._raise_limit(self.topics.diff, actual, largest)
 
-    def _audit_diff(self, found: Mapping[str, str]) -> None:
-        """The diff topic is all that is known of what was told: nothing but what is overwritten may be gone from it."""
+    def _check_diff(self, settings: Mapping[str, str]) -> None:
+        """The diff topic is the job's state: it may lose only what is overwritten."""
         needed = self.config["reader.max.lag.ms"]
-        policy, lag = found["cleanup.policy"], int(found["min.compaction.lag.ms"])
+        policy, lag = settings["cleanup.policy"], int(settings["min.compaction.lag.ms"])
         if policy != "compact" or lag < needed:
             raise TopicError(
-                f"topic {self.topics.diff} has cleanup.policy={policy} and min.compaction.lag.ms={lag}: what the job "
-                "told would be gone from it while it is still needed; set cleanup.policy=compact and "
-                f"min.compaction.lag.ms to reader.max.lag.ms ({needed}) or more, and delete topic and checkpoint if "
-                "records may be gone already"
+                f"topic {self.topics.diff} has cleanup.policy={policy} and min.compaction.lag.ms={lag}: it would lose "
+                "records that the job still needs; set cleanup.policy=compact and min.compaction.lag.ms to "
+                f"reader.max.lag.ms ({needed}) or more, and delete topic and checkpoint if records may be gone already"
             )
 
-    def _prepare_letters(self, changes: Mapping[str, str]) -> None:
+    def _prepare_dead_letters(self, changes: Mapping[str, str]) -> None:
         topic = self.config["errors.deadletterqueue.topic.name"]
-        # A letter is a record of the change topic and a few headers.
+        # A dead letter is a record of the change topic with a few more headers.
         largest = str(min(int(changes["max.message.bytes"]) + _LETTER_BYTES, _MOST_BYTES))
         replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
         self._cluster.ensure(topic, 1, replicas, {"max.message.bytes": largest})
         self._raise_limit(topic, self._cluster.settings(topic), largest)
 
-    def _raise_limit(self, topic: str, found: Mapping[str, str], largest: str) -> None:
+    def _raise_limit(self, topic: str, settings: Mapping[str, str], largest: str) -> None:
         """The change topic's limit may have been raised since the topic was created."""
-        if int(found["max.message.bytes"]) >= int(largest):
+        if int(settings["max.message.bytes"]) >= int(largest):
             return
         try:
             self._cluster.alter(topic, {"max.message.bytes": largest})
         except KafkaException as error:
             log.warning(
-                "topic %s takes no records of %s bytes, as the job may have to write there: set its max.message.bytes "
-                "(%s)",
+                "topic %s does not take records of %s bytes, which the job may have to write: set its "
+                "max.message.bytes (%s)",
                 topic,
                 largest,
                 error.args[0].str(),
@@ -145,7 +147,10 @@ class Planner:
     # -- start -----------------------------------------------------------------------------------------------------
 
     def resume(self) -> Batch | Totals:
-        """The start's state where the job goes on from its checkpoint; totals so far where it must start over."""
+        """The start's state where the job goes on from its checkpoint; the totals so far where it has to start over.
+
+        Raises CheckpointError, BusyError, LossError.
+        """
         first = self._checkpoint.started(self.identity)
         if first is None:
             return Totals()
@@ -169,8 +174,8 @@ class Planner:
             log.warning("%s; on.data.loss=reset: starting over from the base offsets", lost)
             self._checkpoint.forget()
             return latest.totals
-        held = [n for n, s in latest.segments.items() if s.open is not None and not s.open.reset_id]
-        self._ask(held, "records are gone from the change topic")
+        waiting = [n for n, s in latest.segments.items() if s.open is not None and not s.open.reset_id]
+        self._request_resets(waiting, "records are gone from the change topic")
         return first
 
     def _check_marks(self, latest: Batch) -> None:
@@ -189,7 +194,7 @@ class Planner:
                 )
 
     def check_loss(self, latest: Batch) -> None:
-        """LossError where what is to be read next is not there."""
+        """LossError where the offsets to be read next are gone."""
         begins, ends = self._bounds()
         for partition, offset in sorted(latest.end.items()):
             if not begins[partition] <= offset <= ends[partition]:
@@ -200,59 +205,62 @@ class Planner:
                 )
 
     def start(self) -> Batch:
-        """The plan of a start: fold every segment to the log's end, find how that differs from the diff topic."""
-        known = self._cluster.known(self.topics.positions)
+        """The plan of a start: every segment is folded to the log's end and compared with the diff topic.
+
+        Raises LossError, RecordError.
+        """
+        view = self._cluster.positions(self.topics.positions)
         begins, ends = self._bounds()
         on = {n: partition_of(n, self.partitions, self.segments) for n in range(self.segments)}
         lowest = dict(begins)
-        lost = [n for n, base in sorted(known.base.items()) if base < begins[on[n]]]
+        lost = [n for n, base in sorted(view.base.items()) if base < begins[on[n]]]
         for partition in range(self.partitions):
             mine = segments_of(partition, self.partitions, self.segments)
-            bases = [known.base.get(n, begins[partition]) for n in mine if n not in lost]
+            bases = [view.base.get(n, begins[partition]) for n in mine if n not in lost]
             lowest[partition] = max(begins[partition], min(bases, default=ends[partition]))
         if lost and self.config["on.data.loss"] == "fail":
             raise LossError(
-                f"{self.topics.changes}[{on[lost[0]]}]: the base of segment {lost[0]} (offset {known.base[lost[0]]}) "
+                f"{self.topics.changes}[{on[lost[0]]}]: the base of segment {lost[0]} (offset {view.base[lost[0]]}) "
                 f"is below the first offset {begins[on[lost[0]]]}: set on.data.loss=reset, or ask for a reset of the "
                 "segment (signal reset-segment)"
             )
-        work = functools.partial(_start, known, begins, ends, self._lettered())
-        region = ranges.OffsetRange(self.topics.changes, lowest, ends)
-        written, segments = self._folded(START, region, on, work)
-        for number in on.keys() - segments.keys():  # nothing stands of it in either topic
-            _, segments[number] = work(ranges.nothing(self.config), self._renderer, number, on[number])
-        found = {n: state for n, state in segments.items() if state is not None}
-        plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, found, Totals(), rows=ranges.count(written))
-        self._ask(lost, "records are gone from the change topic")
+        work = functools.partial(_start, view, begins, ends, self._dead_letter_ends())
+        new = ranges.OffsetRange(self.topics.changes, lowest, ends)
+        written, states = self._fold(START, new, on, work)
+        for number in on.keys() - states.keys():  # neither topic has a record of it
+            _, states[number] = work(ranges.no_records(self.config), self._renderer, number, on[number])
+        segments = {n: state for n, state in states.items() if state is not None}
+        plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, segments, Totals(), rows=ranges.count(written))
+        self._request_resets(lost, "records are gone from the change topic")
         return self._checkpoint.write_plan(plan, written)
 
-    def _lettered(self) -> dict[int, int]:
-        """By partition, the offset below which earlier checkpoints of the job have put aside what had to be."""
+    def _dead_letter_ends(self) -> dict[int, int]:
+        """By partition, the offset below which dead letters were written with an earlier checkpoint."""
         if not tolerant(self.config):
             return {}
-        marks = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
-        return {partition: mark.end for partition, mark in marks.items() if mark is not None}
+        markers = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
+        return {partition: marker.end for partition, marker in markers.items() if marker is not None}
 
-    def _folded(
+    def _fold(
         self, number: int, new: ranges.OffsetRange, wanted: Iterable[int], work: ranges.Work
     ) -> tuple[Path, dict[int, Segment | None]]:
-        """Folds segments: the rows, drafted for `write_plan`, and what the work says of each segment.
+        """Folds segments. Returns the draft of their rows, for `write_plan`, and their states.
 
-        Raises RecordError and `fold.ResetMismatch`.
+        Raises RecordError and ResetMismatch.
         """
         diff = self.topics.diff
         begins, ends = self._cluster.begins(diff, self.partitions), self._cluster.ends(diff, self.partitions)
         old = ranges.OffsetRange(diff, {p: begins[p] for p in new.end}, {p: ends[p] for p in new.end})
         place = self._checkpoint.rows_draft(number)
-        task = ranges.Task(self.config, self._layout, (old, new), frozenset(wanted), work)
-        ranges.folded(self._spark, self._cluster.reader, task, place)
-        return place, ranges.said(place)
+        task = ranges.FoldTask(self.config, self._layout, old, new, frozenset(wanted), work)
+        ranges.fold(self._spark, self._cluster.reader, task, place)
+        return place, ranges.states(place)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
-    def walk(self, before: Batch, end: Mapping[int, int], void: frozenset[tuple[int, int]]) -> tasks.Walk:
-        """What it takes to walk a batch behind the state `before`."""
-        return tasks.Walk(self.config, self.partitions, self.segments, before.segments, void, before.end, end)
+    def walk(self, before: Batch, end: Mapping[int, int], void: frozenset[tuple[int, int]]) -> tasks.WalkTask:
+        """How to walk a batch from the state `before` to the offsets `end`."""
+        return tasks.WalkTask(self.config, self.partitions, self.segments, before.segments, void, before.end, end)
 
     def batch(
         self,
@@ -263,20 +271,20 @@ class Planner:
         bytes_: int,
         walked: list[tasks.Walked] | None = None,
     ) -> tuple[Batch, list[Row]]:
-        """The plan of a batch: walk it, unless it was `walked` already, and read the resets that end in it.
+        """The plan of a batch. Walks it, unless `walked` is given; reads and checks the resets that end in it.
 
-        A batch of at most `small` offsets and `bytes_` is walked by the driver, and carried by it: the captured changes
-        of it that count come with the plan.
+        The driver walks a batch of at most `small` offsets and `bytes_` bytes: the plan comes with its captured changes
+        that count. Raises RecordError, LossError.
         """
         void: set[tuple[int, int]] = set()
         few = sum(end[p] - before.end[p] for p in end) <= small
         rows: list[Row] | None = None
-        while True:  # each turn takes one more end out of count
+        while True:  # each turn voids one more end
             if walked is None or void:
                 task = self.walk(before, end, frozenset(void))
                 here = tasks.walk_here(task, self._cluster.reader, bytes_) if few else None
                 walked, rows = (tasks.walk(self._spark(), task), None) if here is None else here
-            self.refuse(found.error for found in walked)
+            self.raise_first(one.error for one in walked)
             ended = [one for w in walked for one in w.ended]
             try:
                 written = self._resets(before, number, ended, frozenset(void)) if ended else None
@@ -286,34 +294,34 @@ class Planner:
                     raise problem.error from problem
                 void.add((problem.ended.segment, problem.ended.end))
                 log.warning("%s", problem.error)
-                self._ask([problem.ended.segment], "a reset did not match its count and digest")
-        found = ranges.count(written)
-        plan = replace(self.gathered(before, number, end, walked), rows=found, void=sorted(void))
-        plan = replace(plan, small=rows is not None and found <= small)
+                self._request_resets([problem.ended.segment], "a reset did not match its count and digest")
+        count = ranges.count(written)
+        plan = replace(self.gathered(before, number, end, walked), rows=count, void=sorted(void))
+        plan = replace(plan, small=rows is not None and count <= small)
         return self._checkpoint.write_plan(plan, written), rows or []
 
-    def refuse(self, errors: Iterable[str | None]) -> None:
-        """Raises the first error of a task: RecordError, with the remedy."""
+    def raise_first(self, errors: Iterable[str | None]) -> None:
+        """Raises the first error of the tasks, if there is one: RecordError, with the remedy."""
         for error in errors:
             if error is not None:
                 raise RecordError(f"{error}; {_foreign(self.topics.changes)}")
 
     def gathered(self, before: Batch, number: int, end: dict[int, int], walked: list[tasks.Walked]) -> Batch:
-        """The plan of a batch as its walk tells it, without rows of resets."""
+        """The plan of a walked batch, without the rows of resets."""
         segments, totals = dict(before.segments), Totals(batches=1)
-        for found in walked:
-            segments.update(found.segments)
-            reasons = [one.reason for one in found.ended]
+        for one in walked:
+            segments.update(one.segments)
+            reasons = [reset.reason for reset in one.ended]
             own = {reason: reasons.count(reason) for reason in reasons}
-            totals = totals.plus(Totals(records=found.records, repeats=found.repeats, resets=own))
+            totals = totals.plus(Totals(records=one.records, repeats=one.repeats, resets=own))
         if totals.repeats:
             log.warning("batch %d: %d records came again and were dropped", number, totals.repeats)
-        kept = any(found.kept for found in walked)
-        newest = max((found.newest_ms for found in walked), default=0)
+        kept = any(one.kept for one in walked)
+        newest = max((one.newest_ms for one in walked), default=0)
         return Batch(before.checkpoint, number, before.end, end, segments, totals, kept=kept, newest_ms=newest)
 
     def _resets(self, before: Batch, number: int, ended: list[Ended], void: frozenset[tuple[int, int]]) -> Path:
-        """The rows of the resets that end in a batch, drafted for `write_plan`."""
+        """The rows of the resets that end in a batch: a draft for `write_plan`."""
         begins = self._cluster.begins(self.topics.changes, self.partitions)
         by_segment: dict[int, list[Ended]] = {}
         low: dict[int, int] = {}
@@ -330,18 +338,18 @@ class Planner:
             reads = by_records.reads_from(before.segments.get(one.segment), before.end[partition])
             low[partition] = min(low.get(partition, reads), reads)
             high[partition] = max(high.get(partition, 0), one.end + 1)
-        # Nothing of an earlier attempt may appear in the diff topic behind the read of what it tells.
+        # No record of an earlier attempt may come to the diff topic after the fold has read it.
         self._writer.fence(high)
-        known = {n: before.segments[n] for n in by_segment if n in before.segments}
-        work = functools.partial(_resets, known, by_segment, void, before.end)
-        region = ranges.OffsetRange(self.topics.changes, low, high)
-        return self._folded(number, region, by_segment, work)[0]
+        states = {n: before.segments[n] for n in by_segment if n in before.segments}
+        work = functools.partial(_resets, states, by_segment, void, before.end)
+        new = ranges.OffsetRange(self.topics.changes, low, high)
+        return self._fold(number, new, by_segment, work)[0]
 
-    def put_aside(self, number: int, found: Iterable[Written]) -> int:
-        """Tells of a batch's dead letters and asks for resets of their segments; how many there are."""
+    def report_dead_letters(self, number: int, results: Iterable[Written]) -> int:
+        """Logs a batch's dead letters and requests resets of their segments. Returns how many there are."""
         letters: dict[int, int] = {}
         topic = self.config["errors.deadletterqueue.topic.name"]
-        for written in found:
+        for written in results:
             for reason in written.reasons:
                 log.warning("%s; put on %s", reason, topic)
             for segment, many in written.letters.items():
@@ -349,13 +357,13 @@ class Planner:
         many = sum(letters.values())
         if many:
             log.warning("batch %d: %d records cannot be decoded and were put on %s", number, many, topic)
-            self._ask(list(letters), f"records that cannot be decoded were put on {topic}")
+            self._request_resets(list(letters), f"records that cannot be decoded were put on {topic}")
         return many
 
     # -- signals ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, segments: list[int], reason: str) -> None:
-        """Asks the owners for resets (signal `reset-segment`), where `on.data.loss` says so."""
+    def _request_resets(self, segments: list[int], reason: str) -> None:
+        """Sends the signal `reset-segment` to the owners, with `on.data.loss=reset`."""
         if segments and self.config["on.data.loss"] == "reset":
             data = {"cache": self.config["cache.name"], "segments": sorted(segments), "reason": reason}
             value = orjson.dumps({"id": uuid.uuid4().hex, "type": "reset-segment", "data": data})
@@ -364,24 +372,24 @@ class Planner:
 
 
 def _start(
-    known: Known,
+    view: PositionsView,
     begins: Mapping[int, int],
     ends: Mapping[int, int],
-    lettered: Mapping[int, int],
+    dead_letter_ends: Mapping[int, int],
     tables: ranges.Tables,
     renderer: Renderer,
     number: int,
     partition: int,
 ) -> tuple[list[Row], Segment | None]:
     begin, end = begins[partition], ends[partition]
-    if known.base.get(number, begin) >= begin:
-        told, new = tables.sides()
-        plain = by_columns.start(told, new, tables.codec, renderer, partition, known, number, end)
+    if view.base.get(number, begin) >= begin:
+        diff, new = tables.columns()
+        plain = by_columns.start(diff, new, tables.codec, renderer, partition, view, number, end)
         if plain is not None:
             return plain
-    found = by_records.start(tables, renderer, partition, known, [number], begin, end)
-    rows = [row for row in found.rows if row.cause == RESET or row.offset >= lettered.get(partition, 0)]
-    return rows, found.segments.get(number)
+    started = by_records.start(tables, renderer, partition, view, [number], begin, end)
+    rows = [row for row in started.rows if row.cause == RESET or row.offset >= dead_letter_ends.get(partition, 0)]
+    return rows, started.segments.get(number)
 
 
 def _resets(
@@ -394,16 +402,16 @@ def _resets(
     number: int,
     partition: int,
 ) -> tuple[list[Row], None]:
-    known, begin = before.get(number, Segment()), begins[partition]
-    told, new = tables.sides()
-    plain = by_columns.resets(told, new, tables.codec, renderer, partition, known, tables.control, ended[number], begin)
+    state, begin = before.get(number, Segment()), begins[partition]
+    diff, new = tables.columns()
+    plain = by_columns.resets(diff, new, tables.codec, renderer, partition, state, tables.control, ended[number], begin)
     if plain is not None:
         return plain, None
     return by_records.resets(tables, renderer, partition, before, ended[number], void, begin), None
 
 
 def _foreign(topic: str) -> str:
-    """The remedy for a record that is not ours."""
+    """The remedy for a foreign record."""
     return (
         f"stop what else writes to {topic}; then ask for a reset of every segment of that partition (signal "
         f"reset-segment) and delete the checkpoint: {START_OVER}"

@@ -1,16 +1,11 @@
-"""Bounded ranges of both topics, brought together segment by segment, and folded by whoever holds one.
+"""Bounded ranges of both topics, folded segment by segment, in tasks or in the driver.
 
-A reset's difference and a start need two things of a segment: what the diff topic tells, and the change topic's records
-from a known offset on. Both topics keep a segment on the same partition, so a task takes one partition of both: it
-reads the diff topic's range, then the change topic's, puts the records away by segment (`spill.py`), and folds each
-segment: `calm.py` by columns or, where that has doubts, `fold.py`, the reference itself, by records. Memory is that of
-a few segments' records, old and new, whatever the topic holds. Small regions the driver takes itself by the same
-function: Spark takes a second to begin with, and many more where it is cold.
-
-Weighed: the driver alone (one core, all entries of a partition in its memory), Spark's source for Kafka and a shuffle
-by segment (reading alone costs the JVM 10 µs of CPU per record, librdkafka 4.5; the shuffle and the way to Python 10
-more, for what the partitions bring anyway), an aggregation and a join by key in the JVM (the fold's rules would stand
-there a second time, in SQL, and count and digest with them), and this.
+A start and a reset's difference need two things of a segment: its content in the diff topic, and the change topic's
+records from a known offset on. Both topics keep a segment on the same partition. So a task takes one partition of both:
+it reads the diff topic's range, then the change topic's, spills the records by segment (`spill.py`) and folds each
+segment: by columns (`by_columns.py`) or, where something unusual happened, by records (`by_records.py`). Memory holds
+the records of a few segments, whatever the topic holds. The driver folds small ranges itself, by the same function:
+Spark needs a second to begin, and many more where it is cold. Alternatives: docs/decisions.md, "How ranges are folded".
 """
 
 from __future__ import annotations
@@ -61,11 +56,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STATE: Final = "state"
-"""Cause of a row that is no row: what a task has to say beside its rows, pickled in `value`."""
+"""The cause of a row that carries a segment's state, pickled in `value`."""
 ERROR: Final = "error"
-"""The same, of what stopped it."""
+"""The cause of a row that carries an error, likewise."""
 SMALL_RECORDS: Final = 50_000
-"""Regions of no more offsets are read by the driver."""
+"""The driver folds ranges of at most so many offsets."""
 _ROWS: Final = ds.field("cause").isin([CHANGE, RESET])
 _CHUNK: Final = 5_000
 _SCHEMA: Final = pa.schema(
@@ -82,13 +77,13 @@ class OffsetRange:
     end: Mapping[int, int]
 
     def size(self) -> int:
-        """How many offsets."""
+        """The number of offsets."""
         return sum(max(0, end - self.begin[p]) for p, end in self.end.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The topics and how segments lie on their partitions."""
+    """The topics, and how segments map to their partitions."""
 
     changes: str
     diff: str
@@ -96,15 +91,15 @@ class Layout:
     segments: int
 
     def fits(self, segment: int, partition: int) -> bool:
-        """Whether a record of the segment may stand on the partition."""
+        """Whether the segment's records belong on the partition."""
         return segment < self.segments and partition_of(segment, self.partitions, self.segments) == partition
 
 
 class Tables:
-    """Both topics as one segment's task has them: `fold` reads them by records, `calm` by columns.
+    """The records of one segment in both topics, for the folds by records and by columns.
 
-    `old` and `new` have the columns of `_SCHEMA` in offset order, all of them read from `partition`. `tolerant`: a
-    change that cannot be decoded is `Undecodable`, which `fold` may pass over, not the end.
+    `old` (diff topic) and `new` (change topic) have the columns of `_SCHEMA` in offset order, read from `partition`.
+    `tolerant`: `entry` raises `Undecodable` for a change that cannot be decoded, which a fold may pass over.
     """
 
     def __init__(
@@ -113,44 +108,44 @@ class Tables:
         self._old, self._new, self._partition = old, new, partition
         self._layout, self.codec, self._tolerant = layout, codec, tolerant
 
-    def sides(self) -> tuple[by_columns.Side | None, by_columns.Side | None]:
-        """The diff topic's columns, and the change topic's; None where records alone can tell what is wrong."""
-        new = by_columns.side(self._new)
-        if new is not None and self._tolerant and not self._all_read(new.of(Kind.CHANGE, Kind.TOMBSTONE)):
+    def columns(self) -> tuple[by_columns.Columns | None, by_columns.Columns | None]:
+        """The diff topic's columns and the change topic's; None for one that has to be folded by records."""
+        new = by_columns.columns_of(self._new)
+        if new is not None and self._tolerant and not self._decodable(new.of(Kind.CHANGE, Kind.TOMBSTONE)):
             new = None
-        return by_columns.side(self._old), new
+        return by_columns.columns_of(self._old), new
 
-    def _all_read(self, side: by_columns.Side) -> bool:
+    def _decodable(self, rows: by_columns.Columns) -> bool:
         try:
-            for kind, key, value in zip(side.raw[:, 1], side.keys.to_pylist(), side.values.to_pylist(), strict=True):
+            for kind, key, value in zip(rows.raw[:, 1], rows.keys.to_pylist(), rows.values.to_pylist(), strict=True):
                 entry_of(self.codec, Kind(kind), key, value)
         except Undecodable:
             return False
         return True
 
     def control(self, offset: int) -> dict[str, Any]:
-        """Of the change topic's control record at `offset`."""
+        """The content of the change topic's control record at `offset`."""
         at = int(np.searchsorted(self._new["offset"].to_numpy(), offset))
-        return next(self._taken(self._new.slice(at, 1), self._layout.changes)).control
+        return next(self._decoded(self._new.slice(at, 1), self._layout.changes)).control
 
-    def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
-        """The segment's entries that the diff topic tells of, by segment."""
+    def entries(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
+        """The segment's entries in the diff topic, by segment and key."""
         last: dict[bytes, Record] = {}
-        for record in self._taken(self._old, self._layout.diff):
+        for record in self._decoded(self._old, self._layout.diff):
             last[record.key] = record
-        found: dict[int, dict[bytes, Entry]] = {}
+        entries: dict[int, dict[bytes, Entry]] = {}
         for record in last.values():
             key, entry = self.entry(record)
             if entry is not None:
-                found.setdefault(record.header.segment, {})[key] = entry
-        return found
+                entries.setdefault(record.header.segment, {})[key] = entry
+        return entries
 
     def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
-        """The segment's records of the change topic; RecordError where one is not ours."""
-        return self._taken(self._new, self._layout.changes)
+        """The segment's records in the change topic; RecordError for a foreign one."""
+        return self._decoded(self._new, self._layout.changes)
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
-        """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
+        """Key and entry of a change, row or tombstone; RecordError, with its place, where it cannot be decoded."""
         kind = record.header.kind
         try:
             return entry_of(self.codec, kind, record.key, record.value)
@@ -159,8 +154,8 @@ class Tables:
             passes = self._tolerant and kind is not Kind.READ
             raise (Undecodable(str(placed), error.key) if passes else placed) from error
 
-    def _taken(self, part: pa.Table, topic: str) -> Iterator[Record]:
-        for batch in part.to_batches(_CHUNK):
+    def _decoded(self, rows: pa.Table, topic: str) -> Iterator[Record]:
+        for batch in rows.to_batches(_CHUNK):
             for offset, header, control, key, value in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                 partition = self._partition
                 named = ((HEADER_NAME, header), (CONTROL_HEADER_NAME, control))
@@ -176,29 +171,31 @@ class Tables:
                 yield record
 
 
-def nothing(config: Config) -> Tables:
-    """Of a segment of which nothing stands in either topic."""
+def no_records(config: Config) -> Tables:
+    """The tables of a segment without a record in either topic."""
     empty = _SCHEMA.empty_table()
     return Tables(empty, empty, 0, Layout("", "", 1, 1), codec_of(config), tolerant(config))
 
 
 Work = Callable[[Tables, Renderer, int, int], tuple[list[Row], Any]]
-"""`(tables, renderer, segment, partition)` to rows and what else there is to say; shipped to tasks."""
+"""`(tables, renderer, segment, partition)` to rows and the segment's state; shipped to tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Partitions of both topics, segment by segment: shipped to every task."""
+class FoldTask:
+    """How to fold the segments `wanted`: shipped to every task."""
 
     config: Config
     layout: Layout
-    regions: tuple[OffsetRange, OffsetRange]
-    """Of the diff topic and of the change topic, of the same partitions."""
+    old: OffsetRange
+    """Of the diff topic."""
+    new: OffsetRange
+    """Of the change topic, of the same partitions."""
     wanted: frozenset[int]
     work: Work
 
     def run(self, partitions: Iterable[int], reader: Reader) -> Iterator[pa.RecordBatch]:
-        """What the work makes of each segment, and STATE or ERROR of it."""
+        """The rows of each segment, and a row of cause STATE or ERROR."""
         yield from batches_of(self._rows(partitions, reader))
 
     def _rows(self, partitions: Iterable[int], reader: Reader) -> Iterator[Row]:
@@ -206,8 +203,8 @@ class Task:
         renderer = Renderer(codec)
         for partition in partitions:
             with closing(Spill(_SCHEMA)) as old, closing(Spill(_SCHEMA)) as new:
-                for spill, region in zip((old, new), self.regions, strict=True):
-                    self._put(spill, region, partition, reader)
+                self._put(old, self.old, partition, reader)
+                self._put(new, self.new, partition, reader)
                 for raw in sorted(old.names() | new.names(), key=lambda raw: (bucket(raw), raw or b"")):
                     tables = Tables(old.take(raw), new.take(raw), partition, self.layout, codec, passes)
                     yield from self._segment(raw, tables, partition, renderer)
@@ -217,14 +214,15 @@ class Task:
         with tasks.reader(self.config) as reader:
             yield from self.run(partitions, reader)
 
-    def _put(self, spill: Spill, region: OffsetRange, partition: int, reader: Reader) -> None:
-        """What the region holds of the wanted segments, by their numbers as a header has them."""
+    def _put(self, spill: Spill, offsets: OffsetRange, partition: int, reader: Reader) -> None:
+        """Spills the range's records of the wanted segments; the names are segment numbers as in a header."""
         every = len(self.wanted) == self.layout.segments
-        # What is not ours is taken as well, to say so.
+        # Foreign records are taken too: folding them raises their error.
         mine = pa.array([None, *(number.to_bytes(4, "big") for number in self.wanted)], pa.binary())
-        for messages in reader.chunks(region.topic, partition, region.begin[partition], region.end[partition]):
-            told = zip(*map(headers_of, messages), strict=True)
-            headers, controls = (pa.array(column, pa.binary()) for column in told)
+        begin, end = offsets.begin[partition], offsets.end[partition]
+        for messages in reader.chunks(offsets.topic, partition, begin, end):
+            pairs = zip(*map(headers_of, messages), strict=True)
+            headers, controls = (pa.array(column, pa.binary()) for column in pairs)
             names = _names(headers)
             if not every:
                 chosen = np.flatnonzero(pc.is_in(names, mine))
@@ -232,68 +230,68 @@ class Task:
                     continue
                 names, headers, controls = (column.take(pa.array(chosen)) for column in (names, headers, controls))
                 messages = [messages[row] for row in chosen.tolist()]
-            offsets = pa.array([message.offset() for message in messages], pa.int64())
+            at = pa.array([message.offset() for message in messages], pa.int64())
             keys = pa.array([message.key() for message in messages], pa.binary())
             values = pa.array([message.value() for message in messages], pa.binary())
-            spill.put(names, pa.RecordBatch.from_arrays([offsets, headers, controls, keys, values], schema=_SCHEMA))
+            spill.put(names, pa.RecordBatch.from_arrays([at, headers, controls, keys, values], schema=_SCHEMA))
 
     def _segment(self, raw: bytes | None, tables: Tables, partition: int, renderer: Renderer) -> list[Row]:
         number = -1 if raw is None else int.from_bytes(raw, "big")
         try:
-            if number not in self.wanted or not self.layout.fits(number, partition):  # reading it says why
-                tables.told(partition)
-                return [_said(ERROR, (None, f"{r.topic}: not expected")) for r in tables.records(partition, 0, 0)]
-            found, state = self.work(tables, renderer, number, partition)
+            if number not in self.wanted or not self.layout.fits(number, partition):  # reading it raises why
+                tables.entries(partition)
+                return [_result(ERROR, (None, f"{r.topic}: not expected")) for r in tables.records(partition, 0, 0)]
+            rows, state = self.work(tables, renderer, number, partition)
         except ResetMismatch as error:
-            return [_said(ERROR, (error.ended, str(error.error)))]
+            return [_result(ERROR, (error.ended, str(error.error)))]
         except RecordError as error:
-            return [_said(ERROR, (None, str(error)))]
-        return [*found, _said(STATE, (number, state))]
+            return [_result(ERROR, (None, str(error)))]
+        return [*rows, _result(STATE, (number, state))]
 
 
 def _names(headers: pa.BinaryArray) -> pa.BinaryArray:
-    """The segment in each header, as it stands there; null where one is not as long as ours."""
+    """The segment's four bytes in each header; null where the length is not that of our header."""
     raw = matrix(headers)
     if raw is None:
-        found = [h[4:8] if h is not None and len(h) == SIZE else None for h in headers.to_pylist()]
-        return pa.array(found, pa.binary())
+        names = [h[4:8] if h is not None and len(h) == SIZE else None for h in headers.to_pylist()]
+        return pa.array(names, pa.binary())
     ends = np.arange(0, 4 * len(raw) + 1, 4, dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(raw[:, 4:8]))]
     return pa.BinaryArray.from_buffers(pa.binary(), len(raw), buffers)
 
 
-def folded(spark: Callable[[], SparkSession], reader: Reader, task: Task, place: Path) -> None:
-    """Writes to the directory `place` what a task makes of its partitions: rows, and among them STATE and ERROR."""
-    partitions = sorted(task.regions[1].end)
-    if sum(region.size() for region in task.regions) <= SMALL_RECORDS:
+def fold(spark: Callable[[], SparkSession], reader: Reader, task: FoldTask, place: Path) -> None:
+    """Folds every partition of a task, and writes the rows to the new directory `place`."""
+    partitions = sorted(task.new.end)
+    if task.old.size() + task.new.size() <= SMALL_RECORDS:
         place.mkdir()
         with pq.ParquetWriter(place / "0.parquet", ROW_SCHEMA) as writer:
             for batch in task.run(partitions, reader):
                 writer.write_batch(batch)
         return
-    tasks.tasks(spark(), partitions, task.run_there, ROW_DDL).write.parquet(uri_of(place))
+    tasks.run_tasks(spark(), partitions, task.run_there, ROW_DDL).write.parquet(uri_of(place))
 
 
 def count(written: Path | None) -> int:
-    """How many rows there are in what `folded` was written to."""
+    """The number of rows in a directory that `fold` wrote."""
     return 0 if written is None else ds.dataset(written).count_rows(filter=_ROWS)
 
 
 def rows_of(written: Path) -> pa.Table:
-    """The rows, in the order in which they leave."""
+    """The rows in such a directory, in the order in which they are written to the diff topic."""
     table = ds.dataset(written).to_table(filter=_ROWS)
     return table.sort_by([(name, "ascending") for name in ROW_ORDER])
 
 
-def said(written: Path) -> dict[int, Any]:
-    """What the work said of each segment. Raises the first error of a task: RecordError, or `ResetMismatch`."""
+def states(written: Path) -> dict[int, Any]:
+    """The state of each segment in such a directory. Raises its first error: RecordError or `ResetMismatch`."""
     table = ds.dataset(written).to_table(filter=~_ROWS, columns=["cause", "value"])
-    told = [(cause, pickle.loads(value)) for cause, value in zip(*table.to_pydict().values(), strict=True)]
-    for cause, (ended, text) in told:
+    results = [(cause, pickle.loads(value)) for cause, value in zip(*table.to_pydict().values(), strict=True)]
+    for cause, (ended, text) in results:
         if cause == ERROR:
             raise RecordError(text) if ended is None else ResetMismatch(ended, RecordError(text))
-    return dict(pair for _, pair in told)
+    return dict(pair for _, pair in results)
 
 
-def _said(cause: str, told: tuple[Any, Any]) -> Row:
-    return Row(0, 0, 0, cause, "", b"", b"", pickle.dumps(told))
+def _result(cause: str, pair: tuple[Any, Any]) -> Row:
+    return Row(0, 0, 0, cause, "", b"", b"", pickle.dumps(pair))

@@ -1,11 +1,9 @@
-"""Records of many segments, put away in any order and taken out segment by segment.
+"""Records of many segments, put in any order and taken out segment by segment.
 
-On disk, in one file without a name that ends with the process: memory holds `HELD_BYTES` of them and then those of one
-drawer, one of `DRAWERS`. Weighed: Spark's shuffle (20 µs of CPU per record for reading, sorting and passing them to
-Python), a file per segment (thousands of them), lists of Python's objects by segment (twice the CPU of what follows),
-runs of Arrow, sorted by segment when memory is full, with a batch per segment (a millisecond of CPU for each, which is
-the half of all there is to do where segments hold some hundred records), and this: with a batch per drawer, where some
-segments lie, one behind the other.
+They are on disk, in an unnamed file that ends with the process: memory holds `MEMORY_BYTES` of them while they are put,
+and one of `BUCKETS` buckets while they are taken. A batch of Arrow per segment would cost a millisecond of CPU each,
+half of all there is to do where segments hold some hundred records; so a batch holds a bucket, in which segments lie
+one after the other. Alternatives: docs/decisions.md, "How ranges are folded".
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ from typing import BinaryIO, Final
 import numpy as np
 import pyarrow as pa
 
-HELD_BYTES: Final = 32 << 20
-DRAWERS: Final = 64
+MEMORY_BYTES: Final = 32 << 20
+BUCKETS: Final = 64
 _SPARK_FOLDERS: Final = "SPARK_LOCAL_DIRS"
-"""Where Spark keeps what it spills, as YARN and standalone workers tell their executors."""
+"""Where Spark keeps what it spills: YARN and standalone workers set it for their executors."""
 
 
 class Spill:
-    """Rows of `schema` under names: bytes, or None. Put everything, then take. Call `close()`."""
+    """Rows of `schema` by name: bytes, or None. First `put` everything, then `take`. Call `close()` at the end."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -37,32 +35,35 @@ class Spill:
         )
         self._reader: pa.RecordBatchFileReader | None = None
         self._names: list[pa.Array] = []
-        self._held: list[pa.RecordBatch] = []
+        self._rows: list[pa.RecordBatch] = []
         self._size = 0
-        self._batches: list[list[int]] = [[] for _ in range(DRAWERS)]
+        self._batches: list[list[int]] = [[] for _ in range(BUCKETS)]
         self._slices: dict[bytes | None, list[tuple[int, int, int]]] = {}
         """By name: in which batch, from which row on, how many."""
         self._written = 0
         self._open: tuple[int, dict[int, pa.RecordBatch]] = (-1, {})
 
     def put(self, names: pa.Array, rows: pa.RecordBatch) -> None:
-        """Puts each row behind the others of its name, which stands at its place in `names`."""
+        """Adds rows; `names` has the name of each, at the same index."""
         self._names.append(names)
-        self._held.append(rows)
+        self._rows.append(rows)
         self._size += rows.nbytes
-        if self._size >= HELD_BYTES:
-            self._spill()
+        if self._size >= MEMORY_BYTES:
+            self._write()
 
     def names(self) -> set[bytes | None]:
-        """Of everything that was put; nothing can be put any more."""
+        """The names of all rows. Nothing can be put after this call."""
         if self._reader is None:
-            self._spill()
+            self._write()
             self._writer.close()
             self._reader = pa.ipc.open_file(pa.PythonFile(self._file, "r"))
         return set(self._slices)
 
     def take(self, name: bytes | None) -> pa.Table:
-        """The rows of a name in the order in which they were put; call `names` before, and drawer by drawer."""
+        """The rows of a name, in the order in which they were put.
+
+        Call `names` first. Take the names of one `bucket` one after the other: a change of buckets reads the next one.
+        """
         assert self._reader is not None
         number, batches = self._open
         if number != bucket(name):
@@ -76,31 +77,32 @@ class Spill:
         """Drops everything."""
         self._file.close()
 
-    def _spill(self) -> None:
-        if not self._held:
+    def _write(self) -> None:
+        """Writes what is in memory, sorted by bucket and name."""
+        if not self._rows:
             return
-        names = pa.concat_arrays(self._names).dictionary_encode(null_encoding="encode")
-        found, numbers = names.dictionary.to_pylist(), names.indices.to_numpy()
-        drawers = [bucket(name) for name in found]
-        counts = np.bincount(numbers, minlength=len(found)).tolist()
-        in_order = sorted(range(len(found)), key=drawers.__getitem__)
+        encoded = pa.concat_arrays(self._names).dictionary_encode(null_encoding="encode")
+        names, indices = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        buckets = [bucket(name) for name in names]
+        counts = np.bincount(indices, minlength=len(names)).tolist()
+        in_order = sorted(range(len(names)), key=buckets.__getitem__)
         ranks = np.argsort(in_order)
-        rows = pa.concat_batches(self._held).take(pa.array(np.argsort(ranks[numbers], kind="stable")))
+        rows = pa.concat_batches(self._rows).take(pa.array(np.argsort(ranks[indices], kind="stable")))
         begin = 0
-        for where, some in itertools.groupby(in_order, key=drawers.__getitem__):
+        for number, some in itertools.groupby(in_order, key=buckets.__getitem__):
             size = 0
-            for number in some:
-                self._slices.setdefault(found[number], []).append((self._written, size, counts[number]))
-                size += counts[number]
+            for index in some:
+                self._slices.setdefault(names[index], []).append((self._written, size, counts[index]))
+                size += counts[index]
             self._writer.write_batch(rows.slice(begin, size))
-            self._batches[where].append(self._written)
+            self._batches[number].append(self._written)
             self._written += 1
             begin += size
         self._names.clear()
-        self._held.clear()
+        self._rows.clear()
         self._size = 0
 
 
 def bucket(name: bytes | None) -> int:
-    """Where a name lies: those of one drawer are taken one after the other, or it is opened again for each."""
-    return zlib.crc32(name or b"") % DRAWERS
+    """The bucket of a name."""
+    return zlib.crc32(name or b"") % BUCKETS

@@ -1,12 +1,9 @@
-"""The folds of `fold.py` for segments in which nothing odd happened: nearly all of them, nearly always.
+"""The folds of `by_records.py` by columns, for segments in which nothing unusual happened: nearly all of them.
 
-Nothing odd: every record counts, one reset ended or none, and no record says otherwise. Then the last record of each
-key is its entry, which needs no look at any record before it, and two entries are the same where the bytes of their
-`after` are, which needs no decoding. Whatever else is met is left to `fold.py`, which alone tells what is wrong: None
-says so.
-
-Weighed: all rules of the fold by columns (a second telling of each, and the odd ones are rare), an aggregation and a
-join in the JVM (the same, in SQL), and this.
+Usual means: every record counts, and at most one reset ended. Then the last record of a key is its entry, whatever came
+before it, and two entries are equal where the bytes of their `after` are, without decoding. For anything else a fold
+here returns None, and `by_records.py` has to fold the segment, or raise what is wrong with it.
+Alternatives: docs/decisions.md, "The fold by columns".
 """
 
 from __future__ import annotations
@@ -38,69 +35,69 @@ from deelog_spark.folding.walk import (
     position_tuple,
     rises,
 )
-from deelog_spark.kafka import Known
+from deelog_spark.kafka import PositionsView
 
 _CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
 _BEGIN, _END = int(Kind.RESET_BEGIN), int(Kind.RESET_END)
 _ENTRIES: Final = (_CHANGE, _TOMBSTONE, _READ)
-_NOT_TOLD: Final = (_READ, *map(int, CONTROL_KINDS))
-"""What the diff topic never holds."""
-_KINDS: Final = (_CHANGE, _TOMBSTONE, *_NOT_TOLD)
+_NOT_IN_DIFF: Final = (_READ, *map(int, CONTROL_KINDS))
+"""Kinds that the diff topic never has."""
+_KINDS: Final = (_CHANGE, _TOMBSTONE, *_NOT_IN_DIFF)
 
 Afters = dict[bytes, bytes]
-"""By Kafka's key, the entry as its codec wrote it."""
+"""The encoded `after` by record key."""
 
 
-class Side(NamedTuple):
-    """What stands of one segment in one topic: parallel columns, in offset order."""
+class Columns(NamedTuple):
+    """One segment's records in one topic: parallel columns, in offset order."""
 
     offsets: Numbers
     raw: npt.NDArray[np.uint8]
-    """Headers, a row each."""
+    """Headers as a matrix of bytes, a row per record."""
     keys: pa.ChunkedArray
     values: pa.ChunkedArray
 
-    def part(self, first: int, end: int) -> Side:
+    def part(self, first: int, end: int) -> Columns:
         """Rows `[first, end)`."""
-        return Side(self.offsets[first:end], self.raw[first:end], self.keys[first:end], self.values[first:end])
+        return Columns(self.offsets[first:end], self.raw[first:end], self.keys[first:end], self.values[first:end])
 
-    def of(self, *kinds: int) -> Side:
+    def of(self, *kinds: int) -> Columns:
         """The rows of these kinds."""
         chosen = _are(self.raw[:, 1], *kinds)
         if chosen.all():
             return self
         mask = pa.array(chosen)
-        return Side(self.offsets[chosen], self.raw[chosen], self.keys.filter(mask), self.values.filter(mask))
+        return Columns(self.offsets[chosen], self.raw[chosen], self.keys.filter(mask), self.values.filter(mask))
 
     def at(self, offset: int) -> int:
-        """The row of an offset, or of the next one that is there."""
+        """The index of the first record at an offset or above it."""
         return int(np.searchsorted(self.offsets, offset))
 
     def holds(self, offset: int) -> bool:
-        """Whether a record stands at an offset."""
+        """Whether there is a record at an offset."""
         at = self.at(offset)
         return at < len(self.offsets) and bool(self.offsets[at] == offset)
 
     def has(self, *kinds: int) -> bool:
-        """Whether there is one of these kinds."""
+        """Whether there is a row of one of these kinds."""
         return bool(_are(self.raw[:, 1], *kinds).any())
 
 
 @functools.cache
 def _table(*kinds: int) -> Flags:
-    found = np.zeros(256, np.bool_)
-    found[list(kinds)] = True
-    return found
+    table = np.zeros(256, np.bool_)
+    table[list(kinds)] = True
+    return table
 
 
 def _are(column: npt.NDArray[np.uint8], *kinds: int) -> Flags:
-    """Which are one of these kinds: `np.isin`, which takes 0.1 ms for the smallest column, by a table."""
-    found: Flags = _table(*kinds)[column]
-    return found
+    """Which are one of these kinds. By a table: `np.isin` takes 0.1 ms for the smallest column."""
+    flags: Flags = _table(*kinds)[column]
+    return flags
 
 
-def side(table: pa.Table) -> Side | None:
-    """Of columns offset, header, key, value; None where a record is not ours."""
+def columns_of(table: pa.Table) -> Columns | None:
+    """From columns offset, header, key, value; None where a record is foreign."""
     headers = table["header"].combine_chunks()
     raw = matrix(headers) if len(headers) else np.zeros((0, SIZE), np.uint8)
     if raw is None or not ours(raw).all() or not _are(raw[:, 1], *_KINDS).all() or table["key"].null_count:
@@ -108,23 +105,26 @@ def side(table: pa.Table) -> Side | None:
     empty = table["value"].is_null().to_numpy()
     if _are(raw[empty, 1], _CHANGE, _READ).any():
         return None
-    return Side(table["offset"].to_numpy(), raw, table["key"], table["value"])
+    return Columns(table["offset"].to_numpy(), raw, table["key"], table["value"])
 
 
 def start(
-    told: Side | None,
-    new: Side | None,
+    diff: Columns | None,
+    new: Columns | None,
     codec: Codec,
     renderer: Renderer,
     partition: int,
-    known: Known,
+    positions: PositionsView,
     number: int,
     end: int,
 ) -> tuple[list[Row], Segment | None] | None:
-    """`fold.start` of one segment, whose base, if it has one, is still there; None where that must say."""
-    base = known.base.get(number)
-    named = known.open.get(number)
-    if told is None or new is None or (named is not None and named.begin_offset >= 0):
+    """`by_records.start` for one segment: its rows and state; None where that has to fold it.
+
+    The record at the segment's base offset, if it has one, must still be there.
+    """
+    base = positions.base.get(number)
+    named = positions.open.get(number)
+    if diff is None or new is None or (named is not None and named.begin_offset >= 0):
         return None
     if base is not None:
         new = new.part(new.at(base), len(new.offsets))
@@ -132,16 +132,16 @@ def start(
     if len(new.offsets) and new.offsets[0] == base and new.raw[0, 1] == _BEGIN:
         mark = new.raw[0, POSITION_BYTES].tobytes()
         new = new.part(1, len(new.offsets))
-    # The end of the reset at the base says no more than its position; without a base, rows belong to nothing.
-    if told.has(*_NOT_TOLD) or new.has(_BEGIN) or (base is None and new.has(_READ)):
+    # Of the reset at the base only the end's position counts; without a base, rows belong to no reset.
+    if diff.has(*_NOT_IN_DIFF) or new.has(_BEGIN) or (base is None and new.has(_READ)):
         return None
-    telling = new.of(*_ENTRIES, _END)
-    if not _counts(telling.raw, mark):
+    counting = new.of(*_ENTRIES, _END)
+    if not _counts(counting.raw, mark):
         return None
-    old, entries = _afters(codec, told), _afters(codec, new.of(*_ENTRIES))
+    old, entries = _afters(codec, diff), _afters(codec, new.of(*_ENTRIES))
     if old is None or entries is None:
         return None
-    mark = telling.raw[-1, POSITION_BYTES].tobytes() if len(telling.raw) else mark
+    mark = counting.raw[-1, POSITION_BYTES].tobytes() if len(counting.raw) else mark
     position = position_tuple(mark)
     changes = _difference(old, entries, codec, position)
     rows = _rendered(changes, renderer, partition, max(end - 1, 0), number, by_records.START_REASON)
@@ -149,8 +149,8 @@ def start(
 
 
 def resets(
-    told: Side | None,
-    new: Side | None,
+    diff: Columns | None,
+    new: Columns | None,
     codec: Codec,
     renderer: Renderer,
     partition: int,
@@ -159,8 +159,11 @@ def resets(
     ended: list[Ended],
     begin: int,
 ) -> list[Row] | None:
-    """`fold.resets` of one segment; None where that must say. `control(offset)` decodes the control record there."""
-    if told is None or new is None or len(ended) != 1:
+    """`by_records.resets` for one segment; None where that has to fold it.
+
+    `control(offset)` gives the content of the control record at an offset.
+    """
+    if diff is None or new is None or len(ended) != 1:
         return None
     (one,) = ended
     opened = before.open
@@ -174,17 +177,17 @@ def resets(
         kept, inside, inner = new.part(0, 0), new.part(first, end), opened.position
     else:
         return None
-    if told.has(*_NOT_TOLD) or kept.has(_READ, _BEGIN, _END) or inside.has(_BEGIN, _END):
+    if diff.has(*_NOT_IN_DIFF) or kept.has(_READ, _BEGIN, _END) or inside.has(_BEGIN, _END):
         return None
     kept, inside = kept.of(*_ENTRIES), inside.of(*_ENTRIES)
     if not _counts(kept.raw, before.mark) or not _counts(inside.raw, inner):
         return None
-    old, entries = _afters(codec, told, kept), _afters(codec, inside)
+    old, entries = _afters(codec, diff, kept), _afters(codec, inside)
     if old is None or entries is None:
         return None
-    said = control(one.end)
+    content = control(one.end)
     native = [codec.decode_after(after) for after in entries.values()]
-    if (len(native), digest_of((e.key, e.value) for e in native)) != (said["count"], said["digest"]):
+    if (len(native), digest_of((e.key, e.value) for e in native)) != (content["count"], content["digest"]):
         return None
     changes = _difference(old, entries, codec, position_tuple(new.raw[end, POSITION_BYTES].tobytes()))
     return _rendered(changes, renderer, partition, one.end, one.segment, one.reason)
@@ -201,7 +204,7 @@ def _rendered(
 
 
 def _counts(raw: npt.NDArray[np.uint8], mark: bytes) -> bool:
-    """Whether each record counts, and each tombstone that tells nothing new follows its delete."""
+    """Whether each record counts, and each tombstone at the position before it follows its delete."""
     kinds = raw[:, 1]
     if not rises(np.where(kinds == _END, _READ, kinds), raw, mark):
         return False
@@ -211,24 +214,24 @@ def _counts(raw: npt.NDArray[np.uint8], mark: bytes) -> bool:
     return not alone.any()
 
 
-def _afters(codec: Codec, *sides: Side) -> Afters | None:
-    """The last record's `after` by key, without what was deleted; None where one is not an envelope of ours."""
+def _afters(codec: Codec, *columns: Columns) -> Afters | None:
+    """The last record's `after` by key, without deleted keys; None where one is not an envelope of ours."""
     last: dict[bytes, bytes | None] = {}
-    for one in sides:
+    for one in columns:
         last.update(zip(one.keys.to_pylist(), one.values.to_pylist(), strict=True))
-    found: Afters = {}
+    afters: Afters = {}
     for key, value in last.items():
         if value is not None:
             after = codec.after_of(value)
             if after is None:
                 return None
             if after != codec.gone:
-                found[key] = after
-    return found
+                afters[key] = after
+    return afters
 
 
 def _difference(old: Afters, new: Afters, codec: Codec, position: Position) -> list[Change]:
-    """`fold.difference` by bytes; what differs in them is decoded."""
+    """`deelog_schemas.fold.difference` by bytes: only entries whose bytes differ are decoded."""
     before: dict[bytes, Entry] = {}
     after: dict[bytes, Entry] = {}
     for key in old.keys() | new.keys():

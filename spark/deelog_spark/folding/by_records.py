@@ -1,7 +1,7 @@
-"""What a start and the resets of a batch make of bounded ranges of the topics, by `deelog_schemas.fold`.
+"""The folds of a start and of a batch's resets over bounded ranges of both topics, by `deelog_schemas.fold`.
 
-Pure but for what `Tables` reads; `regions.py` runs it, a segment at a time. Bound: the entries, old and new, of the
-segments that it is given.
+Pure but for what `Tables` reads. `batches/ranges.py` calls it, a segment at a time. Memory holds the old and new
+entries of the segments that it is given.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record
 from deelog_spark.folding.diff_record import CHANGE, Renderer, Row, Undecodable
 from deelog_spark.folding.walk import Ended, Open, Segment, position_bytes, position_tuple, waiting
-from deelog_spark.kafka import Known
+from deelog_spark.kafka import PositionsView
 
 START_REASON = "start"
 
 
 class Tables(Protocol):
-    """Both topics of one cache, a bounded range of each: `regions.Tables`, or a model's."""
+    """Both topics of one cache, a bounded range of each: `ranges.Tables`, or a model's."""
 
-    def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
-        """The entries by segment that the diff topic tells of, folded to its end; `only` these segments."""
+    def entries(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
+        """The entries in the diff topic, by segment and key; `only` of these segments."""
         ...
 
     def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
-        """The change topic's records of `[begin, end)`, in order; RecordError where one is not ours."""
+        """The change topic's records of `[begin, end)`, in order; RecordError for a foreign one."""
         ...
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
-        """Key and entry of a change, row or tombstone; RecordError with its place where it is not ours."""
+        """Key and entry of a change, row or tombstone; RecordError, with its place, where it cannot be decoded."""
         ...
 
 
 class StartFold:
-    """One segment from its base offset to the log's end, where compaction may have been at work below.
+    """Folds one segment from its base offset to the end of a topic that may be compacted.
 
-    The begin at the base offset is known to be complete and opens nothing: its end, and rows that later records
-    replaced, may be gone, so it cannot be checked. A later begin opens a reset as ever; so does one that the
-    positions topic names and whose own record may be gone.
+    The begin at the base offset opens nothing: its reset is known to be complete, and cannot be checked, since its end
+    and rows that later records replaced may be compacted away. A later begin opens a reset; so does one that the
+    positions topic names, whose own record may be gone.
 
-    A change that is `Undecodable` is passed over outside of a reset: its key keeps its last good value, which only the
-    diff topic may know, since compaction takes what stood below it.
+    Outside of a reset an `Undecodable` change is passed over. Its key keeps its last good value, which only the diff
+    topic may still have, since compaction removes earlier records of the key.
     """
 
     def __init__(self, segment: int, base: int | None, named: ResetState | None) -> None:
@@ -57,18 +57,18 @@ class StartFold:
         self.mark: Position = START
         self.open: OpenReset | None = None
         self.begin, self.begin_position = -1, START
-        self.unread: list[Record] = []
-        """What was passed over, in order."""
+        self.undecodable: list[Record] = []
+        """The records that were passed over, in order."""
         self._kept: set[bytes] = set()
-        """Keys of these of which nothing else was known."""
+        """Their keys, of those that had no entry."""
         self._deleted: set[bytes] = set()
         self._at_base = ""
-        """The id of the reset at the base offset, until its end is met."""
+        """The id of the reset at the base offset, until its end is read."""
         self._inside: Undecodable | None = None
-        """The first that was passed over there: it stops the start if that end is still to come."""
+        """The first error that was passed over inside that reset; its end raises it."""
 
     def apply(self, record: Record, tables: Tables) -> None:
-        """Folds the next record of the segment."""
+        """Folds the segment's next record; RecordError where it is foreign, or a reset's end does not match."""
         if self._base is not None and record.offset < self._base:
             return
         kind, position = record.header.kind, record.header.position
@@ -87,7 +87,7 @@ class StartFold:
             self._fold(record, tables)
 
     def finish(self) -> None:
-        """Opens the reset that the positions topic names, once its begin is passed, or at the end of the log."""
+        """Opens the reset that the positions topic names. Call it at the end of the log."""
         named, self._named = self._named, None
         if named is not None and self.begin < named.begin_offset:
             position = (named.epoch, named.sequence)
@@ -117,13 +117,13 @@ class StartFold:
         if record.header.position <= self.mark:
             return
         self.mark = record.header.position
-        self.unread.append(record)
+        self.undecodable.append(record)
         self._inside = self._inside or (error if self._at_base else None)
         if error.key is not None and error.key not in self.entries:
             self._kept.add(error.key)
 
     def keep(self, old: Mapping[bytes, Entry]) -> None:
-        """Takes the last good values that only the diff topic, which tells `old`, still knows."""
+        """Takes last good values from the diff topic's entries `old`, for keys without an entry of their own."""
         for key in self._kept - self.entries.keys() - self._deleted:
             if key in old:
                 self.entries[key] = old[key]
@@ -143,35 +143,42 @@ class StartFold:
 
 
 class Started(NamedTuple):
-    """A partition at a start: the state to go on with, and the rows that bring the diff topic level."""
+    """A partition after the fold of a start."""
 
     segments: dict[int, Segment]
+    """The state to go on with."""
     rows: list[Row]
-    """Among them what could not be decoded, as captured."""
+    """The differences from the diff topic, and changes that cannot be decoded, as captured."""
     lost: list[int]
-    """Segments whose base is gone: they wait for a reset."""
+    """Segments whose base offset is gone: they wait for a reset."""
 
 
 def start(
-    tables: Tables, renderer: Renderer, partition: int, known: Known, numbers: Iterable[int], begin: int, end: int
+    tables: Tables,
+    renderer: Renderer,
+    partition: int,
+    positions: PositionsView,
+    numbers: Iterable[int],
+    begin: int,
+    end: int,
 ) -> Started:
-    """Folds a partition's segments up to `end` and tells how they differ from the diff topic.
+    """Folds the segments `numbers` of a partition up to offset `end`, and compares them with the diff topic.
 
-    `begin` is the first offset that is still there. A segment that is not known yet starts empty, at `begin`. One with
-    a reset open at `end` stays as the diff topic has it until the reset ends.
+    `begin` is the partition's first offset. A segment without a base offset starts empty, at `begin`. One with a reset
+    open at `end` gets no rows until the reset ends.
     """
     folds: dict[int, StartFold] = {}
     segments: dict[int, Segment] = {}
     lost = []
     for number in numbers:
-        base = known.base.get(number)
+        base = positions.base.get(number)
         if base is not None and base < begin:
             lost.append(number)
             segments[number] = Segment(open=waiting())
         else:
-            folds[number] = StartFold(number, base, known.open.get(number))
-    lowest = min((known.base.get(n, begin) for n in folds), default=end)
-    old = tables.told(partition)
+            folds[number] = StartFold(number, base, positions.open.get(number))
+    lowest = min((positions.base.get(n, begin) for n in folds), default=end)
+    old = tables.entries(partition)
     for record in tables.records(partition, lowest, end):
         fold = folds.get(record.header.segment)
         if fold is not None:
@@ -183,7 +190,7 @@ def start(
     now_us = time.time_ns() // 1000
     for number, fold in sorted(folds.items()):
         fold.finish()
-        rows += [_captured(record) for record in fold.unread]
+        rows += [_captured(record) for record in fold.undecodable]
         opened = fold.open
         kept = None
         if opened is not None:
@@ -200,23 +207,23 @@ def start(
 
 
 def _captured(record: Record) -> Row:
-    """A captured change as a batch has it: the writer finds out what is wrong with it."""
+    """A captured change as a row of a batch, whose writer raises what is wrong with it."""
     header = record.header
     raw = pack(header.kind, header.flags, header.segment, *header.position, header.node)
     return Row(record.partition, record.offset, 0, CHANGE, "", raw, record.key, record.value)
 
 
 class ResetMismatch(Exception):
-    """A reset that did not match count or digest; `error` names its end's place."""
+    """A reset does not match its count or digest; `error` names the place of its end."""
 
     def __init__(self, ended: Ended, error: RecordError) -> None:
         super().__init__(str(error))
         self.ended, self.error = ended, error
 
 
-def reads_from(known: Segment | None, begin: int) -> int:
-    """The offset from which a segment is read whose reset ends in a batch that starts at offset `begin`."""
-    opened = None if known is None else known.open
+def reads_from(before: Segment | None, begin: int) -> int:
+    """The offset from which to read a segment whose reset ends in a batch that begins at offset `begin`."""
+    opened = None if before is None else before.open
     return begin if opened is None or opened.begin < 0 else min(begin, opened.begin + 1)
 
 
@@ -229,24 +236,24 @@ def resets(
     void: frozenset[tuple[int, int]],
     begin: int,
 ) -> list[Row]:
-    """The rows of the resets that end in a batch's range of a partition, which starts at offset `begin`.
+    """The rows of the resets that end in a batch, which begins at offset `begin` of the partition.
 
-    Each segment is read as the reference reader reads it: from what the diff topic tells, with the mark that the
-    batch starts with; a reset found open is read again from its begin.
+    Each segment is read by the reference reader, from the diff topic's entries and the mark before the batch; a reset
+    that was open before the batch is read from its begin.
 
-    Raises `ResetMismatch` for one that does not match.
+    Raises `ResetMismatch` where a reset does not match, RecordError for a foreign record.
     """
     wanted = frozenset(e.segment for e in ended)
     last = max(e.end for e in ended)
     ends = {(e.segment, e.end): e for e in ended}
-    old = tables.told(partition, wanted)
+    old = tables.entries(partition, wanted)
     readers: dict[int, SegmentReader] = {}
     froms = {number: reads_from(before.get(number), begin) for number in wanted}
     for number in wanted:
-        known = before.get(number, Segment())
-        reader = readers[number] = SegmentReader(number, position_tuple(known.mark), old.get(number, {}))
-        if known.open is not None:
-            reader.open = OpenReset(known.open.reset_id, known.open.reason, position_tuple(known.open.position))
+        state = before.get(number, Segment())
+        reader = readers[number] = SegmentReader(number, position_tuple(state.mark), old.get(number, {}))
+        if state.open is not None:
+            reader.open = OpenReset(state.open.reset_id, state.open.reason, position_tuple(state.open.position))
     rows: list[Row] = []
     now_us = time.time_ns() // 1000
     for record in tables.records(partition, min(froms.values()), last + 1):
@@ -262,7 +269,7 @@ def resets(
             changes = reader.apply(record, tables.entry)
         except RecordError as error:
             if isinstance(error, Undecodable) and reader.open is None:
-                reader.mark = record.header.position  # the key keeps its last good value, as the writer has it
+                reader.mark = record.header.position  # the key keeps its last good value
                 continue
             closing = ends.get((number, record.offset))
             place = error.at(record.topic, record.partition, record.offset)

@@ -1,8 +1,7 @@
-"""A record of the diff topic, before it is written: what a captured change or a difference becomes.
+"""Records of the diff topic before they are written, made of captured changes and of differences.
 
-Weighed: decoding a captured envelope and building it anew (5 µs, and `op`, `ts_*` and a key-only `before` would have
-to be carried by hand), parsing and dumping JSON here (tied to one converter's bytes), and asking the codec to add
-`source.cause` to the captured bytes. The last one: everything that the capture said stays as it was said.
+A captured change keeps its bytes: the codec adds `source.cause`, and the rest is as it was captured.
+Alternatives: docs/decisions.md, "Passing a captured change on".
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RUN_FLAGS = int(Flags.FIRST | Flags.LAST)
 
 
 class Undecodable(RecordError):
-    """The key or value of a record of ours cannot be decoded. `key` is the entry's, None where that is the trouble."""
+    """The key or value of a deelog record cannot be decoded. `key` is the entry's key, None where it is the key."""
 
     def __init__(self, text: str, key: bytes | None) -> None:
         super().__init__(text)
@@ -50,18 +49,17 @@ def entry_of(codec: Codec, kind: Kind, raw: bytes, value: bytes | None) -> tuple
 
 
 class Row(NamedTuple):
-    """One row of a batch, in the order of the sinks: (partition, offset, ordinal).
-
-    `offset` is that of the cause on the change topic: for a reset its end's. `ordinal` orders the rows of one reset.
-    Captured rows (`cause` change) hold key, value and header as they were read, rows of a reset as they are written.
-    """
+    """One row of a batch: a captured change or a row of a reset."""
 
     partition: int
     offset: int
+    """Of the cause in the change topic: of the change, or of the reset's end."""
     ordinal: int
+    """Orders the rows of one reset."""
     cause: str
+    """CHANGE: header, key and value are as they were read. RESET: they are as they are written."""
     op: str
-    """Of a row of a reset: c, u or d. Empty in captured rows, whose value says it."""
+    """Of a row of a reset: c, u or d. Empty in a captured change, whose value has it."""
     header: bytes
     key: bytes
     value: bytes | None
@@ -79,15 +77,15 @@ ROW_SCHEMA: Final = pa.schema(
         ("value", pa.binary()),
     ]
 )
-"""Of `Row`, in files and frames."""
+"""`Row` as Arrow's schema."""
 
 ROW_DDL: Final = (
     "partition int, offset bigint, ordinal int, cause string, op string, header binary, key binary, value binary"
 )
-"""The same, as Spark writes it."""
+"""`Row` as Spark's schema."""
 
 ROW_ORDER: Final = ("partition", "offset", "ordinal", "key")
-"""How rows leave; `key` only settles the order of segments at a start, whose rows share one offset."""
+"""The order in which rows are written. `key` orders rows of several segments at a start, which share one offset."""
 
 
 class DiffRecord(NamedTuple):
@@ -102,21 +100,21 @@ class DiffRecord(NamedTuple):
 class Renderer:
     """Turns rows into records of the diff topic. `codec` must be built with `cause=True`.
 
-    `strict`: a captured change is first decoded, key and value, as a start or a reset does that reads it again, and is
-    `Undecodable` where they could not. Without, its value is parsed alone.
+    `strict`: the key and value of a captured change are decoded too, as a later start or reset would; `change` raises
+    `Undecodable` where that fails. Without it, only the value is parsed.
     """
 
     def __init__(self, codec: Codec, strict: bool = False) -> None:
         self._codec, self._strict = codec, strict
 
     def change(self, row: Row) -> DiffRecord:
-        """A captured change, or a tombstone whose delete is gone; raises `RecordError` where it is not an envelope."""
+        """The record of a captured change, or of a tombstone whose delete is gone; RecordError for no envelope."""
         raw = row.header
-        if self._strict and (row.value is not None or raw[1] == Kind.TOMBSTONE):  # without one, it is no record of ours
+        if self._strict and (row.value is not None or raw[1] == Kind.TOMBSTONE):  # a change without a value is foreign
             entry_of(self._codec, Kind(raw[1]), row.key, row.value)
         if raw[1] == Kind.TOMBSTONE:
             return self._bare_delete(row)
-        if raw[3] & _RUN_FLAGS:  # they speak of a transaction on another topic
+        if raw[3] & _RUN_FLAGS:  # they are about a transaction on the change topic
             raw = raw[:3] + bytes([raw[3] & ~_RUN_FLAGS]) + raw[4:]
         if row.value is None:
             raise RecordError("a change without a value")
@@ -126,7 +124,7 @@ class Renderer:
         return DiffRecord(op, raw, row.key, value)
 
     def reads(self, row: Row) -> bool:
-        """Whether a captured change is not `Undecodable`."""
+        """Whether a captured change can be decoded."""
         try:
             self.change(row)
         except Undecodable:
@@ -134,9 +132,9 @@ class Renderer:
         return True
 
     def converter(self, part: str) -> str:
-        """The class that reads and writes a part of the records."""
-        found = type(getattr(self._codec, f"{part}s", self._codec))
-        return f"{found.__module__}.{found.__qualname__}"
+        """The class that encodes a part of the records, `key` or `value`."""
+        codec = type(getattr(self._codec, f"{part}s", self._codec))
+        return f"{codec.__module__}.{codec.__qualname__}"
 
     def _bare_delete(self, row: Row) -> DiffRecord:
         header = unpack(row.header)
@@ -148,7 +146,10 @@ class Renderer:
     def difference(
         self, change: Change, partition: int, offset: int, ordinal: int, segment: int, reason: str, now_us: int
     ) -> Row:
-        """A row of a reset: `before` is the last value in the diff topic, `after` what the reset brought."""
+        """A row of a reset. `change.before` is the entry in the diff topic, `change.after` that of the reset.
+
+        `offset` is the offset of the reset's end, `ordinal` orders its rows, `now_us` is Unix time in microseconds.
+        """
         value = self._codec.difference(
             change.before, change.after, change.key, change.position, now_us, reason, RESET, Stamp(segment, "", now_us)
         )
@@ -158,12 +159,12 @@ class Renderer:
 
 
 def tombstone(header: bytes) -> bytes:
-    """The header of the tombstone behind a delete."""
+    """The header of the tombstone after a delete."""
     return header[:1] + bytes([Kind.TOMBSTONE]) + header[2:]
 
 
 def op_of(before: object, after: object) -> str:
-    """c, u or d."""
+    """The op of a difference: c, u or d."""
     return "d" if after is None else "c" if before is None else "u"
 
 
@@ -183,15 +184,15 @@ def connector_of(config: Config) -> str:
 
 
 def connected(config: Config) -> Config:
-    """The configuration with what a schema registry says: for tasks, which shall not ask it."""
+    """The configuration with the schema registry's answers, so that no task has to ask."""
     return formats.connected(config, connector_of(config), diff=True)
 
 
 def tolerant(config: Config) -> bool:
-    """Whether a change that cannot be decoded is put aside."""
+    """Whether a change that cannot be decoded becomes a dead letter."""
     return bool(config["errors.tolerance"] == "all")
 
 
 def renderer_of(config: Config) -> Renderer:
-    """What makes the diff topic's records."""
+    """The renderer of the diff topic's records."""
     return Renderer(codec_of(config), strict=tolerant(config))

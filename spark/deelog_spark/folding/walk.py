@@ -1,17 +1,14 @@
-"""Which records of a change topic count: the reading rule by header alone, one mark per segment.
+"""Which records of a change topic count: the reading rule by header alone, with one mark per segment.
 
-Weighed: state per key (20 to 500 µs per record in Spark), two scans with an aggregate and a join (detects repeats,
-does not drop them), and this: records of a segment are in order and fenced, so one running mark per segment, kept
-while a task walks its partition in offset order, says everything. The same object runs where a batch is planned and
-where its rows are filtered for a sink, so the two cannot disagree. `deelog_schemas.fold.SegmentReader` is its
-reference: same records in, same marks, repeats and resets out.
+Records of a segment are in order and fenced, so the highest position so far, the mark, tells a repeat from a new
+record. A walk is of one whole Kafka partition, in offset order. The same object walks a batch that is planned and one
+whose rows go to a sink, so that the two agree. `deelog_schemas.fold.SegmentReader` is its reference: for the same
+records both give the same marks, repeats and resets.
 
-`steps` takes a whole Arrow batch. Segments in which nothing but new changes happens, nearly all of them nearly always,
-are settled in numpy at once (0.3 µs per record); of the others each stretch between two control records in which
-nothing comes again, such as the rows of a reset; what is left goes through `step`, record by record (4 µs). Weighed:
-`step` in C or Rust (a wheel per platform), and all rules in numpy (a second telling of each).
-
-A walk is of one whole Kafka partition, in offset order.
+`steps` takes an Arrow batch. Segments with new changes only, nearly all of them nearly always, are walked in numpy at
+once (0.3 µs per record). Of the others, so is each run of records between two control records that has no repeat, such
+as the rows of a reset. The rest goes through `step`, record by record (4 µs).
+Alternatives: docs/decisions.md, "A mark per segment".
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from deelog_schemas.keys import partition_of
 from deelog_schemas.records import Record, decode
 
 ZERO: Final = bytes(12)
-"""The position before every other, as it stands in a header: epoch and sequence, big-endian."""
+"""The lowest position, as in a header: epoch and sequence, big-endian."""
 
 _CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
 _BEGIN, _END, _SKIPPED = int(Kind.RESET_BEGIN), int(Kind.RESET_END), int(Kind.SKIPPED)
@@ -38,7 +35,7 @@ _PLAIN_FLAGS: Final = 0x7
 
 
 def position_bytes(position: tuple[int, int]) -> bytes:
-    """`(epoch, sequence)` as twelve bytes that compare as it does."""
+    """`(epoch, sequence)` as twelve bytes of the same order."""
     return position[0].to_bytes(4, "big") + position[1].to_bytes(8, "big")
 
 
@@ -49,23 +46,22 @@ def position_tuple(raw: bytes) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Open:
-    """A reset whose end was not read yet.
-
-    `begin` is the offset of its begin, `position` that record's position, `mark` the highest position read inside.
-    With an empty `reset_id` no end can close it: records needed for the segment were lost, and it waits for the
-    next begin.
-    """
+    """A reset whose end was not read yet."""
 
     reset_id: str
+    """Empty where records of the segment were lost: no end closes it, and the segment waits for the next begin."""
     reason: str
     begin: int
+    """The offset of its begin."""
     position: bytes
+    """The position of its begin."""
     mark: bytes
+    """The highest position inside."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """What is known of a segment between two batches."""
+    """The state of a segment between two batches."""
 
     mark: bytes = ZERO
     open: Open | None = None
@@ -87,7 +83,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def matrix(headers: pa.BinaryArray) -> npt.NDArray[np.uint8] | None:
-    """Headers as rows of bytes, without a copy; None where not all of them are as long as ours."""
+    """Headers as rows of bytes, without a copy; None where one does not have our header's length."""
     if headers.null_count or not len(headers):
         return None
     _, ends, data = headers.buffers()
@@ -104,16 +100,16 @@ def number_of(raw: npt.NDArray[np.uint8], first: int, kind: str) -> npt.NDArray[
 
 
 def ours(raw: npt.NDArray[np.uint8]) -> Flags:
-    """Which headers are of this version; of their kinds this says nothing."""
-    found: Flags = (raw[:, 0] == VERSION) & (raw[:, 2] == 0) & (raw[:, 3] <= _PLAIN_FLAGS)
-    return found
+    """Which headers are of this version, whatever their kind."""
+    flags: Flags = (raw[:, 0] == VERSION) & (raw[:, 2] == 0) & (raw[:, 3] <= _PLAIN_FLAGS)
+    return flags
 
 
 def rises(kinds: npt.NDArray[np.uint8], raw: npt.NDArray[np.uint8], mark: bytes) -> bool:
-    """Whether all of a segment's records are changes, tombstones and rows of an open reset, and each counts.
+    """Whether all records are changes, tombstones and rows of an open reset, without a repeat.
 
-    `kinds` and `raw` are those of the records and their headers, `mark` is the position before the first. A row may
-    stand at the position before it, and so may the tombstone that follows its delete, which changes nothing.
+    `kinds` and `raw` are the kinds and headers of one segment's records, `mark` is the position before the first. A
+    row and a tombstone may have the position of the record before them.
     """
     epochs, sequences = number_of(raw, 8, ">u4"), number_of(raw, 12, ">u8")
     epoch, sequence = position_tuple(mark)
@@ -125,14 +121,14 @@ def rises(kinds: npt.NDArray[np.uint8], raw: npt.NDArray[np.uint8], mark: bytes)
 def _compared(
     epochs: npt.NDArray[Any], sequences: npt.NDArray[Any], before_epochs: Any, before_sequences: Any
 ) -> tuple[Flags, Flags]:
-    """Which positions are above those before them, and which are the same."""
+    """Which positions are above the ones before them, and which are equal."""
     level = epochs == before_epochs
     above = (epochs > before_epochs) | (level & (sequences > before_sequences))
     return above, level & (sequences == before_sequences)
 
 
 def _by_segment(raw: npt.NDArray[np.uint8], chosen: Flags) -> Iterator[Numbers]:
-    """The chosen rows, segment by segment, in order."""
+    """The indices of the chosen rows, an array per segment, in order."""
     rows = np.flatnonzero(chosen)
     segments = number_of(raw[rows], 4, ">u4")
     order = np.argsort(segments, kind="stable")
@@ -141,21 +137,22 @@ def _by_segment(raw: npt.NDArray[np.uint8], chosen: Flags) -> Iterator[Numbers]:
 
 
 def _around(chosen: Flags) -> Numbers:
-    """Where to split so that each chosen one stands alone."""
+    """Where to split so that each chosen row is alone."""
     at = np.flatnonzero(chosen)
     return np.union1d(at, at + 1)
 
 
 def waiting() -> Open:
-    """The state of a segment that can only go on from a new reset."""
+    """The open reset of a segment that waits for a new one."""
     return Open("", "lost", -1, ZERO, ZERO)
 
 
-class Marks:
-    """Walks one partition. `segments` is the state before the batch; it is copied, not changed.
+class PartitionWalk:
+    """Walks one partition.
 
-    `void` names ends, by (segment, offset), that close nothing: their reset did not match count or digest, or was
-    no longer complete; the segment then waits for another one.
+    `segments` is the state before the batch; it is not changed. `void` has ends, as (segment, offset), that close
+    nothing: their reset did not match its count and digest, or was incomplete, and the segment waits for another one.
+    `partitions` and `count` (`segment.count`, 0: not checked) say which segments belong on the partition.
     """
 
     def __init__(
@@ -165,20 +162,21 @@ class Marks:
         self._void = frozenset(void)
         self._partitions, self._count = partitions, count
         self.now: dict[int, Segment] = {}
+        """The state of each segment that had a record."""
         self.ended: list[Ended] = []
         self.records = self.kept = self.repeats = 0
         self.row = 0
-        """Of the last batch, the row that `steps` refused."""
+        """The row for which `steps` raised."""
 
     def steps(self, partition: int, offsets: Numbers, headers: pa.BinaryArray, controls: pa.Array) -> Flags:
-        """`step` of each row of a batch, in order; raises the `RecordError` of its row `row`."""
+        """`step` for each row of a batch, in order; RecordError for the row `row`."""
         raw = matrix(headers)
-        passed = None if raw is None else self._passed_over(partition, raw, controls)
-        if passed is None:
+        skipped = None if raw is None else self._skipped(partition, raw, controls)
+        if skipped is None:
             return self._steps(partition, offsets, headers, controls)
         counts = np.zeros(len(offsets), np.bool_)
-        left = np.flatnonzero(~passed)
-        self.records += int(passed.sum())
+        left = np.flatnonzero(~skipped)
+        self.records += int(skipped.sum())
         rows = pa.array(left)
         try:
             counts[left] = self._steps(partition, offsets[left], headers.take(rows), controls.take(rows))
@@ -187,19 +185,19 @@ class Marks:
             raise
         return counts
 
-    def _passed_over(self, partition: int, raw: npt.NDArray[np.uint8], controls: pa.Array) -> Flags | None:
-        """The rows of skipped operations, of which a topic that is filtered has many; None where there are none.
+    def _skipped(self, partition: int, raw: npt.NDArray[np.uint8], controls: pa.Array) -> Flags | None:
+        """Which rows are SKIPPED records, of which a filtered topic has many; None where there are none.
 
-        They tell a reader nothing and move no mark; what each stands for concerns owners alone, and is not decoded.
+        They move no mark. Their content matters to owners only and is not decoded.
         """
-        found: Flags = ours(raw) & (raw[:, 1] == _SKIPPED)
-        if not found.any():
+        flags: Flags = ours(raw) & (raw[:, 1] == _SKIPPED)
+        if not flags.any():
             return None
-        found &= controls.is_valid().to_numpy(zero_copy_only=False)
-        for number in np.unique(number_of(raw[found], 4, ">u4")).tolist():
-            if self._known(number, partition) is None:
-                return None  # `step` will say what is wrong
-        return found
+        flags &= controls.is_valid().to_numpy(zero_copy_only=False)
+        for number in np.unique(number_of(raw[flags], 4, ">u4")).tolist():
+            if self._state(number, partition) is None:
+                return None  # `step` raises what is wrong
+        return flags
 
     def _steps(self, partition: int, offsets: Numbers, headers: pa.BinaryArray, controls: pa.Array) -> Flags:
         counts = np.zeros(len(offsets), np.bool_)
@@ -210,9 +208,9 @@ class Marks:
                 self._step(partition, row, offsets, headers, controls, counts)
             return counts
         for rows in _by_segment(raw, odd):
-            for stretch in np.split(rows, _around(raw[rows, 1] > _READ)):
-                if len(stretch) and not self._stretch(raw[stretch], partition):
-                    for row in stretch.tolist():
+            for run in np.split(rows, _around(raw[rows, 1] > _READ)):
+                if len(run) and not self._run(raw[run], partition):
+                    for row in run.tolist():
                         self._step(partition, row, offsets, headers, controls, counts)
         self.ended.sort(key=lambda one: one.end)
         return counts
@@ -223,9 +221,9 @@ class Marks:
         self.row = row
         counts[row] = self.step(partition, int(offsets[row]), headers[row].as_py(), controls[row].as_py())
 
-    def _stretch(self, raw: npt.NDArray[np.uint8], partition: int) -> bool:
-        """Settles records of a segment that stand inside an open reset, if none comes again; whether it has."""
-        segment = self._known(int(number_of(raw[:1], 4, ">u4")[0]), partition)
+    def _run(self, raw: npt.NDArray[np.uint8], partition: int) -> bool:
+        """Walks records of a segment inside an open reset, if there is no repeat among them; whether it did."""
+        segment = self._state(int(number_of(raw[:1], 4, ">u4")[0]), partition)
         opened = None if segment is None else segment.open
         if opened is None or not rises(raw[:, 1], raw, opened.mark):
             return False
@@ -234,7 +232,7 @@ class Marks:
         return True
 
     def _plain(self, partition: int, raw: npt.NDArray[np.uint8], counts: Flags) -> Flags:
-        """Settles the segments that only have new changes in this batch; which rows are left."""
+        """Walks the segments that have only new changes in this batch; which rows are left."""
         kinds = raw[:, 1]
         plain = ours(raw) & ((kinds == _CHANGE) | (kinds == _TOMBSTONE))
         segments = number_of(raw, 4, ">u4")
@@ -247,20 +245,20 @@ class Marks:
         epochs, sequences = number_of(raw, 8, ">u4")[order], number_of(raw, 12, ">u8")[order]
         before_epoch, before_sequence = np.empty_like(epochs), np.empty_like(sequences)
         before_epoch[1:], before_sequence[1:] = epochs[:-1], sequences[:-1]
-        known = [self._known(number, partition) for number in sorted_[starts].tolist()]
-        marks = [position_tuple(segment.mark) if segment is not None else (0, 0) for segment in known]
+        states = [self._state(number, partition) for number in sorted_[starts].tolist()]
+        marks = [position_tuple(segment.mark) if segment is not None else (0, 0) for segment in states]
         before_epoch[starts] = [epoch for epoch, _ in marks]
         before_sequence[starts] = [sequence for _, sequence in marks]
         above, level = _compared(epochs, sequences, before_epoch, before_sequence)
-        # The tombstone behind a delete has the delete's position.
+        # The tombstone after a delete has the delete's position.
         same = level & (kinds[order] == _TOMBSTONE)
-        odd = np.array([segment is None or segment.open is not None for segment in known])
+        odd = np.array([segment is None or segment.open is not None for segment in states])
         odd[run[~(plain[order] & (above | same))]] = True
         settled = ~odd[run]
         counts[order[settled]] = above[settled]
         ends = np.append(starts[1:], len(order)) - 1
         for index in np.flatnonzero(~odd).tolist():
-            segment = known[index]
+            segment = states[index]
             assert segment is not None
             segment.mark = raw[order[ends[index]], POSITION_BYTES].tobytes()
         self.records += int(settled.sum())
@@ -269,15 +267,15 @@ class Marks:
         left[order[~settled]] = True
         return left
 
-    def _known(self, number: int, partition: int) -> Segment | None:
-        """A segment's state; None where it may not be here, which `step` will say."""
-        found = self.now.get(number)
-        if found is None and self._fits(number, partition):
-            found = self._first(number, partition)
-        return found
+    def _state(self, number: int, partition: int) -> Segment | None:
+        """A segment's state; None where it does not belong on the partition, for which `step` raises."""
+        state = self.now.get(number)
+        if state is None and self._fits(number, partition):
+            state = self._first(number, partition)
+        return state
 
     def step(self, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> bool:
-        """Whether the record at `offset` is a change to tell the world; raises `RecordError` (see `located`)."""
+        """Whether the record at `offset` is a change that counts; RecordError for a foreign one (see `located`)."""
         if raw is None or len(raw) != SIZE or raw[0] != VERSION or raw[2] or raw[3] > _PLAIN_FLAGS:
             _decoded("", partition, offset, raw, control)
             raise AssertionError("decode takes what the walk does not")
@@ -290,29 +288,29 @@ class Marks:
         position = raw[POSITION_BYTES]
         if kind <= _READ and kind:
             return self._entry(segment, kind, position)
-        told = _decoded("", partition, offset, raw, control).control
+        content = _decoded("", partition, offset, raw, control).control
         if kind == _BEGIN:
             segment.mark = max(segment.mark, position)
-            segment.open = Open(told["id"], told["reason"], offset, position, position)
+            segment.open = Open(content["id"], content["reason"], offset, position, position)
         elif kind == _END:
-            self._end(segment, number, offset, position, told["id"])
-        # Claim, active and release never move the mark: a new owner still writes operations of the old epoch.
+            self._end(segment, number, offset, position, content["id"])
+        # Claim, active and release do not move the mark: a new owner still writes operations of the old epoch.
         return False
 
     def _entry(self, segment: Segment, kind: int, position: bytes) -> bool:
         opened = segment.open
         mark = segment.mark if opened is None else opened.mark
         if kind == _READ:
-            # Rows count only inside an open reset; they are read from Kafka once more when it ends.
+            # Rows count only inside an open reset; when it ends, they are read from Kafka again.
             if opened is not None and position > mark:
                 opened.mark = position
             return False
         if position <= mark:
-            # The tombstone at exactly the mark belongs to the delete just applied; anything else came before.
+            # The tombstone at exactly the mark belongs to the delete before it; anything else is a repeat.
             self.repeats += kind == _CHANGE or position < mark
             return False
         if opened is not None:
-            opened.mark = position  # held back by leaving it in Kafka
+            opened.mark = position  # it is read from Kafka again when the reset ends
             return False
         segment.mark = position
         self.kept += 1
@@ -340,16 +338,16 @@ class Marks:
                 f"segment {number} does not belong on this partition with segment.count={self._count}: the record was "
                 "written with another segment.count or by something else"
             )
-        known = self._before.get(number, Segment())
-        opened = None if known.open is None else replace(known.open)
-        segment = self.now[number] = Segment(known.mark, opened)
+        before = self._before.get(number, Segment())
+        opened = None if before.open is None else replace(before.open)
+        segment = self.now[number] = Segment(before.mark, opened)
         return segment
 
 
 def located(
     error: RecordError, topic: str, partition: int, offset: int, raw: bytes | None, control: bytes | None
 ) -> RecordError:
-    """`error` with topic, partition and offset; where the header is the trouble, in the words all readers use."""
+    """`error` with topic, partition and offset. Of a bad header it is the error that every reader raises."""
     try:
         _decoded(topic, partition, offset, raw, control)
     except RecordError as same:
@@ -358,6 +356,6 @@ def located(
 
 
 def _decoded(topic: str, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> Record:
-    """The record as all readers decode it, but for key and value, which are not looked at."""
+    """The record as every reader decodes it, with empty key and value."""
     headers = [(HEADER_NAME, raw), (CONTROL_HEADER_NAME, control)]
     return decode(topic, partition, offset, b"", b"", [h for h in headers if h[1] is not None])

@@ -1,18 +1,16 @@
-"""The jdbc sink: a table that holds what the cache holds, a row per key, exactly once under replay.
+"""The jdbc sink: a table with the cache's content, a row per key, exactly once under replay.
 
-Spark's own JDBC writer brings the last row of each key to a staging table. Then one transaction on a connection of the
-driver's moves the mark of the cache (checkpoint id, batch) in `deelog_batches`, upserts and deletes, each guarded by
-position, and empties the staging table. A batch that the mark has reached is not written again. Rows in the staging
-table carry the id of the attempt that brought them, so that what a killed attempt left, or still brings, counts for
-nothing.
+Spark's JDBC writer inserts the last row of each key into a staging table. Then one transaction, on a connection of the
+driver, sets the cache's batch marker (checkpoint id, batch) in `deelog_batches`, upserts and deletes, each guarded by
+position, and empties the staging table. A batch that the marker has reached is not written again. Rows in the staging
+table have the id of their attempt: those of a killed attempt are never applied.
 
-A table that does not hold all up to a state of the checkpoint (a new one, another checkpoint's, one that was emptied
-or restored from a backup, a sink that was switched on later) is filled from the diff topic at the start: a start over
-emits differences to the diff topic only, which are not enough for a table.
+At the start the table is filled from the diff topic unless it holds all up to the checkpoint's state. It does not if it
+is new, of another checkpoint, emptied, restored from a backup, or if the sink was switched on later: a start without
+state writes differences from the diff topic only, which are not enough for a table.
 
-Weighed: the driver's own prepared statements (every cell through py4j), tasks that write the table themselves (a
-transaction and a mark per task, and readers see half a batch), a Python driver (what people have is JDBC's), and this.
-Both databases take the same SQL: `ON CONFLICT`, row values; what differs are the names of types.
+Both databases take the same SQL (`ON CONFLICT`, row values); only the names of types differ.
+Alternatives: docs/decisions.md, "The jdbc sink".
 """
 
 from __future__ import annotations
@@ -40,34 +38,34 @@ _T = TypeVar("_T")
 RETRY_SECONDS: Final = 90.0
 _RETRY_EVERY: Final = 2.0
 _SHOWN: Final = 300
-_MARKS: Final = "deelog_batches"
+_MARKERS: Final = "deelog_batches"
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a database calls the types, as its driver tells them of a table."""
+    """A database: its names of types, as its driver reports them, and its limits."""
 
     text: str
     binary: str
     integer: str
     bigint: str
     isolation: str
-    """The weakest that it has: Spark warns of every batch that asks for less."""
+    """The weakest isolation level that it has: Spark warns of a weaker one at every batch."""
     writers: int | None = None
-    """Most connections that may write at once, None for any number."""
+    """How many connections may write at once, None for any number."""
     passing: frozenset[int] = frozenset()
-    """Error codes, the last byte of them, that are worth another attempt."""
+    """Error codes, by their last byte, after which to try again."""
 
 
 DIALECTS: Final = {
     "PostgreSQL": Dialect("text", "bytea", "int4", "int8", "READ_COMMITTED"),
     "SQLite": Dialect("TEXT", "BLOB", "INTEGER", "BIGINT", "SERIALIZABLE", 1, frozenset({5, 6})),  # locked
 }
-"""By the product's name, as the driver tells it: an address does not say what stands behind it."""
+"""By the product's name that the driver reports; an address does not tell the product."""
 
 _PASSING: Final = frozenset({"57P01", "57P02", "57P03", "53300", "40001", "40P01", "55P03", "25006", "23505", "42P07"})
-"""SQLSTATEs worth another attempt beside class 08: a database that ends, starts or fails over, has no connection left
-or a deadlock; and two jobs that create the same table."""
+"""SQLSTATEs after which to try again, beside class 08: the database stops, starts or fails over, has no connection left
+or a deadlock, or two jobs create the same table."""
 
 _KEY: Final = ("topic_prefix", "cache", "key")
 _VALUES: Final = ("segment", "value", "expires_at", "epoch", "sequence", "ts_us")
@@ -81,7 +79,7 @@ _ADD_A_DRIVER: Final = (
 )
 
 
-class Mark(NamedTuple):
+class TableMarker(NamedTuple):
     """How far the table is."""
 
     checkpoint: str
@@ -89,10 +87,10 @@ class Mark(NamedTuple):
 
 
 class JdbcSink:
-    """Writes batches of decoded rows to `diff.jdbc.table`. `open()` it before anything else.
+    """Keeps `diff.jdbc.table` as the diff topic says. Call `open()` first.
 
-    Every method connects anew, tries again for RETRY_SECONDS while the database is away, unless `stopping` says so,
-    and raises `DiffError` then; `SinkError` for what only people can mend.
+    Every method opens a connection of its own. While the database is away it tries again for RETRY_SECONDS, or until
+    `stopping`, and then raises `DiffError`. `SinkError` needs people.
     """
 
     def __init__(self, config: Config, spark: Callable[[], SparkSession], stopping: Callable[[], bool]) -> None:
@@ -102,7 +100,7 @@ class JdbcSink:
         self._mine = (config["topic.prefix"], config["cache.name"])
         self._table = config["diff.jdbc.table"]
         schema = self._table.rpartition(".")[0]
-        self._marks = _quoted(f"{schema}.{_MARKS}" if schema else _MARKS)
+        self._markers = _quoted(f"{schema}.{_MARKERS}" if schema else _MARKERS)
         self._target, self._staging = _quoted(self._table), _quoted(f"{self._table}_staging")
         self._dialect = DIALECTS["PostgreSQL"]
         enough = tenacity.stop_after_delay(RETRY_SECONDS)
@@ -114,33 +112,33 @@ class JdbcSink:
         )
 
     def open(self) -> None:
-        """Creates the tables that are missing; `SinkError` where one is not laid out as the sink needs it."""
+        """Creates missing tables; `SinkError` where one has other columns than the sink needs."""
         self._tried(self._open)
 
     def start(
         self, rows: Callable[[], DataFrame] | None, latest: Callable[[], DataFrame], checkpoint: str, batch: int
     ) -> None:
-        """Fills the table from the diff topic where it does not hold this batch.
+        """Fills the table from the diff topic unless it holds this batch.
 
-        The diff topic may be a batch ahead of the state: that batch then finds in the table what it brings.
+        The diff topic may be a batch ahead of the state. The table then has that batch's rows before it is written.
         """
         if not self.holds(checkpoint, batch):
             self.fill(latest(), checkpoint, batch)
 
     def holds(self, checkpoint: str, batch: int) -> bool:
-        """Whether the table is as it was behind this batch or a later one of the checkpoint."""
+        """Whether the table has this batch of the checkpoint or a later one."""
 
         def look() -> bool:
             with self._connected() as db:
-                mark = self._mark(db)
+                marker = self._marker(db)
                 rows = db.row(f"SELECT 1 FROM {self._target} WHERE topic_prefix = ? AND cache = ? LIMIT 1", *self._mine)
-            # A table without a row of ours is the one that was dropped or emptied; an empty cache costs nothing.
-            return rows is not None and mark is not None and mark.checkpoint == checkpoint and mark.batch >= batch
+            # Without a row of ours the table was dropped or emptied. To fill it for an empty cache costs nothing.
+            return rows is not None and marker is not None and marker.checkpoint == checkpoint and marker.batch >= batch
 
         return self._tried(look)
 
     def fill(self, rows: DataFrame, checkpoint: str, batch: int) -> None:
-        """Makes `rows`, as `latest` gives them, all that the table holds of the cache, as of this batch."""
+        """Replaces the cache's rows in the table by `rows`, which have the columns of `latest`, as of this batch."""
         from pyspark.sql import functions as F
 
         self._tried(self._fill, rows.withColumn("op", F.lit("c")), checkpoint, batch)
@@ -168,21 +166,21 @@ class JdbcSink:
             types = self._types()
             staged = dict.fromkeys(_STAGED, self._dialect.text) | types
             text = self._dialect.text
-            marks = dict.fromkeys(("topic_prefix", "cache", "target", "checkpoint"), text)
-            marks["batch"] = self._dialect.bigint
-            db.ensure(self._marks, marks, ("topic_prefix", "cache", "target"))
+            markers = dict.fromkeys(("topic_prefix", "cache", "target", "checkpoint"), text)
+            markers["batch"] = self._dialect.bigint
+            db.ensure(self._markers, markers, ("topic_prefix", "cache", "target"))
             db.ensure(self._target, types, _KEY)
             db.ensure(self._staging, staged, ("attempt", *_KEY))
             db.commit()
-            # Nothing is staged under this name: it only shows whether the database takes the statements.
-            self._move(db, Mark("", -1))
+            # No row is staged under this name: this only checks that the database takes the statements.
+            self._move(db, TableMarker("", -1))
             self._apply(db, "")
 
     def _fill(self, rows: DataFrame, checkpoint: str, batch: int) -> None:
         with self._connected() as db:
             attempt = self._stage(db, rows)
             db.run(
-                f"INSERT INTO {self._marks} (topic_prefix, cache, target, checkpoint, batch) VALUES (?, ?, ?, ?, ?) "
+                f"INSERT INTO {self._markers} (topic_prefix, cache, target, checkpoint, batch) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (topic_prefix, cache, target) DO UPDATE SET checkpoint = excluded.checkpoint, "
                 "batch = excluded.batch",
                 *self._mine,
@@ -198,51 +196,51 @@ class JdbcSink:
             if self._has(db, checkpoint, batch):
                 return
             attempt = None if rows is None else self._stage(db, rows)
-            # First in its transaction: the row's lock keeps out whoever else would write this batch.
-            if not self._move(db, Mark(checkpoint, batch)):
-                self._has(db, checkpoint, batch)  # somebody else was faster: with this checkpoint or, refused, another
+            # First in the transaction: the row's lock keeps out any other writer of this batch.
+            if not self._move(db, TableMarker(checkpoint, batch)):
+                self._has(db, checkpoint, batch)  # another writer was faster; BusyError if with another checkpoint
                 return
             self._land(db, attempt)
 
     def _land(self, db: _Database, attempt: str | None) -> None:
-        """Ends the transaction that has the mark, with what was staged, if anything was."""
+        """Applies what was staged, if anything was, and commits it with the marker."""
         if attempt is not None:
             self._apply(db, attempt)
         db.commit()
 
-    def _mark(self, db: _Database) -> Mark | None:
-        found = db.row(
-            f"SELECT checkpoint, batch FROM {self._marks} WHERE topic_prefix = ? AND cache = ? AND target = ?",
+    def _marker(self, db: _Database) -> TableMarker | None:
+        row = db.row(
+            f"SELECT checkpoint, batch FROM {self._markers} WHERE topic_prefix = ? AND cache = ? AND target = ?",
             *self._mine,
             self._table,
         )
-        return None if found is None else Mark(str(found[0]), int(found[1]))
+        return None if row is None else TableMarker(str(row[0]), int(row[1]))
 
     def _has(self, db: _Database, checkpoint: str, batch: int) -> bool:
-        mark = self._mark(db)
-        db.commit()  # SQLite writes only behind the newest commit that it has read
-        if mark is None or mark.checkpoint != checkpoint:
+        marker = self._marker(db)
+        db.commit()  # SQLite refuses to write in a transaction that has read an older commit
+        if marker is None or marker.checkpoint != checkpoint:
             raise BusyError(
                 f"diff.jdbc.table: {self._table} was last filled by another checkpoint "
-                f"({'none' if mark is None else mark.checkpoint}): stop the other job, or name another table, and "
+                f"({'none' if marker is None else marker.checkpoint}): stop the other job, or name another table, and "
                 "start this one again: it then fills the table anew"
             )
-        return mark.batch >= batch
+        return marker.batch >= batch
 
-    def _move(self, db: _Database, mark: Mark) -> bool:
+    def _move(self, db: _Database, marker: TableMarker) -> bool:
         moved = db.run(
-            f"UPDATE {self._marks} SET batch = ? "
+            f"UPDATE {self._markers} SET batch = ? "
             "WHERE topic_prefix = ? AND cache = ? AND target = ? AND checkpoint = ? AND batch < ?",
-            mark.batch,
+            marker.batch,
             *self._mine,
             self._table,
-            mark.checkpoint,
-            mark.batch,
+            marker.checkpoint,
+            marker.batch,
         )
         return moved == 1
 
     def _stage(self, db: _Database, rows: DataFrame) -> str:
-        """Brings rows to the staging table; the attempt under which they lie there."""
+        """Inserts rows into the staging table; returns the id of the attempt."""
         from pyspark.sql import functions as F
 
         db.run(f"DELETE FROM {self._staging} WHERE topic_prefix = ? AND cache = ?", *self._mine)
@@ -262,7 +260,7 @@ class JdbcSink:
         return attempt
 
     def _apply(self, db: _Database, attempt: str) -> None:
-        """Brings what is staged to the table: never over a row of a higher position."""
+        """Applies an attempt's staged rows to the table, but never over a row of a higher position."""
         columns = ", ".join(map(_quoted, _COLUMNS))
         target = f"{self._target}.epoch, {self._target}.sequence"
         db.run(
@@ -273,7 +271,7 @@ class JdbcSink:
             f"WHERE ({target}) <= (excluded.epoch, excluded.sequence)",
             attempt,
         )
-        # By IN and a look-up, which both databases answer from the primary keys, whatever the table's size.
+        # IN and a subquery: both databases answer them from the primary keys, whatever the table's size.
         db.run(
             f'DELETE FROM {self._target} WHERE topic_prefix = ? AND cache = ? AND "key" IN '
             f"(SELECT s.\"key\" FROM {self._staging} s WHERE s.attempt = ? AND s.op = 'd') "
@@ -313,7 +311,7 @@ class JdbcSink:
         return {name: value for name, value in given.items() if value is not None}
 
     def _driver(self) -> str:
-        """The driver's class. DriverManager would not find one that spark.jars brings: it looked before they came."""
+        """The driver's class. DriverManager does not find those of spark.jars, which it has not seen at its start."""
         if self._class is None:
             java: Any = self._spark().sparkContext._jvm.java  # type: ignore[union-attr]
             loader = java.lang.Thread.currentThread().getContextClassLoader()
@@ -328,7 +326,7 @@ class JdbcSink:
 
     @contextmanager
     def _connected(self) -> Iterator[_Database]:
-        """A connection by Spark's own provider, which finds drivers of spark.jars; closed, what is open undone."""
+        """A connection by Spark's provider, which finds drivers of spark.jars. It is closed without a commit."""
         from pyspark.errors import IllegalArgumentException
 
         jvm: Any = self._spark().sparkContext._jvm
@@ -360,42 +358,42 @@ class JdbcSink:
             raise self._explained(error) from error
 
     def _of_a_task(self, error: Py4JJavaError) -> bool:
-        """Whether Spark failed and the database did not: a worker was lost, for one."""
+        """Whether Spark failed, not the database: a lost worker, for example."""
         gateway: Any = self._spark().sparkContext._gateway
         spark = "org.apache.spark.SparkException"
         return is_instance_of(gateway, error.java_exception, spark) and not self._causes(error)
 
     def _explained(self, error: Py4JJavaError) -> DiffError:
         causes = self._causes(error)
-        said = str(causes[-1].getMessage() or causes[-1].toString()) if causes else str(error.java_exception)
-        said = said.replace(self._url, "diff.jdbc.url").strip().partition("\n")[0][:_SHOWN]
+        text = str(causes[-1].getMessage() or causes[-1].toString()) if causes else str(error.java_exception)
+        text = text.replace(self._url, "diff.jdbc.url").strip().partition("\n")[0][:_SHOWN]
         if self._passing(error):
             return DiffError(
-                f"diff.jdbc.url: the database did not answer for {RETRY_SECONDS:.0f} s ({said}): look at it and start "
+                f"diff.jdbc.url: the database did not answer for {RETRY_SECONDS:.0f} s ({text}): look at it and start "
                 "the job again: it goes on where it was"
             )
         return SinkError(
-            f"diff.jdbc.table: {self._table} cannot be written ({said}): mend that, check diff.jdbc.url, "
+            f"diff.jdbc.table: {self._table} cannot be written ({text}): mend that, check diff.jdbc.url, "
             "diff.jdbc.user and diff.jdbc.password, or take jdbc out of diff.sinks, and start the job again: it goes "
             "on where it was"
         )
 
     def _causes(self, error: Py4JJavaError) -> list[Any]:
-        """The database's own exceptions in an error, be it the driver's or that of a task; the innermost last."""
+        """The database's exceptions in an error of the driver or of a task; the innermost last."""
         gateway: Any = self._spark().sparkContext._gateway
-        found: list[Any] = []
+        causes: list[Any] = []
         due = [error.java_exception]
         while due:
             cause = due.pop()
             due.append(cause.getCause())
             if is_instance_of(gateway, cause, "java.sql.SQLException"):
-                found.append(cause)
+                causes.append(cause)
                 due.append(cause.getNextException())
             due = [one for one in due if one is not None]
-        return found
+        return causes
 
     def _passing(self, error: BaseException) -> bool:
-        """Whether another attempt may fare better."""
+        """Whether to try again."""
         if not isinstance(error, Py4JJavaError):
             return False
         for cause in self._causes(error):
@@ -413,7 +411,7 @@ class _Database:
         self.product = str(connection.getMetaData().getDatabaseProductName())
 
     def run(self, sql: str, *values: str | int) -> int:
-        """Executes a statement; how many rows it touched."""
+        """Executes a statement; returns how many rows it changed."""
         statement = self._prepared(sql, values)
         try:
             return int(statement.executeUpdate())
@@ -421,13 +419,13 @@ class _Database:
             statement.close()
 
     def row(self, sql: str, *values: str | int) -> tuple[Any, ...] | None:
-        """The first row of a question."""
+        """The first row of a query's result, None without one."""
         statement = self._prepared(sql, values)
         try:
-            found = statement.executeQuery()
-            if not found.next():
+            result = statement.executeQuery()
+            if not result.next():
                 return None
-            return tuple(found.getObject(n + 1) for n in range(found.getMetaData().getColumnCount()))
+            return tuple(result.getObject(n + 1) for n in range(result.getMetaData().getColumnCount()))
         finally:
             statement.close()
 
@@ -435,36 +433,36 @@ class _Database:
         self._connection.commit()
 
     def ensure(self, table: str, types: dict[str, str], key: tuple[str, ...]) -> None:
-        """Creates a table, or checks that it has these columns and no others."""
+        """Creates a table; SinkError where it exists and does not have exactly these columns."""
         if not self._exists(table):
             columns = ", ".join(f"{_quoted(n)} {t}{' NOT NULL' if n in key else ''}" for n, t in types.items())
             self.run(f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({', '.join(map(_quoted, key))}))")
             return
         statement = self._prepared(f"SELECT * FROM {table} WHERE 1 = 0", ())
         try:
-            told = statement.executeQuery().getMetaData()
-            numbers = range(1, told.getColumnCount() + 1)
-            found = {str(told.getColumnName(n)): str(told.getColumnTypeName(n)) for n in numbers}
+            metadata = statement.executeQuery().getMetaData()
+            numbers = range(1, metadata.getColumnCount() + 1)
+            actual = {str(metadata.getColumnName(n)): str(metadata.getColumnTypeName(n)) for n in numbers}
         finally:
             statement.close()
-        if found != types:
+        if actual != types:
             raise SinkError(
-                f"diff.jdbc.table: {table} has other columns ({_listed(found)}) than the jdbc sink needs "
+                f"diff.jdbc.table: {table} has other columns ({_listed(actual)}) than the jdbc sink needs "
                 f"({_listed(types)}): name another table, or rename or drop this one; the job then creates it and "
                 "fills it from the diff topic"
             )
 
     def _exists(self, table: str) -> bool:
         schema, _, name = table.replace('"', "").rpartition(".")
-        # Patterns: an underscore stands for any character.
-        found = self._connection.getMetaData().getTables(None, schema or self._connection.getSchema(), name, None)
+        # The name is a pattern, in which an underscore matches any character.
+        tables = self._connection.getMetaData().getTables(None, schema or self._connection.getSchema(), name, None)
         try:
-            while found.next():
-                if found.getString("TABLE_NAME") == name:
+            while tables.next():
+                if tables.getString("TABLE_NAME") == name:
                     return True
             return False
         finally:
-            found.close()
+            tables.close()
 
     def _prepared(self, sql: str, values: tuple[str | int, ...]) -> Any:
         statement = self._connection.prepareStatement(sql)

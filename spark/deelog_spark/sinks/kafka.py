@@ -1,12 +1,12 @@
-"""The diff topic, exactly once: one transaction per output partition holds a batch's rows and where they end.
+"""The diff topic, written exactly once: a transaction per output partition and batch.
 
-Weighed: Spark's own Kafka sink (at least once, and order within a key is lost on a retry), a transaction over all
-partitions by the driver (every row through one process), and this. A transaction also commits, to the job's group,
-the input end as offset and (checkpoint id, batch) as metadata. So a partition that has a batch already is left
-alone, whoever tries it again, and rows below that input end are never written twice even if a batch is cut anew.
+The transaction also commits the batch's input end to the job's consumer group, as offset, with checkpoint id and batch
+number as metadata: the batch marker. A partition whose marker has reached a batch is skipped, whoever writes it again,
+and rows below the marker's offset are never written twice, even if a batch ends elsewhere the second time.
 
-A producer is kept per worker process and partition. Whoever initialises last owns the transactional id; one that
-finds itself fenced initialises anew and looks at the group again, so it cannot write what another has committed.
+A worker process keeps a producer per partition. The last one to initialise owns the transactional id. A producer that
+was fenced initialises again and reads the marker again, so that it cannot write what another one has committed.
+Alternatives: docs/decisions.md, "The diff topic, exactly once".
 """
 
 from __future__ import annotations
@@ -32,78 +32,81 @@ from deelog_spark.folding.diff_record import CHANGE, DiffRecord, Renderer, Row, 
 Headers = list[tuple[str, str | bytes | None]]
 
 TRANSACTION_MS: Final = 300_000
-"""A batch's transaction may stay open so long. The job is the diff topic's only writer: it holds back nobody else."""
+"""How long a batch's transaction may stay open. The job is the diff topic's only writer: no other one waits for it."""
 _FLUSH_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 5.0
-_MARK_SECONDS: Final = 5.0
+_MARKER_SECONDS: Final = 5.0
 _QUEUE_KBYTES: Final = 65_536
 _RECORD_BYTES: Final = 1_000_000_000
-"""As much as librdkafka can be told: how large a record may be, the diff topic alone says."""
+"""librdkafka's maximum: only the topic limits the size of a record."""
 _BLOCK_SECONDS: Final = 60.0
 _FENCED_AT_ONCE: Final = 16
 
 
 def _send_offset(producer: Producer, offset: TopicPartition, group: object) -> None:
-    """Puts the mark into the open transaction, or raises `KafkaException` after _MARK_SECONDS at the latest.
+    """Adds the marker to the open transaction; `KafkaException` after _MARKER_SECONDS.
 
-    librdkafka may wait for ever here, whatever timeout it was given, when the coordinator that it remembers was gone
-    from the metadata for a moment (confluentinc/librdkafka#5511): a broker's restart is enough. Only a new producer
-    helps, so the wait is ours, and the thread that never comes back is left behind.
+    librdkafka may wait for ever here, whatever its timeout, when the coordinator that it remembers was missing in the
+    metadata for a moment (confluentinc/librdkafka#5511): a broker's restart is enough. Only a new producer helps. So
+    the call has a thread of its own, which is given up.
     """
     raised: list[BaseException] = []
 
     def send() -> None:
         try:
-            producer.send_offsets_to_transaction([offset], group, _MARK_SECONDS)
+            producer.send_offsets_to_transaction([offset], group, _MARKER_SECONDS)
         except BaseException as error:  # noqa: BLE001  # raised below, in the caller's thread
             raised.append(error)
 
-    thread = threading.Thread(target=send, name="deelog-mark", daemon=True)
+    thread = threading.Thread(target=send, name="deelog-marker", daemon=True)
     thread.start()
-    thread.join(_MARK_SECONDS)
+    thread.join(_MARKER_SECONDS)
     if thread.is_alive():
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the mark of a batch was not answered"))
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the marker of a batch was not answered"))
     if raised:
         raise raised[0]
 
 
-class Halt(Exception):
-    """Raised by rows that are being written: there is more to a partition than they can tell. Nothing of it is."""
+class NeedsPlan(Exception):
+    """Raised by the row source: the partition needs a full plan. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMarker:
-    """What the group holds for one output partition."""
+    """How far an output partition is, as committed to the consumer group."""
 
     checkpoint: str
     batch: int
     end: int
+    """The batch's input end, an offset of the change topic."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What one output partition got. `ops` counts every row of the batch, written now or before, so that a replay
-    gives the same numbers."""
+    """The result of writing one output partition."""
 
     partition: int
     ops: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Rows of the batch by cause and op, written now or before: a replay gives the same numbers."""
     records: int = 0
+    """Rows that were written now."""
     letters: dict[int, int] = field(default_factory=dict)
     """Dead letters by segment, counted like `ops`."""
     reasons: list[str] = field(default_factory=list)
-    """Why, with the place: of the first, or with `errors.log.enable` of all."""
+    """Why, with the place: of the first dead letter, or with `errors.log.enable` of all."""
     error: str | None = None
+    """Where a row is foreign: what is wrong. Nothing was written."""
 
 
-def read_mark(stored: TopicPartition) -> BatchMarker | None:
-    """The mark in a committed offset, None where there is none; BusyError where it is not of this job."""
+def read_marker(stored: TopicPartition) -> BatchMarker | None:
+    """The marker in a committed offset, if there is one; BusyError where no diff job has committed it."""
     if stored.error is not None:
         raise KafkaException(stored.error)
     if stored.offset < 0:
         return None
     try:
-        told = orjson.loads(stored.metadata or b"")
-        return BatchMarker(told["checkpoint"], told["batch"], stored.offset)
+        metadata = orjson.loads(stored.metadata or b"")
+        return BatchMarker(metadata["checkpoint"], metadata["batch"], stored.offset)
     except (ValueError, TypeError, KeyError) as error:
         raise BusyError(
             f"{stored.topic}[{stored.partition}]: the group's offset was not committed by a diff job: something else "
@@ -112,7 +115,10 @@ def read_mark(stored: TopicPartition) -> BatchMarker | None:
 
 
 class Writer:
-    """Writes output partitions. One per process; keeps one producer per partition and one consumer."""
+    """Writes output partitions. One per process; keeps one producer per partition and one consumer.
+
+    Raises `RightsError` where a right is missing, `BusyError` where another job writes the topic.
+    """
 
     def __init__(self, config: Config, renderer: Renderer) -> None:
         self._config, self._topics = config, config.topics
@@ -127,29 +133,29 @@ class Writer:
         self._log: bool = config["errors.log.enable"]
 
     def fence(self, partitions: Iterable[int]) -> None:
-        """Ends what any earlier writer of these partitions left open, and refuses its later commits.
+        """Fences every earlier writer of these partitions, and aborts the transaction that it left open.
 
-        At once for many: each new producer connects first.
+        In parallel, since each new producer connects first.
         """
-        asked = list(partitions)
-        for partition in asked:
+        fenced = list(partitions)
+        for partition in fenced:
             self._producers.pop(partition, None)
         with ThreadPoolExecutor(_FENCED_AT_ONCE, "deelog-fence") as pool:
-            for _ in pool.map(self._producer, asked):
+            for _ in pool.map(self._producer, fenced):
                 pass
 
     @kafka.RETRYING.wraps
     def stored(self, partition: int) -> BatchMarker | None:
-        """The partition's mark as the group has it now."""
+        """The partition's marker as it is committed now."""
         topics, client = self._topics, self._consumer()
         asked = [TopicPartition(topics.changes, partition)]
         try:
-            return read_mark(client.committed(asked, timeout=_ANSWER_SECONDS)[0])
+            return read_marker(client.committed(asked, timeout=_ANSWER_SECONDS)[0])
         except KafkaException as error:
-            told: Any = client.poll(0)  # why a consumer waits it says there
+            event: Any = client.poll(0)  # a consumer gives the reason of its wait there
             if self._connections.hopeless:
                 raise DiffError(f"no broker answers: {self._connections.why}") from error
-            why = error if told is None or told.error() is None else KafkaException(told.error())
+            why = error if event is None or event.error() is None else KafkaException(event.error())
             needed = {"topic": ("Read", topics.changes), "group": ("Read", topics.diff_group)}
             refused = kafka.refused(why, "consumer", **needed)
             raise error if refused is why else refused from error
@@ -164,45 +170,44 @@ class Writer:
         first: bool = False,
         renew: bool = False,
     ) -> Written:
-        """Writes a partition's rows of one batch, in order, unless the group has them.
+        """Writes a partition's rows of one batch, in order, unless the marker has reached it.
 
-        `end` is the batch's input end. `first` is a start without state, which alone may find no mark or another
-        checkpoint's. `renew` writes the mark although it is there. A row that is `Undecodable` goes to the dead-letter
-        topic. One that is no record of ours ends the transaction unwritten and comes back as `error`; so does `Halt`,
-        without one.
+        `end` is the batch's input end. `first` is a start without state: only then may there be no marker, or that of
+        another checkpoint. `renew` commits the marker even if it is there. An `Undecodable` row goes to the dead-letter
+        topic. A foreign row aborts the transaction and comes back as `error`; `NeedsPlan` aborts it without one.
         """
-        mark = BatchMarker(checkpoint, batch, end)
-        producer, floor = self._begin(partition, mark, first, renew)
+        marker = BatchMarker(checkpoint, batch, end)
+        producer, floor = self._begin(partition, marker, first, renew)
         result = Written(partition)
         try:
             with contextlib.ExitStack() as opened:
                 originals: Iterator[Message] | None = None
                 for row in rows:
                     try:
-                        told = self._told(row)
+                        record = self._rendered(row)
                     except Undecodable as error:
-                        self._tell(result, row, error)
+                        self._count(result, row, error)
                         if producer is not None and row.offset >= floor:
                             if originals is None:
-                                # Rows come by offset: the topic is read once more from the first of them on.
+                                # Rows come in the order of offsets: one read, from the first dead letter on.
                                 reader = opened.enter_context(contextlib.closing(kafka.Reader(self._config)))
                                 read = reader.read(self._topics.changes, partition, row.offset, end)
                                 originals = opened.enter_context(contextlib.closing(read))
-                            self._put_aside(producer, row, originals, error)
+                            self._dead_letter(producer, row, originals, error)
                         continue
-                    result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[told.op] += 1
+                    result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[record.op] += 1
                     if producer is not None and row.offset >= floor:
-                        self._produce(producer, partition, told)
+                        self._produce(producer, partition, record)
                         result.records += 1
             if producer is not None:
                 kafka.RETRYING(producer.commit_transaction, _FLUSH_SECONDS)
         except RecordError as error:
             self._abandon(partition, producer)
             result.error = str(error)
-        except Halt:
+        except NeedsPlan:
             self._abandon(partition, producer)
         except BaseException as error:
-            # What it left open is ended by whoever initialises next.
+            # The next producer that initialises aborts the open transaction.
             self._producers.pop(partition, None)
             if isinstance(error, KafkaException):
                 raise self._refused(error, partition) from error
@@ -220,25 +225,25 @@ class Writer:
             transactional_id=("Write", topics.transactional_id_diff(partition)),
         )
 
-    def _begin(self, partition: int, mark: BatchMarker, first: bool, renew: bool) -> tuple[Producer | None, int]:
-        """Opens the transaction and puts the mark into it: its producer, and the input offset below which rows are
-        written already.
+    def _begin(self, partition: int, marker: BatchMarker, first: bool, renew: bool) -> tuple[Producer | None, int]:
+        """Begins the transaction and adds the marker to it.
 
-        No producer where the group has the batch. The mark comes first because the coordinator answers it at once: a
-        producer that was fenced since its last batch is found out, and replaced, before a row is taken.
+        Returns its producer, None where the marker has reached the batch, and the input offset below which rows are
+        written already. The marker comes first because the coordinator answers it at once: a producer that was fenced
+        since its last batch is replaced before it gets a row.
         """
         for fresh in (False, True):
             if fresh:
                 self._producers.pop(partition, None)
             producer = self._producer(partition)
-            done, floor = self._look(partition, self.stored(partition), mark, first)
+            done, floor = self._look(partition, self.stored(partition), marker, first)
             if done and not renew:
                 return None, floor
             offset = TopicPartition(
                 self._topics.changes,
                 partition,
-                max(mark.end, floor),
-                metadata=orjson.dumps({"checkpoint": mark.checkpoint, "batch": mark.batch}).decode(),
+                max(marker.end, floor),
+                metadata=orjson.dumps({"checkpoint": marker.checkpoint, "batch": marker.batch}).decode(),
             )
             try:
                 producer.begin_transaction()
@@ -253,7 +258,7 @@ class Writer:
         raise AssertionError("unreachable")
 
     def _abandon(self, partition: int, producer: Producer | None) -> None:
-        """Ends the partition's transaction unwritten, if one was begun."""
+        """Aborts the partition's transaction, if one was begun."""
         if producer is None:
             return
         self._producers.pop(partition, None)
@@ -261,15 +266,15 @@ class Writer:
         kafka.RETRYING(producer.abort_transaction, _FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Lets go of the producers; what is committed stays."""
+        """Drops the producers and closes the consumer."""
         self._producers.clear()
         if self._group is not None:
             self._group.close()
             self._group = None
 
     def signal(self, key: bytes, value: bytes) -> None:
-        """Sends a signal to the connectors of this prefix; DiffError where it could not be delivered."""
-        refused: list[KafkaError] = []
+        """Sends a signal to the connectors of this prefix; DiffError where it was not delivered."""
+        failed: list[KafkaError] = []
         topic = self._topics.signal
         producer = Producer(
             {
@@ -278,18 +283,18 @@ class Writer:
                 "delivery.timeout.ms": int(_BLOCK_SECONDS * 1000),
             }
         )
-        producer.produce(topic, value, key, on_delivery=lambda e, _: refused.append(e) if e else None)
-        if producer.flush(_BLOCK_SECONDS) or refused:
-            error = KafkaException(refused[0] if refused else KafkaError(KafkaError._TIMED_OUT, "no answer"))
-            told = kafka.refused(error, "producer", topic=("Write", topic))
-            why = f"{error.args[0].str()}: create it" if told is error else str(told)
+        producer.produce(topic, value, key, on_delivery=lambda e, _: failed.append(e) if e else None)
+        if producer.flush(_BLOCK_SECONDS) or failed:
+            error = KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT, "no answer"))
+            refused = kafka.refused(error, "producer", topic=("Write", topic))
+            why = f"{error.args[0].str()}: create it" if refused is error else str(refused)
             raise DiffError(f"the signal reset-segment could not be sent to {topic}: {why}") from error
 
-    def _look(self, partition: int, stored: BatchMarker | None, mark: BatchMarker, first: bool) -> tuple[bool, int]:
-        """Whether the group has the batch already, and below which input offset rows are written already."""
-        if stored is not None and stored.checkpoint == mark.checkpoint:
-            # By the input end alone: a batch whose plan was lost may be cut anew, and then reaches further.
-            return stored.end >= mark.end, stored.end
+    def _look(self, partition: int, stored: BatchMarker | None, marker: BatchMarker, first: bool) -> tuple[bool, int]:
+        """Whether the batch is written already, and below which input offset rows are written already."""
+        if stored is not None and stored.checkpoint == marker.checkpoint:
+            # By the input end alone: a batch whose plan was lost may end elsewhere the second time.
+            return stored.end >= marker.end, stored.end
         if first:
             return False, 0
         name = f"{self._topics.changes}[{partition}]"
@@ -303,7 +308,7 @@ class Writer:
             f"{name}: another diff job (checkpoint {stored.checkpoint}) writes {self._topics.diff}: stop one"
         )
 
-    def _told(self, row: Row) -> DiffRecord:
+    def _rendered(self, row: Row) -> DiffRecord:
         if row.cause == CHANGE:
             try:
                 return self._renderer.change(row)
@@ -314,45 +319,45 @@ class Writer:
         assert row.value is not None
         return DiffRecord(row.op, row.header, row.key, row.value)
 
-    def _produce(self, producer: Producer, partition: int, told: DiffRecord) -> None:
-        self._send(producer, partition, told.header, told.key, told.value)
-        if told.op == "d" and self._tombstones:
-            self._send(producer, partition, tombstone(told.header), told.key, None)
+    def _produce(self, producer: Producer, partition: int, record: DiffRecord) -> None:
+        self._send(producer, partition, record.header, record.key, record.value)
+        if record.op == "d" and self._tombstones:
+            self._send(producer, partition, tombstone(record.header), record.key, None)
 
     def _send(self, producer: Producer, partition: int, header: bytes, key: bytes, value: bytes | None) -> None:
         headers: Headers = [(HEADER_NAME, header)]
-        self._hand_over(producer, self._topics.diff, value, key, partition=partition, headers=headers)
+        self._enqueue(producer, self._topics.diff, value, key, partition=partition, headers=headers)
 
-    def _hand_over(self, producer: Producer, *record: Any, **more: Any) -> None:
+    def _enqueue(self, producer: Producer, *record: Any, **more: Any) -> None:
         try:
             producer.produce(*record, **more)
         except BufferError:
-            # The queue is bounded: wait for the broker, then hand the record over once more.
+            # The queue is bounded: wait for the broker, then try once more.
             producer.flush(_BLOCK_SECONDS)
             producer.produce(*record, **more)
 
-    def _tell(self, result: Written, row: Row, error: Undecodable) -> None:
+    def _count(self, result: Written, row: Row, error: Undecodable) -> None:
         segment = unpack(row.header).segment
         result.letters[segment] = result.letters.get(segment, 0) + 1
         if self._log or not result.reasons:
             result.reasons.append(str(error.at(self._topics.changes, row.partition, row.offset)))
 
-    def _put_aside(self, producer: Producer, row: Row, originals: Iterator[Message], error: Undecodable) -> None:
-        """Puts the record of a row on the dead-letter topic as it is, headers and time included."""
+    def _dead_letter(self, producer: Producer, row: Row, originals: Iterator[Message], error: Undecodable) -> None:
+        """Writes a row's original record to the dead-letter topic, with its headers and timestamp."""
         message = next((m for m in originals if m.offset() == row.offset), None)
         if message is None:
             raise LossError(
                 f"{self._topics.changes}[{row.partition}]@{row.offset}: the record was to be put on {self._letters}, "
                 "and is not there any more: start again"
             )
-        found: Any = message.headers()
-        headers: Headers = [*(found or ()), *(self._why(row, error) if self._context else ())]
+        own: Any = message.headers()
+        headers: Headers = [*(own or ()), *(self._context_headers(row, error) if self._context else ())]
         moment = message.timestamp()[1]
-        self._hand_over(producer, self._letters, message.value(), message.key(), headers=headers, timestamp=moment)
+        self._enqueue(producer, self._letters, message.value(), message.key(), headers=headers, timestamp=moment)
 
-    def _why(self, row: Row, error: Undecodable) -> Iterator[tuple[str, bytes]]:
+    def _context_headers(self, row: Row, error: Undecodable) -> Iterator[tuple[str, bytes]]:
         """Kafka Connect's headers of a dead letter."""
-        told = {
+        context = {
             "topic": self._topics.changes,
             "partition": row.partition,
             "offset": row.offset,
@@ -361,7 +366,7 @@ class Writer:
             "exception.class.name": f"{RecordError.__module__}.{RecordError.__qualname__}",
             "exception.message": error,
         }
-        return ((f"__connect.errors.{name}", str(value).encode()) for name, value in told.items())
+        return ((f"__connect.errors.{name}", str(value).encode()) for name, value in context.items())
 
     def _producer(self, partition: int) -> Producer:
         producer = self._producers.get(partition)

@@ -1,9 +1,8 @@
 """The parquet sink: a directory per batch and a manifest, exactly once under replay.
 
-Weighed: Spark's file sink (its log knows nothing of a row that a reset materialised), one growing table (needs a
-table format), and this. A batch is written below `_staging`, which readers skip, renamed to its place, and named in
-`_manifest/`. The rename is the commit: a batch that has its place is whole, and is not written again.
-`spark.read.parquet(path)` reads it all; batches sort by name.
+A batch is written below `_staging`, which readers skip, renamed into place, and listed in `_manifest/`. The rename is
+the commit: a batch in place is complete and is not written again. `spark.read.parquet(path)` reads all of them; they
+sort by name. Alternatives: docs/decisions.md, "The parquet sink".
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class ParquetSink:
             self.write(rows(), checkpoint, batch)
 
     def write(self, rows: DataFrame | None, checkpoint: str, batch: int) -> None:
-        """Writes a batch unless it is there. `checkpoint` keeps batches of a job that started over apart."""
+        """Writes a batch unless it is there. Batches of a job that started over have another `checkpoint`."""
         if rows is None:
             return
         name = f"{checkpoint}-{batch + 1:09d}"  # the start is batch -1

@@ -35,7 +35,7 @@ class Rule:
     patches: tuple[tuple[Any, str, Any], ...] = ()
 
 
-_step, _entry = walk.Marks.step, walk.Marks._entry
+_step, _entry = walk.PartitionWalk.step, walk.PartitionWalk._entry
 _apply, _fold_step, _look = by_records.StartFold.apply, reading.fold_step, Writer._look
 
 
@@ -110,7 +110,7 @@ def _old_is_nothing(self: Any, partition: int, only: Any = None) -> dict[int, An
     return {}
 
 
-_walk: Final = walk.Marks
+_walk: Final = walk.PartitionWalk
 
 RULES: Final[dict[str, Rule]] = {
     "control_moves_no_mark": Rule(
@@ -165,7 +165,7 @@ RULES: Final[dict[str, Rule]] = {
         "a batch cut anew is written whole", "OPS=2 WALLOST=1 BATCH=1", "D1", 16, ((Writer, "_look", _no_floor),)
     ),
     "old_is_what_was_told": Rule(
-        "a difference is to nothing", "OPS=1 SCRATCH=1", "D1", 10, ((shipped.Tables, "told", _old_is_nothing),)
+        "a difference is to nothing", "OPS=1 SCRATCH=1", "D1", 10, ((shipped.Tables, "entries", _old_is_nothing),)
     ),
 }
 

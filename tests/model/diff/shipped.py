@@ -1,7 +1,7 @@
-"""The job's shipped decisions on the model's log: the walk by marks, the folds of starts and resets, the writer's look.
+"""The job's shipped decisions on the model's log: the walk, the folds of starts and resets, the writer's look.
 
-`Marks`, `fold.start`, `fold.resets` and `Writer._look` are called as they are; what they read Kafka through is a
-double that reads the model's log and diff topic.
+`PartitionWalk`, `by_records.start`, `by_records.resets` and `Writer._look` are called as they are; what they read Kafka
+through is a double that reads the model's log and diff topic.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from deelog_schemas.operation import Entry
 from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record, decode
 from deelog_spark.folding import by_records
-from deelog_spark.folding.walk import Ended, Marks, Open, Segment
-from deelog_spark.kafka import Known
+from deelog_spark.folding.walk import Ended, Open, PartitionWalk, Segment
+from deelog_spark.kafka import PositionsView
 from deelog_spark.sinks.kafka import BatchMarker, Writer
 from tests.model.diff.state import Rec, World
 
@@ -80,7 +80,7 @@ class Tables:
             if rec is not None:
                 yield record_of(offset, rec)
 
-    def told(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
+    def entries(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
         """The diff topic's content by segment."""
         found: dict[int, dict[bytes, Entry]] = {}
         for number, value in enumerate(self.world.told):
@@ -119,7 +119,7 @@ def plan_start(world: World, keys: int, based: bool = True, named: bool = True) 
         g: ResetState(f"r{o.opened}", o.named[0], o.named[1], "model", o.named[2], "") for g, o in owners if o.named
     }
     tables, renderer = cast(Any, Tables(world, keys)), cast(Any, Renderer())
-    known = Known(bases, opened if named else {})
+    known = PositionsView(bases, opened if named else {})
     found = by_records.start(tables, renderer, 0, known, range(len(owners)), world.head, len(world.log))
     return Planned(tuple(cast(list[Row], found.rows)), frozen(found.segments), tuple(found.lost))
 
@@ -129,7 +129,7 @@ def plan_batch(world: World, keys: int, begin: int, end: int, segments: tuple[An
     before, void, asked = thawed(segments), set[tuple[int, int]](), set[int]()
     tables, renderer = cast(Any, Tables(world, keys)), cast(Any, Renderer())
     while True:
-        marks = Marks(before, frozenset(void))
+        marks = PartitionWalk(before, frozenset(void))
         rows: list[Row] = []
         for offset in range(begin, end):
             rec = world.log[offset]

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from deelog_spark.batches import spill
-from deelog_spark.batches.spill import DRAWERS, Spill, bucket
+from deelog_spark.batches.spill import BUCKETS, Spill, bucket
 
 SCHEMA = pa.schema([("number", pa.int64()), ("value", pa.binary())])
 
 
-@pytest.mark.parametrize("names", [0, 1, 3, 5 * DRAWERS])
+@pytest.mark.parametrize("names", [0, 1, 3, 5 * BUCKETS])
 @pytest.mark.parametrize("held", [1, 2_000, 1 << 20], ids=["spilled each time", "now and then", "once"])
 def test_all_of_it_comes_out_in_order(names: int, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "HELD_BYTES", held)
+    monkeypatch.setattr(spill, "MEMORY_BYTES", held)
     chance = random.Random(7)
     known = [None, *(number.to_bytes(4, "big") for number in range(1, names))][:names]
     put: dict[bytes | None, list[tuple[int, bytes | None]]] = {}

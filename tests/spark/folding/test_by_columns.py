@@ -15,8 +15,8 @@ from deelog_schemas.positions import ResetState
 from deelog_spark.batches import ranges
 from deelog_spark.folding import by_columns, by_records
 from deelog_spark.folding.diff_record import Renderer, Row
-from deelog_spark.folding.walk import Marks, Segment, position_bytes
-from deelog_spark.kafka import Known
+from deelog_spark.folding.walk import PartitionWalk, Segment, position_bytes
+from deelog_spark.kafka import PositionsView
 from tests.spark.history import History, Turn
 
 CODEC = JsonCodec("p.c", "grid", "p", "c", cause=True)
@@ -87,18 +87,18 @@ def test_resets(odd: float, open_before: bool) -> None:
             at = next(i for i, row in enumerate(history.rows) if row.kind is Kind.RESET_BEGIN)
             walked = at + 1
             begin = history.rows[at].offset + 1
-        marks = Marks({SEGMENT: before}, count=4)
+        marks = PartitionWalk({SEGMENT: before}, count=4)
         for offset, raw, control, _, _ in history.rows[:walked]:
             marks.step(0, offset, raw, control)
         state = {SEGMENT: marks.now.get(SEGMENT, before)}
-        marks = Marks(state, count=4)
+        marks = PartitionWalk(state, count=4)
         for offset, raw, control, _, _ in history.rows[walked:]:
             marks.step(0, offset, raw, control)
         if not marks.ended:
             continue
         found = tables(told, history.rows)
         controls, ended = found.control, marks.ended
-        in_columns = by_columns.resets(*found.sides(), CODEC, RENDERER, 0, state[SEGMENT], controls, ended, begin)
+        in_columns = by_columns.resets(*found.columns(), CODEC, RENDERER, 0, state[SEGMENT], controls, ended, begin)
         try:
             in_records = by_records.resets(found, RENDERER, 0, state, ended, frozenset(), begin)
         except by_records.ResetMismatch:
@@ -130,9 +130,9 @@ def test_starts(odd: float) -> None:
         if chance.random() < odd:
             named[SEGMENT] = ResetState("z", history.epoch, history.sequence, "overflow", history.end, "n@1")
         keep = [row for row in history.rows if chance.random() > odd]  # compaction
-        known = Known(base, named)
+        known = PositionsView(base, named)
         found = tables(told, keep)
-        in_columns = by_columns.start(*found.sides(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
+        in_columns = by_columns.start(*found.columns(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
         try:
             in_records = by_records.start(found, RENDERER, 0, known, [SEGMENT], 0, history.end)
         except RecordError:
@@ -163,10 +163,10 @@ def test_a_start_takes_rows_of_an_incremental_snapshot_for_the_changes_that_comp
         last = {row.key: row.offset for row in history.rows}
         gone = chance.choice(((), (Kind.RESET_BEGIN, Kind.RESET_END, Kind.CLAIM, Kind.ACTIVE)))
         keep = [row for row in history.rows if last[row.key] == row.offset and row.kind not in gone]
-        known, found = Known({SEGMENT: base}, {}), tables([], keep)
+        known, found = PositionsView({SEGMENT: base}, {}), tables([], keep)
         started = by_records.start(found, RENDERER, 0, known, [SEGMENT], 0, history.end)
         told = {r.key: CODEC.decode_value(r.value).after for r in started.rows if r.value is not None}
         assert told == {CODEC.key(key): entry for key, entry in history.entries.items()}
-        in_columns = by_columns.start(*found.sides(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
+        in_columns = by_columns.start(*found.columns(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
         assert in_columns is not None
         assert timeless(in_columns[0]) == timeless(started.rows)

@@ -16,7 +16,7 @@ from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
-from deelog_spark.folding.walk import Marks, Segment, located, position_bytes, position_tuple
+from deelog_spark.folding.walk import PartitionWalk, Segment, located, position_bytes, position_tuple
 
 RUNS = 300
 
@@ -70,13 +70,13 @@ def test_as_the_reference(seed: int) -> None:
     for _ in range(RUNS):
         readers = {g: SegmentReader(g) for g in range(3)}
         state: dict[int, Segment] = {}
-        marks = Marks(state)
+        marks = PartitionWalk(state)
         ended = repeats = 0
         for raw, control, record in history(chance):
             if chance.random() < 0.1:  # a batch ends here
                 state = {**state, **marks.now}
                 ended, repeats = ended + len(marks.ended), repeats + marks.repeats
-                marks = Marks(state)
+                marks = PartitionWalk(state)
             changes = readers[record.header.segment].apply(record, entry_of)
             kept = marks.step(0, record.offset, raw, control)
             assert kept == any(c.cause == "change" for c in changes)
@@ -99,7 +99,7 @@ def test_batches_as_records(seed: int) -> None:
     vectorised = 0
     for _ in range(RUNS):
         rows = calm(chance) if chance.random() < 0.5 else [(raw, control) for raw, control, _ in history(chance)]
-        one, many = Marks({}), Marks({})
+        one, many = PartitionWalk({}), PartitionWalk({})
         kept = [one.step(0, offset, *row) for offset, row in enumerate(rows)]
         found: list[bool] = []
         while len(found) < len(rows):
@@ -144,7 +144,7 @@ def test_rows_of_a_reset_are_settled_at_once() -> None:
     """Only control records, and what comes again, are looked at one by one."""
     stepped: list[int] = []
 
-    class Counted(Marks):
+    class Counted(PartitionWalk):
         def step(self, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> bool:
             stepped.append(offset)
             return super().step(partition, offset, raw, control)
@@ -174,7 +174,7 @@ def test_rows_of_a_reset_are_settled_at_once() -> None:
 def test_a_refused_row_is_told() -> None:
     good = pack(Kind.CHANGE, 0, 0, 1, 1, 0)
     for bad in (None, b"", good[:-1], b"\x02" + good[1:], pack(Kind.CHANGE, 0, 9, 1, 1, 0)):
-        marks = Marks({}, partitions=1, count=4)
+        marks = PartitionWalk({}, partitions=1, count=4)
         headers = pa.array([good, bad, good], pa.binary())
         with pytest.raises(RecordError):
             marks.steps(0, np.arange(3), headers, pa.nulls(3, pa.binary()))
@@ -184,7 +184,7 @@ def test_a_refused_row_is_told() -> None:
 def test_void_end_waits_for_another_reset() -> None:
     told = {"epoch": 1, "member": "n@1", "reason": "x", "count": 0, "digest": "0"}
     begin = end = canonical.dumps({**told, "id": "a"})
-    marks = Marks({}, void=[(3, 11)])
+    marks = PartitionWalk({}, void=[(3, 11)])
     marks.step(0, 10, pack(Kind.RESET_BEGIN, 0, 3, 1, 5, 0), begin)
     marks.step(0, 11, pack(Kind.RESET_END, 0, 3, 1, 6, 0), end)
     assert not marks.step(0, 12, pack(Kind.CHANGE, 0, 3, 1, 7, 0), None)
@@ -225,7 +225,7 @@ CHANGE = pack(Kind.CHANGE, 0, 0, 1, 1, 0)
 )
 def test_what_is_not_ours_is_refused_with_its_place(raw: bytes | None, control: bytes | None, said: str) -> None:
     with pytest.raises(RecordError) as caught:
-        Marks({}, partitions=2, count=8).step(0, 5, raw, control)
+        PartitionWalk({}, partitions=2, count=8).step(0, 5, raw, control)
     error = str(located(caught.value, "t", 0, 5, raw, control))
     assert error.startswith("t[0]@5: ")
     assert said in error
@@ -234,10 +234,10 @@ def test_what_is_not_ours_is_refused_with_its_place(raw: bytes | None, control: 
 def test_a_skipped_record_that_does_not_say_what_it_stands_for_stops_the_walk() -> None:
     raw = [pack(Kind.CHANGE, 0, 0, 1, 1, 0), pack(Kind.SKIPPED, 0, 0, 1, 2, 0), pack(Kind.SKIPPED, 0, 0, 1, 3, 0)]
     told = canonical.dumps({"epoch": 1, "member": "n@1", "first": 2})
-    marks = Marks({})
+    marks = PartitionWalk({})
     with pytest.raises(RecordError, match=r"a SKIPPED record without header `deelog\.control`"):
         marks.steps(0, np.arange(3), pa.array(raw, pa.binary()), pa.array([None, told, None], pa.binary()))
     assert marks.row == 2
     strange = pa.array([pack(Kind.SKIPPED, 0, 5, 1, 2, 0)], pa.binary())
     with pytest.raises(RecordError, match="segment 5 does not belong on this partition"):
-        Marks({}, (), 2, 6).steps(0, np.arange(1), strange, pa.array([told], pa.binary()))
+        PartitionWalk({}, (), 2, 6).steps(0, np.arange(1), strange, pa.array([told], pa.binary()))
