@@ -3,7 +3,7 @@
     spark-submit --packages … count_changes.py diff.properties counts.sqlite checkpoint
 
 A streaming aggregate over event time. The counts that a batch has raised come as a whole, so that writing them again
-changes nothing. Minutes are forgotten an hour behind the newest one: a change that comes later does not count.
+changes nothing. Minutes are forgotten an hour after the newest one: a change that comes later does not count.
 """
 
 import sqlite3

@@ -3,7 +3,7 @@
     spark-submit --packages … invalidate.py diff.properties redis://localhost:6379 checkpoint
 
 Needs the package redis on the driver. Deleting again does no harm, so a batch that is tried again is right. A key that
-the second cache reads anew between the change and the delete is read once more: never is it older than the diff topic.
+the second cache reads again between the change and the delete is read once more: never is it older than the diff topic.
 """
 
 import sys

@@ -3,7 +3,7 @@
     spark-submit --packages … keep_parquet.py diff.properties table checkpoint
 
 `table/current` is a link to the newest version, replaced in one step: readers see one version or the next. Every batch
-writes the whole table anew, which is right for tables of some gigabytes; for larger ones see keep_delta.py.
+writes the whole table again, which is right for tables of some gigabytes; for larger ones see keep_delta.py.
 """
 
 import shutil
