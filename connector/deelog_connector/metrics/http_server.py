@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import orjson
 
 from deelog_connector.metrics.health import Health
-from deelog_connector.metrics.prometheus import LoopStands, PrometheusCollector, Source
+from deelog_connector.metrics.prometheus import ANSWER_SECONDS, LoopStands, PrometheusCollector, Source
 from deelog_connector.runtime.connector import Connector
 
 log = logging.getLogger(__name__)
@@ -73,11 +73,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 class MetricsServer:
     """Serves what it was told of with `add`. Made by `MetricsShare`."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, answer_seconds: float = ANSWER_SECONDS) -> None:
         """Raises `OSError` where the port is not to be had."""
         self._connectors: dict[str, Connector] = {}
         self._others: list[Source] = []
-        self.monitor = PrometheusCollector(self._connectors, self._others)
+        self.monitor = PrometheusCollector(self._connectors, self._others, answer_seconds)
         # As `http.server` does it: the family of the address, so that `::1` can be bound, too.
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         server_class = type("Server", (_Server,), {"address_family": family})

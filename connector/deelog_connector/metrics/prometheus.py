@@ -68,8 +68,13 @@ class _Captured:
 class PrometheusCollector:
     """Tells of all `connectors`, by cache, and of `others`. Both may change meanwhile. Call it from any thread."""
 
-    def __init__(self, connectors: Mapping[str, Connector], others: Sequence[Source] = ()) -> None:
-        self._connectors, self._others = connectors, others
+    def __init__(
+        self,
+        connectors: Mapping[str, Connector],
+        others: Sequence[Source] = (),
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._connectors, self._others, self._answer_seconds = connectors, others, answer_seconds
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -83,12 +88,12 @@ class PrometheusCollector:
         return encode(self._registry), content_type
 
     def health(self) -> Health:
-        """How the process stands. Within `ANSWER_SECONDS` for each loop."""
+        """How the process stands. Within `answer_seconds` for each loop."""
         reasons: list[str] = []
         sources = self._sources()
         for source in sources:
             try:
-                reasons += _asked(source.loop, source.problems)
+                reasons += self._asked(source.loop, source.problems)
             except LoopStands as error:
                 return Health(False, True, (*reasons, str(error)))
             if source.loop.is_closed():
@@ -100,43 +105,42 @@ class PrometheusCollector:
     def _sources(self) -> list[Source]:
         return [*(_Captured(*one) for one in list(self._connectors.items())), *self._others]
 
+    def _asked(self, loop: asyncio.AbstractEventLoop, question: Callable[[], T]) -> T:
+        """Asks on the loop's own thread; whoever is on it already just asks."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is loop or loop.is_closed():  # a loop that has ended changes nothing any more
+            return question()
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def ask() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(question())
+            except Exception as error:  # noqa: BLE001 - it is raised where it was asked
+                answer.set_exception(error)
+
+        try:
+            loop.call_soon_threadsafe(ask)
+            return answer.result(self._answer_seconds)
+        except (TimeoutError, RuntimeError) as error:
+            answer.cancel()
+            raise LoopStands(f"the event loop has not answered for {self._answer_seconds:g} s") from error
+
     # -- for prometheus_client --------------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
         """What a scrape gets."""
-        found = [figure for source in self._sources() for figure in _asked(source.loop, source.figures)]
+        found = [figure for source in self._sources() for figure in self._asked(source.loop, source.figures)]
         for figure in families.merged(found):
             yield _family(figure)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the registry would collect to know the names."""
         return ()
-
-
-def _asked(loop: asyncio.AbstractEventLoop, question: Callable[[], T]) -> T:
-    """Asks on the loop's own thread; whoever is on it already just asks."""
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is loop or loop.is_closed():  # a loop that has ended changes nothing any more
-        return question()
-    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def ask() -> None:
-        if not answer.set_running_or_notify_cancel():
-            return
-        try:
-            answer.set_result(question())
-        except Exception as error:  # noqa: BLE001 - it is raised where it was asked
-            answer.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(ask)
-        return answer.result(ANSWER_SECONDS)
-    except (TimeoutError, RuntimeError) as error:
-        answer.cancel()
-        raise LoopStands(f"the event loop has not answered for {ANSWER_SECONDS:g} s") from error
 
 
 def _family(figure: MetricFamily) -> Metric:

@@ -222,7 +222,9 @@ def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(kafka: Broker, pr
     run(work())
 
 
-def test_signals_in_a_file_are_for_this_process_and_are_taken_out(kafka: Broker, prefix: str, tmp_path: Path) -> None:
+def test_signals_in_a_file_are_for_this_process_and_are_taken_out(
+    kafka: Broker, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "signals.txt"
     more = {"signal_enabled_channels": "file", "signal_file": file, "signal_poll_interval_ms": 20}
 
@@ -256,11 +258,11 @@ def test_signals_in_a_file_are_for_this_process_and_are_taken_out(kafka: Broker,
             await found.until(lambda: not found.connector.paused)
             counts = dict(stats.stats.signals)
             file.write_bytes(b"x" * 1_100_000)
-            await asyncio.sleep(0.2)
+            await found.until(lambda: "1100000 bytes" in caplog.text)
             assert file.stat().st_size == 1_100_000
             file.unlink()
             file.mkdir()
-            await asyncio.sleep(0.1)
+            await found.until(lambda: "Is a directory" in caplog.text)
             file.rmdir()
             assert stats.stats.signals == counts
             file.write_text(line("log", message="still here") + "\n")
@@ -282,12 +284,11 @@ async def beating(kafka: Broker, topic: str, least: int) -> list[tuple[Any, Any]
 def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Broker, prefix: str) -> None:
     async def work() -> None:
         async with cache(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=60_000)) as found:
-            await asyncio.sleep(0.3)
             topic = f"__debezium-heartbeat.{prefix}"
-            assert await asyncio.to_thread(read, kafka, topic) == []  # it owns nothing yet
+            begun = time.time_ns() // 1_000_000
             await started(found)
-            begun = time.time() * 1000
-            assert len(await beating(kafka, topic, 1)) == 1
+            ((_, first),) = await beating(kafka, topic, 1)
+            assert first["ts_ms"] >= begun  # it owned nothing before
             await found.connector.suspend(20, write_out=True)
             await found.connector.restart(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=100))
             found.connector.let_go(stopped=False)
@@ -302,12 +303,9 @@ def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Bro
 def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:
     """No Kafka at all: nothing waits, what finds the queue full is counted, and so is what is left at the end."""
     announcer = BestEffortProducer(config_of("127.0.0.1:1", prefix))
-    begun = time.monotonic()
     for number in range(1500):
         announcer.send("t", b"k", b"%d" % number)
     announcer.poll()
-    assert time.monotonic() - begun < 1.0
     assert announcer.dropped == 500
-    announcer.close()
+    announcer.close()  # by PATIENCE_MS it would be a minute
     assert announcer.dropped == 1500
-    assert time.monotonic() - begun < 10.0
