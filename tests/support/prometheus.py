@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.devkafka.jars import cache_dir
 from deelog_connector.devkafka.ports import HOST, free_port
+from deelog_schemas.java import cache_dir
 from tests.support.waiting import waiting
 
 _SECONDS = 60.0

@@ -14,8 +14,8 @@ from typing import Final, Self
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from deelog_connector.devkafka import jars
-from deelog_connector.devkafka.java import find_java
 from deelog_connector.devkafka.ports import HOST, free_port
+from deelog_schemas.java import find_java
 from tests.support.waiting import waiting
 
 _START_SECONDS: Final = 120.0

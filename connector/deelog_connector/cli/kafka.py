@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from deelog_connector.devkafka.java import BrokerFailed
+from deelog_connector.devkafka.errors import BrokerFailed
 
 __all__ = ["kafka"]
 
@@ -19,7 +19,7 @@ NOT_RUNNING = 3  # as systemd and init scripts say it
 
 
 def _data_dir(named: Path | None) -> Path:
-    from deelog_connector.devkafka.jars import cache_dir
+    from deelog_schemas.java import cache_dir
 
     return named.absolute() if named else cache_dir() / "kafka"
 
@@ -36,8 +36,8 @@ _DATA_DIR = click.option(
 def kafka() -> None:
     """A real Apache Kafka (one node, transactions on) for development.
 
-    Needs Java 17 or newer. Its jars (45 MB) are fetched once, verified and kept in DEELOG_CACHE_DIR, by default the
-    platform's cache folder; DEELOG_MAVEN_REPOSITORY names a mirror to fetch them from.
+    Needs Java 17 or newer, or the extra `java`. Its jars (45 MB) are fetched once, verified and kept in
+    DEELOG_CACHE_DIR, by default ~/.cache/deelog; DEELOG_MAVEN_REPOSITORY names a mirror to fetch them from.
     """
 
 

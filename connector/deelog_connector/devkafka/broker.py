@@ -30,10 +30,11 @@ from typing import IO, Self
 import javaproperties
 
 from deelog_connector.devkafka import jars
-from deelog_connector.devkafka.java import AlreadyRunning, BrokerFailed, PortTaken, find_java
+from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed, PortTaken
 from deelog_connector.devkafka.ports import HOST, can_bind, free_port, wait_until_it_serves
 from deelog_connector.devkafka.running import STOP_SECONDS, Running, claim
 from deelog_connector.devkafka.server_properties import JVM, settings
+from deelog_schemas.java import find_java
 
 __all__ = ["HOST", "EmbeddedKafka", "free_port"]
 
@@ -98,7 +99,7 @@ class EmbeddedKafka:
     def start(self, timeout: float = START_SECONDS) -> None:
         """Format the data directory where it is new, start the broker, return once it serves requests.
 
-        SetupError (JavaError, DownloadError, PortTaken, AlreadyRunning, BrokerFailed) says what is in the way; no
+        SetupError (DownloadError, PortTaken, AlreadyRunning, BrokerFailed) or JavaError says what is in the way; no
         process is left then.
         """
         if self.pid is not None:

@@ -5,7 +5,7 @@ coordinate only); a list of coordinates with their SHA-256 fetched by pooch. The
 byte for byte what was tested, and nothing needs resolving on the user's machine.
 
 The repository is Maven Central (its address comes from jgo) or DEELOG_MAVEN_REPOSITORY; the jars go to
-`jars` below DEELOG_CACHE_DIR or the platform's cache directory. pooch writes to a temporary name, verifies and
+`jars` in the cache directory (`deelog_schemas.java.cache_dir`). pooch writes to a temporary name, verifies and
 renames, so processes that fetch at once cannot spoil each other's files. HTTPS is verified against the system's
 trust store, not against a bundled one, so that a proxy with its own CA works.
 """
@@ -23,9 +23,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from deelog_connector.devkafka.java import DownloadError, SetupError
+from deelog_connector.devkafka.errors import DownloadError, SetupError
+from deelog_schemas.java import cache_dir
 
-__all__ = ["SETS", "Jar", "cache_dir", "fetch", "pinned"]
+__all__ = ["SETS", "Jar", "fetch", "pinned"]
 
 SETS = ("kafka", "spark-kafka", "spark-delta", "spark-tables", "jdbc", "apicurio", "connect", "debezium", "flink")
 _PARALLEL = 4
@@ -70,12 +71,6 @@ def pinned(set_name: str) -> list[Jar]:
     text = (resources.files("deelog_connector.devkafka") / "jars.toml").read_text("utf-8")
     rows = tomllib.loads(text)[set_name]
     return [Jar(coordinate, row["sha256"], row["bytes"]) for coordinate, row in rows.items()]
-
-
-def cache_dir() -> Path:
-    """Where downloads are kept: DEELOG_CACHE_DIR, else `deelog` in the platform's cache directory."""
-    named = os.environ.get("DEELOG_CACHE_DIR")
-    return Path(named).absolute() if named else Path(_pooch().os_cache("deelog"))
 
 
 def fetch(set_name: str) -> list[Path]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from deelog_connector.devkafka.java import AlreadyRunning, BrokerFailed
+from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed
 from deelog_connector.devkafka.ports import until
 
 __all__ = ["STOP_SECONDS", "Running", "claim", "running", "stop_running"]

@@ -17,7 +17,6 @@ import orjson
 
 from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.broker import EmbeddedKafka
-from deelog_connector.devkafka.java import find_java
 from deelog_proof.demo.display import Display
 from deelog_proof.demo.faults import Happened, planned
 from deelog_proof.harness.child import Child, ProcessError, deelog_command, until
@@ -25,6 +24,7 @@ from deelog_proof.harness.cluster import Cluster, Monitor
 from deelog_proof.load.sessions import session_store
 from deelog_proof.load.traces import MAX_VALUE, Write, read_trace
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.java import find_java
 from deelog_schemas.kafka.names import Topics
 
 SEGMENTS: Final = 256

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
-from deelog_connector.devkafka.java import AlreadyRunning, BrokerFailed, JavaError, PortTaken, find_java
+from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed, PortTaken
 from deelog_connector.devkafka.ports import free_port
 from deelog_connector.devkafka.running import STOP_SECONDS, running, stop_running
 from tests.support.topics import messages
@@ -254,41 +254,3 @@ def test_a_stale_file_is_no_broker(tmp_path: Path) -> None:
     (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "bootstrap": "127.0.0.1:1"}}')
     assert running(tmp_path) is None
     assert stop_running(tmp_path) is False
-
-
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        ('openjdk version "11.0.2" 2019-01-15', r"is Java 11: install Java 17 or newer"),
-        ('java version "1.8.0_392"', r"is Java 8: install Java 17 or newer"),
-        ("No Java runtime present", r"did not name a version: install Java 17"),
-    ],
-)
-def test_unfit_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, message: str) -> None:
-    fake_java(tmp_path, told)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaError, match=message):
-        find_java()
-
-
-def test_java_is_found_by_home_then_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = fake_java(tmp_path, 'openjdk version "21" 2023-09-19')
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(java.parent), prepend=os.pathsep)
-    assert find_java() == java
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
-    with pytest.raises(JavaError, match=r"JAVA_HOME=.*nothing holds no bin/java: install Java 17"):
-        find_java()
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(JavaError, match=r"Java was not found: install Java 17 or newer and put it on PATH"):
-        find_java()
-
-
-def fake_java(home: Path, told: str) -> Path:
-    """A `java` that says what it is told to; the sentences must hold for machines with other versions."""
-    java = home / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{told}\nEND\n")
-    java.chmod(0o755)
-    return java

@@ -14,9 +14,10 @@ from threading import Thread
 import pytest
 
 from deelog_connector.devkafka import jars
+from deelog_connector.devkafka.errors import DownloadError
 from deelog_connector.devkafka.jars import Jar
-from deelog_connector.devkafka.java import DownloadError
 from deelog_connector.devkafka.ports import free_port
+from deelog_schemas.java import cache_dir
 
 CONTENT = {f"org.example:part{n}:1.{n}": f"jar {n}".encode() * 1000 for n in range(6)}
 PINNED = [Jar(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items()]
@@ -108,7 +109,7 @@ def test_an_altered_jar_is_not_kept(repository: Repository) -> None:
     repository.file(PINNED[1]).write_bytes(b"something else")
     with pytest.raises(DownloadError, match=r"org.example:part1:1.1 .* is not the pinned file"):
         jars.fetch("kafka")
-    assert not (jars.cache_dir() / "jars" / PINNED[1].name).exists()
+    assert not (cache_dir() / "jars" / PINNED[1].name).exists()
 
 
 def test_a_jar_that_the_repository_lacks(repository: Repository) -> None:

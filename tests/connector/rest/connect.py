@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deelog_connector.devkafka.jars import fetch
-from deelog_connector.devkafka.java import find_java
 from deelog_connector.devkafka.ports import free_port
+from deelog_schemas.java import find_java
 from tests.connector.rest.client import Api
 from tests.support.waiting import waiting
 

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.broker import HOST, EmbeddedKafka
-from deelog_connector.devkafka.java import find_java
 from deelog_connector.devkafka.ports import free_ports
 from deelog_proof.demo.display import Display
 from deelog_proof.harness.child import until
@@ -29,6 +28,7 @@ from deelog_proof.harness.cluster import DUMP_SECONDS, Cluster, Held, Monitor, i
 from deelog_proof.harness.drain import drain
 from deelog_proof.harness.environment import Environment, Settings, diff_job, explained, start_diff
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.java import find_java
 from deelog_schemas.kafka.names import Topics
 from deelog_schemas.operation import Entry
 from tests.system.chaos import faults

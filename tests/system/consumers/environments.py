@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deelog_connector.devkafka.jars import cache_dir
+from deelog_schemas.java import cache_dir
 
 _PINS = Path(__file__).parent / "pins"
 

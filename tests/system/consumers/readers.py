@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deelog_connector.devkafka.jars import fetch
-from deelog_connector.devkafka.java import find_java
 from deelog_proof.harness.child import Child, until
+from deelog_schemas.java import find_java
 from tests.support.spark import QUICK
 from tests.system.consumers.environments import python_of
 from tests.system.consumers.page import BOOTSTRAP, TOPIC, recipe, replaced
@@ -169,7 +169,10 @@ def _java(place: Place, source: str, jars: Iterable[Path], *arguments: str) -> s
     options = ["-Xmx1g", QUICK, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.lang", "java.util")]
     classpath = os.pathsep.join(map(str, jars))
-    return _said(place, [str(find_java()), *options, *opened, "-cp", classpath, str(_HERE / source), *arguments])
+    java = find_java()
+    if not java.resolve().with_name("javac").exists():
+        raise ConsumerFailed(f"{java} cannot run {source}: install a whole JDK (17 or newer), compiler included")
+    return _said(place, [str(java), *options, *opened, "-cp", classpath, str(_HERE / source), *arguments])
 
 
 def _said(place: Place, command: list[str], environment: dict[str, str] | None = None) -> str:
