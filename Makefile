@@ -1,6 +1,6 @@
-# Everything a developer runs. `make` alone lists it. Needs Python >= 3.11 and, for the tests, the demo and the
-# benchmarks, Java >= 17. Everything is installed into .venv of this folder from requirements.lock; nothing else of
-# the machine is touched but the caches of downloads.
+# Everything a developer runs. `make` alone lists it. Needs Python >= 3.11; a Java comes with the Python packages for
+# machines without one. Everything is installed into .venv of this folder from requirements.lock; nothing else of the
+# machine is touched but the caches of downloads.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -25,21 +25,21 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup java demo test test-all model mutants kills test-compose test-consumers images simulate proof bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
+.PHONY: help setup demo test test-all model mutants kills test-compose test-consumers images simulate proof bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: java setup ## show the product on this machine (ARGS="--faults all", see `deelog demo --help`)
+demo: setup ## show the product on this machine (ARGS="--faults all", see `deelog demo --help`)
 	@$(BIN)/deelog demo $(ARGS)
 
 # Tests mostly wait: for brokers, for Spark, for timeouts. Each worker has a Kafka of its own.
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=10
-test: java setup ## all but the slow tests, with a real Kafka and a real Spark (ARGS="-k name")
+test: setup ## all but the slow tests, with a real Kafka and a real Spark (ARGS="-k name")
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: java setup ## all tests: chaos, kills, clusters, examples and models too (ARGS="-k name")
+test-all: setup ## all tests: chaos, kills, clusters, examples and models too (ARGS="-k name")
 	@$(PYTEST) $(ARGS)
 
 images: setup ## base images of docker-compose.yml where no image registry is reached (Docker, debootstrap, root)
@@ -66,24 +66,24 @@ proof: setup ## 3,000 seeds with 100,000 faults and more, then every mutant
 	@$(BIN)/deelog simulate --seeds 1..3000 --steps 10000 $(ARGS)
 	@$(MAKE) mutants
 
-chaos: java setup ## break real nodes, Kafka and Spark while clients write (DURATION=300 SEED=7, ARGS="--nodes 5")
+chaos: setup ## break real nodes, Kafka and Spark while clients write (DURATION=300 SEED=7, ARGS="--nodes 5")
 	@$(BIN)/python -m tests.system.chaos --duration $(DURATION) --seed $(SEED) $(ARGS)
 
 KILLS ?= 30
-kills: java setup ## kill -9 the Spark job at random instants, restart Kafka, compare every sink (KILLS=30 SEED=1)
+kills: setup ## kill -9 the Spark job at random instants, restart Kafka, compare every sink (KILLS=30 SEED=1)
 	@$(BIN)/python -m tests.spark.kills --kills $(KILLS) --seed $(SEED) $(ARGS)
 
-test-consumers: java setup ## stock consumers of the change topic: Connect, Flink, Pathway, kcat, Spark (ARGS="-k flink")
+test-consumers: setup ## stock consumers of the change topic: Connect, Flink, Pathway, kcat, Spark (ARGS="-k flink")
 	@command -v kcat >/dev/null || ! command -v apt-get >/dev/null || apt-get install --yes --quiet kcat >/dev/null || \
 		echo "kcat could not be installed: do it, or its tests will fail." >&2
 	@$(PYTEST) -m "consumers or not consumers" tests/system/consumers $(ARGS)
 
-bench: java setup ## all benchmarks, each against its peer
+bench: setup ## all benchmarks, each against its peer
 	@export DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}"; \
 	for bench in benchmarks/bench_*.py; do echo "== $$bench"; \
 	  $(BIN)/python -m benchmarks.$$(basename $$bench .py) $(ARGS); done
 
-bench-spark: java setup ## the Spark job alone: CPU per record, resets (ARGS="--records 1000000 --json")
+bench-spark: setup ## the Spark job alone: CPU per record, resets (ARGS="--records 1000000 --json")
 	@DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}" $(BIN)/python -m benchmarks.bench_spark $(ARGS)
 
 bench-formats: setup ## an envelope in JSON, Avro and cloud events: µs, and each beside JSON (ARGS="--json")
@@ -124,10 +124,6 @@ clean: ## remove what was built and installed here
 
 setup: $(STAMP)
 
-# Before anything is installed, so that a machine without Java hears of it at once.
-java: python
-	@PYTHONPATH=connector:schemas $(PYTHON) -m deelog_connector.devkafka.java
-
 .PHONY: python
 python:
 	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c '$(OLD_ENOUGH)' 2>/dev/null; then \
@@ -135,6 +131,7 @@ python:
 
 # uv itself, with pip, in the version that the lock names.
 $(BIN)/uv: | python
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version): 1.3 GB, of which 700 MB are fetched once (450 for Spark)."
 	@"$(PYTHON)" -m venv "$(VENV)" || { echo "Python could not make $(VENV): install its venv module" \
 		"(Debian, Ubuntu: apt install python3-venv)." >&2; rm -rf "$(VENV)"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
@@ -142,7 +139,10 @@ $(BIN)/uv: | python
 		{ echo "uv could not be fetched: connect to the network (or set HTTPS_PROXY, PIP_INDEX_URL)" \
 		"and try again." >&2; exit 1; }
 
+# Bars on a terminal; elsewhere a line for each larger package, without the list of all that uv ends with.
 $(STAMP): requirements.lock pyproject.toml $(BIN)/uv
-	@$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock
+	@echo "Installing the Python packages of requirements.lock into $(VENV):"
+	@sync=($(BIN)/uv pip sync --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock); \
+	if [ -t 2 ]; then "$${sync[@]}"; else "$${sync[@]}" 2>&1 | sed -u '/^ [-+~] /d' >&2; fi
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch $@

@@ -39,7 +39,7 @@ class ProcessError(DeelogError):
 
 def deelog_command(*arguments: str) -> list[str]:
     """The command line of `deelog` in this very interpreter."""
-    return [sys.executable, "-c", "from deelog_connector.cli import main; main()", *arguments]
+    return [sys.executable, "-m", "deelog_connector", *arguments]
 
 
 class Child:

