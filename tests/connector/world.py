@@ -1,7 +1,7 @@
 """A small world for the core: several nodes, one Kafka in memory, everything by explicit steps.
 
 The Kafka here has what the protocol rests on: transactions that are open, committed or aborted, a last stable offset
-that hides what stands behind an open one, and fencing by transactional id. The same behaviour of the real broker is
+that hides what follows an open one, and fencing by transactional id. The same behaviour of the real broker is
 tested in `test_connector_kafka.py`; records go through the real encoder, decoder and reading rule.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from deelog_connector.core import ConnectorCore, Settings
 from deelog_connector.core import history as past
@@ -30,6 +31,7 @@ from deelog_connector.kafka.records import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.transforms.pipeline import Pipeline
 from deelog_proof.simulation.stock_consumer import StockConsumer
+from deelog_schemas.config import parse
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind
@@ -37,6 +39,8 @@ from deelog_schemas.keys import partition_of, segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_schemas.positions import decode_state
 from deelog_schemas.records import ON_POSITIONS, Record, decode
+
+T = TypeVar("T", bound=Effect)
 
 SEGMENTS, PARTITIONS = 4, 2
 CHANGES, POSITIONS = "p.c", "p.c.positions"
@@ -143,7 +147,8 @@ class Node:
         self.decoder = Decoder(codec, SEGMENTS)
         self.hanging: Commit | None = None
         self.unanswered: list[Effect] = []
-        self.told: list[Effect] = []
+        self.announcements: list[Effect] = []
+        """Effects that ask for nothing."""
         self.alive = True
         self.waits = 0
 
@@ -155,6 +160,10 @@ class Node:
         """CacheState."""
         value = self.cache.get(key)
         return None if value is None else Entry(key, value, None)
+
+    def announced(self, kind: type[T]) -> list[T]:
+        """The announcements of one kind, in order."""
+        return [effect for effect in self.announcements if isinstance(effect, kind)]
 
     def take(self, operation: Operation) -> None:
         """Applies an operation to the cache."""
@@ -215,7 +224,7 @@ class Node:
         elif isinstance(effect, Scan):
             return self._scan(effect)
         else:
-            self.told.append(effect)
+            self.announcements.append(effect)
             if isinstance(effect, Corrected):
                 for operation in effect.operations:
                     self.world.replicate(self, effect.segment, operation)
@@ -294,6 +303,23 @@ class World:
         fresh = self.nodes[node.node_id] = self.start(node.node_id)
         return fresh
 
+    def fail_over(self, dead: Node, primary: Node, *backups: Node) -> None:
+        """The node dies, and another one is primary of everything."""
+        self.crash(dead)
+        self.own_all(primary, *backups)
+
+    def own_all(self, primary: Node, *backups: Node, must_reset: str | None = None) -> None:
+        """A view of all segments."""
+        for segment in range(SEGMENTS):
+            self.own(segment, primary, *backups, must_reset=must_reset)
+
+    def compact_control(self) -> None:
+        """Control records of the change topic are compacted away."""
+        for partition in range(PARTITIONS):
+            for slot in self.broker.logs[CHANGES, partition].slots:
+                if slot.record.value is None and slot.status == "committed":
+                    slot.status = "gone"
+
     def own(self, segment: int, primary: Node, *backups: Node, must_reset: str | None = None) -> None:
         """A view: a new epoch, everybody it names hears of it; the old primary, if not named, does not."""
         self.epoch = max(self.epoch, primary.core.highest_claim()) + 1
@@ -334,7 +360,7 @@ class World:
         return "operations"
 
     def put(self, key: bytes, value: bytes | None, at: Node | None = None, acked: bool = True) -> Operation:
-        """A client's write at the primary (or at `at`, who believes so), replicated and acknowledged unless told."""
+        """A client's write at the primary (or at `at`, which takes itself for it), replicated and `acked`."""
         segment = segment_of(key, SEGMENTS)
         node = at or self.primary[segment]
         existed = key in node.cache
@@ -405,7 +431,7 @@ class World:
         for record in self.records(segment):
             position = record.header.position
             if record.header.kind is Kind.READ and reader.open is None:
-                # Of an incremental snapshot: it says again what stood there already, and hides nothing that follows.
+                # Of an incremental snapshot: it repeats what the topic says already, and hides nothing that follows.
                 key, entry = _entry(codec, record)
                 assert reader.entries.get(key) == entry, f"segment {segment}: {key!r} at {position}"
                 assert position >= reader.mark, f"segment {segment}: row at {position} behind {reader.mark}"
@@ -442,6 +468,35 @@ def _entry(codec: object, record: Record) -> tuple[bytes, Entry | None]:
     assert isinstance(codec, JsonCodec)
     key = codec.decode_key(record.key)
     return key, None if record.value is None else codec.decode_value(record.value).after
+
+
+def started(nodes: int = 2, batch: int = 50, pipeline: Pipeline | None = None) -> tuple[World, tuple[Node, Node]]:
+    """A world whose first node is primary of everything, the second backup; all segments are written."""
+    world = World(nodes, batch, pipeline=pipeline)
+    first, second = list(world.nodes.values())[:2]
+    world.own_all(first, second)
+    world.settle()
+    return world, (first, second)
+
+
+def skipping(operations: str) -> Pipeline:
+    """A pipeline with `skipped.operations`."""
+    fields = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
+    pipeline = Pipeline.of(parse(fields | {"skipped.operations": operations}))
+    assert pipeline is not None
+    return pipeline
+
+
+def lose_unseen(world: World, keys: int) -> None:
+    """Changes of segment 0, the first of which is cut away before anybody looked; the log has grown again since."""
+    world.watching = False
+    for i in range(keys):
+        world.put(key_of(0, i), b"late %d" % i)
+        world.settle()
+    log = partition_log(world, 0)
+    at = next(n for n, slot in enumerate(log.slots) if slot.record.value and b"late 0" in slot.record.value)
+    del log.slots[at]
+    world.watching, world.leader_epoch = True, 1
 
 
 def key_of(segment: int, number: int = 0) -> bytes:

@@ -1,7 +1,7 @@
-"""What a reset tells consumers that know nothing of resets, by `reset.strategy`; in the small world of `world.py`.
+"""Resets: who asks for one, when it is done, and what it deletes at consumers that know nothing of resets.
 
 Bad input tried here: a base offset whose reset took nothing back, one whose end is gone, one beyond the log's end, one
-of another segment; a value of another format; a reset that its owner did not live to end.
+of another segment; a value of another format; a reset whose owner died.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from itertools import pairwise
 
 import pytest
 
-from deelog_connector.core.effects import Scan, ScannedRecord
-from deelog_connector.core.reset_strategy import KeysInKafka, Strategy, taken_back
+from deelog_connector.core.effects import Scan
+from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.kafka.records import InRecord
 from deelog_proof.simulation.filtering import BY_VALUE, pipeline
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
-from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record
-from tests.connector.world import SEGMENTS, Node, World, key_of
+from tests.connector.world import (
+    SEGMENTS,
+    Node,
+    World,
+    key_of,
+    started,
+)
 
 TAKING_BACK = [Strategy.TOMBSTONES, Strategy.RESEND]
-
-
 KEYS = sorted(key_of(0, number) for number in range(4))
 
 
@@ -231,183 +234,11 @@ def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
         assert world.stock(0) == {}
 
 
-def test_keys_are_read_of_one_partition_at_a_time() -> None:
-    world = World(1, strategy=Strategy.TOMBSTONES)
-    node = world.nodes["n0"]
-    for segment in range(SEGMENTS):
-        world.own(segment, node)
-    gathering = []
-    for _ in range(60):
-        world.now += 0.1
-        node.step()
-        gathering.append({s.partition for s in node.core.primaries() if s.collects_keys})
-    assert max(map(len, gathering)) == 1
-    assert {p for found in gathering for p in found} == {0, 1}
-    assert {node.core.phase(s) for s in range(SEGMENTS)} == {"writing"}
-
-
-def test_a_takeover_does_not_wait_for_what_consumers_hold() -> None:
-    """Both on one partition: the scan for keys comes after that of the takeover."""
-    world = World(1, strategy=Strategy.TOMBSTONES)
-    node = world.nodes["n0"]
-    for segment in (0, 1):
-        world.own(segment, node)
-    world.settle()
-    node.core.request_reset(0, "signal")
-    world.own(1, node)
-    scans = []
-    carry_out = node.carry_out
-
-    def note(effect: object, hang: bool) -> bool:
-        if type(effect).__name__ == "Scan":
-            scans.append((bool(effect.keys), {s.number for s in node.core.primaries() if s.listens}))  # type: ignore[attr-defined]
-        return carry_out(effect, hang)  # type: ignore[arg-type]
-
-    node.carry_out = note  # type: ignore[method-assign]
-    world.settle()
-    assert (False, {0, 1}) in scans  # both waited, and the takeover was served
-    assert all(not keys or waiting == {0} for keys, waiting in scans)
-    world.check()
-
-
-def test_a_scan_that_ends_early_goes_on_where_it_was() -> None:
-    """Rows of a segment stand together: the last record of the first segment lies far below what was read."""
-    world = World(1, strategy=Strategy.TOMBSTONES)
-    node = world.nodes["n0"]
-    for segment in (0, 1):
-        world.own(segment, node)
-    world.settle()
-    for segment in (0, 1):
-        for number in range(20):
-            world.put(key_of(segment, number), b"v")
-        world.settle()
-    for segment in (0, 1):
-        node.core.request_reset(segment, "signal")
-    starts: list[int] = []
-    carry_out = node.carry_out
-
-    def a_little(effect: object, hang: bool) -> bool:
-        if not isinstance(effect, Scan) or not effect.keys:
-            return carry_out(effect, hang)  # type: ignore[arg-type]
-        starts.append(effect.from_offset)
-        log = world.broker.logs["p.c", effect.partition]
-        found = log.read("p.c", effect.partition, effect.from_offset)[:5]
-        node.core.scanned(effect.partition, node.decoder.scanned(found, effect.keys))
-        node.core.scan_ended(effect.partition, True)
-        return True
-
-    node.carry_out = a_little  # type: ignore[method-assign]
-    world.settle()
-    assert starts == sorted(set(starts))
-    assert len(starts) > 8
-    world.check()
-
-
-# -- what is held -----------------------------------------------------------------------------------------------------
-
-
-def record(offset: int, kind: Kind, key: bytes = b"", gone: bool = False, **control: object) -> ScannedRecord:
-    return ScannedRecord(offset, kind, 0, 1, 0, key, control, gone)
-
-
-def test_what_is_held_is_folded_by_key_whatever_the_position() -> None:
-    held = KeysInKafka(-1)
-    assert held.whole
-    for found in (
-        record(0, Kind.CHANGE, b"a"),
-        record(1, Kind.READ, b"b"),
-        record(2, Kind.CHANGE, b"c"),
-        record(3, Kind.CHANGE, b"a", gone=True),
-        record(4, Kind.TOMBSTONE, b"c", gone=True),
-        record(5, Kind.CLAIM, b"\0deelog/claim"),
-        record(6, Kind.CHANGE, b"a"),
-    ):
-        held.apply(found)
-    assert held.keys == {b"a", b"b"}
-
-
-@pytest.mark.parametrize(
-    ("records", "whole", "in_vain"),
-    [
-        ([], False, False),
-        ([record(7, Kind.RESET_BEGIN, id="x", strategy="tombstones")], False, False),
-        (
-            [record(7, Kind.RESET_BEGIN, id="x", strategy="resend"), record(9, Kind.RESET_END, id="x")],
-            True,
-            False,
-        ),
-        (
-            [record(7, Kind.RESET_BEGIN, id="x", strategy="tombstones"), record(9, Kind.RESET_END, id="y")],
-            False,
-            False,
-        ),
-        ([record(7, Kind.RESET_BEGIN, id="x", strategy="marker"), record(9, Kind.RESET_END, id="x")], False, True),
-        ([record(7, Kind.RESET_BEGIN, id="x"), record(9, Kind.RESET_END, id="x")], False, True),
-        ([record(8, Kind.RESET_BEGIN, id="x", strategy="resend"), record(9, Kind.RESET_END, id="x")], False, True),
-        ([record(7, Kind.CHANGE, b"a")], False, True),
-        (
-            [
-                record(5, Kind.CHANGE, b"below"),
-                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
-                record(8, Kind.RESET_END, id="x"),
-            ],
-            True,
-            False,
-        ),
-        (
-            [
-                record(7, Kind.RESET_BEGIN, id="x", strategy="tombstones"),
-                record(8, Kind.TOMBSTONE, b"a", gone=True),
-                record(9, Kind.RESET_END, id="x", taken_back=1),
-                record(10, Kind.TOMBSTONE, b"b", gone=True),
-            ],
-            True,
-            False,
-        ),
-        (
-            [
-                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
-                record(8, Kind.TOMBSTONE, b"b", gone=True),
-                record(9, Kind.READ, b"b"),
-                record(10, Kind.RESET_END, id="x", taken_back=1),  # it was another one
-            ],
-            False,
-            True,
-        ),
-        (
-            [
-                record(7, Kind.RESET_BEGIN, id="x", strategy="resend"),
-                record(9, Kind.READ, b"b"),
-                record(10, Kind.RESET_END, id="x", count=2),  # the delete before the other row is gone with it
-                record(11, Kind.READ, b"c"),
-            ],
-            False,
-            True,
-        ),
-    ],
-)
-def test_only_a_whole_reset_that_takes_back_vouches_for_what_lies_below(
-    records: list[ScannedRecord], whole: bool, in_vain: bool
-) -> None:
-    held = KeysInKafka(7)
-    for found in records:
-        held.apply(found)
-    assert (held.whole, held.in_vain) == (whole, in_vain)
-    assert b"below" not in held.keys
-
-
-def test_no_key_that_lives_is_deleted_without_its_row() -> None:
-    entries = [Entry(b"a", b"1", None), Entry(b"b", b"2", None)]
-    assert taken_back(Strategy.MARKER, {b"a", b"z"}, entries) == ([b"z"], set())
-    assert taken_back(Strategy.TOMBSTONES, {b"a", b"z", b"y"}, entries) == ([b"y", b"z"], set())
-    assert taken_back(Strategy.RESEND, {b"a", b"z"}, entries) == ([b"z"], {b"a"})
-
-
 def raw(kind: Kind, key: bytes, value: bytes | None) -> InRecord:
     return InRecord("p.c", 0, 3, key, value, [(HEADER_NAME, pack(kind, 0, 0, 1, 1, 0))])
 
 
-def test_the_decoder_tells_what_is_gone_and_takes_what_it_cannot_read_for_held() -> None:
+def test_the_decoder_says_what_is_gone_and_keeps_what_it_cannot_read() -> None:
     world, node = lost_world(Strategy.TOMBSTONES)
     rows = [r for r in world.records(0) if r.header.kind in (Kind.READ, Kind.TOMBSTONE)]
     key = rows[0].key
@@ -429,10 +260,125 @@ def as_read(record: Record) -> InRecord:
     return InRecord(record.topic, record.partition, record.offset, record.key, record.value, headers)
 
 
-def test_deletes_of_a_reset_stand_where_our_readers_pass_over_them() -> None:
+def test_our_readers_pass_over_deletes_of_a_reset() -> None:
     """Kind tombstone, at the position of the rows: never below the mark, so never a repeat."""
     world, _ = lost_world(Strategy.RESEND)
     inside = [r for r in world.records(0) if r.header.kind in (Kind.READ, Kind.TOMBSTONE)]
     assert len({r.header.position for r in inside}) == 1
     assert all(a.offset < b.offset for a, b in pairwise(inside))
     assert {r.header.kind for r in inside if r.value is not None and b'"op":"d"' in r.value} == {Kind.TOMBSTONE}
+
+
+def test_reset_acked_only() -> None:
+    world, (n0, _) = started()
+    world.put(key_of(0), b"a", acked=False)
+    n0.core.overflow(0)
+    world.settle()
+    assert world.kinds(0)[-1] == "RESET_BEGIN"
+    world.ack(0)
+    world.settle()
+    assert world.kinds(0)[-1] == "RESET_END"
+    world.check()
+
+
+def test_a_reset_that_nobody_was_there_to_do_is_done_by_the_successor() -> None:
+    """Asked for after the primary's death and before the view that names another: both have read it, neither did it."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"v")
+    world.settle()
+    world.crash(n0)
+    n1.core.ask_reset(0, "signal")
+    world.own(0, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "signal"]
+    world.own(0, n1)  # once
+    world.settle()
+    assert world.reader(0).resets == ["initial", "signal"]
+    world.check()
+
+
+@pytest.mark.parametrize("why", ["the primary did it", "it was long ago"])
+def test_a_reset_that_was_asked_for_is_not_done_again_by_the_successor(why: str) -> None:
+    world, (n0, n1) = started()
+    n1.core.ask_reset(0, "signal")
+    if why == "the primary did it":
+        n0.core.ask_reset(0, "signal")
+    else:
+        world.now += 60.1
+    world.settle()
+    before = ["initial"] + ["signal"] * (why == "the primary did it")
+    assert world.reader(0).resets == before
+    world.own(0, n1, n0)
+    world.settle()
+    assert world.reader(0).resets == before
+    world.check()
+
+
+def test_each_segment_is_reset_once_in_the_interval_and_one_at_a_time() -> None:
+    world = World(1, interval=40.0)
+    node = world.nodes["n0"]
+    world.own_all(node)
+    for segment in range(SEGMENTS):
+        world.put(key_of(segment), b"quiet")
+    world.settle()
+    start, resetting = world.now, 0
+    while world.now < start + 120.0:
+        world.now += 0.5
+        node.step()
+        resetting = max(resetting, sum(node.core.phase(s) != "writing" for s in range(SEGMENTS)))
+    assert resetting == 1
+    assert {tuple(world.reader(s).resets) for s in range(SEGMENTS)} == {("initial", *["interval"] * 3)}
+    world.check()
+
+
+def test_turns_that_fell_into_an_outage_come_one_at_a_time() -> None:
+    world = World(1, interval=40.0)
+    node = world.nodes["n0"]
+    world.own_all(node)
+    world.settle()
+    node.core.paused = True
+    for _ in range(2):
+        world.now += 50.0
+        node.step()
+    node.core.paused = False
+    begun = []
+    for _ in range(60):
+        world.now += 0.05
+        node.step()
+        begun.append({s for s in range(SEGMENTS) if node.core.phase(s) != "writing"})
+    assert max(map(len, begun)) == 1
+    assert {s for found in begun for s in found} == set(range(SEGMENTS))
+    world.check()
+
+
+def test_turns_go_on_at_the_next_owner_and_wait_for_its_takeover() -> None:
+    world = World(2, interval=40.0)
+    n0, n1 = world.nodes.values()
+    world.own(0, n0, n1)
+    world.put(key_of(0), b"quiet")
+    world.settle()
+    start = world.now
+    while world.now < start + 100.0:
+        world.now += 0.5
+        n0.step()
+        n1.step()
+        if world.now == start + 50.0:
+            world.own(0, n1, n0)
+    assert world.reader(0).resets.count("interval") in (2, 3)  # 100 / 40
+    world.check()
+
+
+def test_what_is_to_be_released_is_not_reset_again() -> None:
+    world = World(1, interval=40.0)
+    node = world.nodes["n0"]
+    world.own(0, node)
+    world.settle()
+    world.put(key_of(0), b"v", acked=False)
+    node.core.release(0)
+    for _ in range(100):
+        world.now += 0.5
+        node.step()
+    assert world.kinds(0).count("RESET_BEGIN") == 1
+    world.ack(0)
+    world.settle()
+    assert node.core.phase(0) == "released"

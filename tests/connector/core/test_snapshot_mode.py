@@ -1,4 +1,4 @@
-"""`snapshot.mode` and `reset.interval.ms`: the policy alone, and in the small world of `world.py`."""
+"""`snapshot.mode` and the schedule of `reset.interval.ms`: the policy alone, and in the small world of `world.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import pytest
 
 from deelog_connector.core.snapshot_mode import ResetSchedule, SnapshotMode
 from deelog_schemas.header import Kind
-from tests.connector.world import SEGMENTS, Node, World, key_of
+from tests.connector.world import (
+    Node,
+    World,
+    key_of,
+)
 
 MODES = list(SnapshotMode)
 
@@ -46,8 +50,8 @@ def test_without_data_a_segment_begins_with_its_first_change_and_claims_nothing(
         world, node = owned(SnapshotMode.NO_DATA, must_reset=must_reset)
         assert world.kinds(0) == ["CLAIM", "ACTIVE"]
         assert node.core.unwritten() == 0
-        told = node.core.table.positions[0]
-        assert (told.position, told.read_from, told.read_from_sequence, told.base_offset) == ((1, 0), 1, 0, -1)
+        state = node.core.table.positions[0]
+        assert (state.position, state.read_from, state.read_from_sequence, state.base_offset) == ((1, 0), 1, 0, -1)
         world.put(key_of(0, 1), b"changed")
         world.put(key_of(0, 0), None)
         world.put(key_of(0, 5), b"new")
@@ -105,7 +109,7 @@ def test_no_mode_holds_back_a_reset_that_repairs_a_loss(mode: SnapshotMode) -> N
 
 
 def test_without_data_what_was_lost_before_the_first_record_is_repaired() -> None:
-    """An op log that overflows, or a state that was transferred, before anything stands in Kafka."""
+    """An op log that overflows, or a state that was transferred, before Kafka holds anything."""
     world = World(2, mode=SnapshotMode.NO_DATA)
     n0, n1 = world.nodes.values()
     world.own(0, n0)
@@ -145,27 +149,6 @@ def test_always_resets_a_segment_the_first_time_a_process_takes_it_over() -> Non
     world.check()
 
 
-def test_initial_only_is_finished_once_every_segment_is_sent() -> None:
-    world = World(1, mode=SnapshotMode.INITIAL_ONLY)
-    node = world.nodes["n0"]
-    assert not node.core.finished
-    for segment in range(SEGMENTS):
-        node.cache[key_of(segment)] = b"there"
-        world.own(segment, node)
-    seen = []
-    for _ in range(30):
-        world.now += 0.1
-        node.step()
-        seen.append((node.core.finished, {node.core.phase(s) for s in range(SEGMENTS)} == {"writing"}))
-    assert all(finished is sent for finished, sent in seen)
-    assert seen[0] == (False, False)
-    assert seen[-1] == (True, True)
-    world.check()
-
-
-# -- reset.interval.ms ------------------------------------------------------------------------------------------------
-
-
 def test_turns_come_one_after_the_other() -> None:
     turns = ResetSchedule(4, 8.0)
     came = []
@@ -190,74 +173,3 @@ def test_turns_that_were_missed_come_once_each_and_a_clock_put_back_ends_nothing
 
 def test_no_turns_without_an_interval() -> None:
     assert list(ResetSchedule(4, 0.0).waiting(10**15)) == list(ResetSchedule(4, 0.0).waiting(10**16)) == []
-
-
-def test_each_segment_is_reset_once_in_the_interval_and_one_at_a_time() -> None:
-    world = World(1, interval=40.0)
-    node = world.nodes["n0"]
-    for segment in range(SEGMENTS):
-        world.own(segment, node)
-        world.put(key_of(segment), b"quiet")
-    world.settle()
-    start, resetting = world.now, 0
-    while world.now < start + 120.0:
-        world.now += 0.5
-        node.step()
-        resetting = max(resetting, sum(node.core.phase(s) != "writing" for s in range(SEGMENTS)))
-    assert resetting == 1
-    assert {tuple(world.reader(s).resets) for s in range(SEGMENTS)} == {("initial", *["interval"] * 3)}
-    world.check()
-
-
-def test_turns_that_fell_into_an_outage_come_one_at_a_time() -> None:
-    world = World(1, interval=40.0)
-    node = world.nodes["n0"]
-    for segment in range(SEGMENTS):
-        world.own(segment, node)
-    world.settle()
-    node.core.paused = True
-    for _ in range(2):
-        world.now += 50.0
-        node.step()
-    node.core.paused = False
-    begun = []
-    for _ in range(60):
-        world.now += 0.05
-        node.step()
-        begun.append({s for s in range(SEGMENTS) if node.core.phase(s) != "writing"})
-    assert max(map(len, begun)) == 1
-    assert {s for found in begun for s in found} == set(range(SEGMENTS))
-    world.check()
-
-
-def test_turns_go_on_at_the_next_owner_and_wait_for_its_takeover() -> None:
-    world = World(2, interval=40.0)
-    n0, n1 = world.nodes.values()
-    world.own(0, n0, n1)
-    world.put(key_of(0), b"quiet")
-    world.settle()
-    start = world.now
-    while world.now < start + 100.0:
-        world.now += 0.5
-        n0.step()
-        n1.step()
-        if world.now == start + 50.0:
-            world.own(0, n1, n0)
-    assert world.reader(0).resets.count("interval") in (2, 3)  # 100 / 40
-    world.check()
-
-
-def test_what_is_to_be_given_away_is_not_reset_again() -> None:
-    world = World(1, interval=40.0)
-    node = world.nodes["n0"]
-    world.own(0, node)
-    world.settle()
-    world.put(key_of(0), b"v", acked=False)
-    node.core.release(0)
-    for _ in range(100):
-        world.now += 0.5
-        node.step()
-    assert world.kinds(0).count("RESET_BEGIN") == 1
-    world.ack(0)
-    world.settle()
-    assert node.core.phase(0) == "released"

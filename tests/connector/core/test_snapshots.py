@@ -1,7 +1,7 @@
-"""Incremental snapshots in the core: chunks beside writes, and what they must not do.
+"""Incremental snapshots in the core: chunks while writes go on, and what they must not do.
 
-That each row says what the topic says at its place is checked by `World.reader`, here; that a
-whole snapshot tells all of a segment, under faults, by the judge of the simulation.
+That each row equals what the topic says at its place is checked here by `World.reader`; that a complete snapshot holds
+all of a segment, under faults, by the simulation's checker.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.header import Kind
-from tests.connector.core.test_takeover import skipping, started
-from tests.connector.world import CHANGES, World, key_of
+from tests.connector.world import (
+    CHANGES,
+    World,
+    key_of,
+    skipping,
+    started,
+)
 
 CODEC = JsonCodec(CHANGES, "test", "p", "c")
 
 
 def rows(world: World, segment: int = 0) -> list[bytes]:
-    """The keys of the rows that stand there outside of resets, in order."""
+    """The keys of the rows outside of resets, in order."""
     found, inside = [], False
     for record in world.records(segment):
         kind = record.header.kind
@@ -44,7 +49,7 @@ def test_a_segment_is_sent_once_more_chunk_by_chunk_as_debezium_sends_it() -> No
     world.settle()
     assert rows(world) == keys
     assert n0.core.counts.transactions - transactions >= 3  # chunks of two
-    assert [e for e in n0.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 5)]
+    assert n0.announced(SnapshotRead) == [SnapshotRead(0, 5)]
     (last,) = [r for r in world.records(0) if r.header.kind is Kind.READ][-1:]
     assert last.value is not None
     envelope = CODEC.decode_value(last.value)
@@ -60,12 +65,12 @@ def test_what_is_written_meanwhile_is_sent_as_a_change_and_not_as_a_row() -> Non
     n0.core.snapshot(0)
     world.put(keys[0], b"new", acked=False)
     world.settle()
-    assert rows(world) == []  # where this segment's mark is, is not known while something is left to write
+    assert rows(world) == []  # while something is left to write, a reader may be beyond any position for the rows
     world.ack(0)
     world.put(keys[1], None)
     world.settle()
     assert rows(world) == [keys[0], *keys[2:]]  # a row of what was written with it, and none of what is gone
-    assert [e.rows for e in n0.told if isinstance(e, SnapshotRead)] == [4]
+    assert [e.rows for e in n0.announced(SnapshotRead)] == [4]
     world.check()
 
 
@@ -82,17 +87,17 @@ def test_a_key_whose_change_is_left_out_has_another_turn() -> None:
             node.step()
     world.settle()
     assert set(rows(world)) == set(keys)
-    assert [e.segment for e in n0.told if isinstance(e, SnapshotRead)] == [0]
+    assert [e.segment for e in n0.announced(SnapshotRead)] == [0]
 
 
 def test_one_of_keys_that_are_gone_needs_no_transaction() -> None:
     world, (n0, _) = started()
     n0.core.snapshot(3)
     world.settle()
-    assert [e for e in n0.told if isinstance(e, SnapshotRead)] == [SnapshotRead(3, 0)]
+    assert n0.announced(SnapshotRead) == [SnapshotRead(3, 0)]
 
 
-def test_none_stands_inside_a_reset_which_sends_it_all() -> None:
+def test_a_reset_meanwhile_completes_it() -> None:
     world, (n0, _) = started()
     filled(world)
     n0.core.snapshot(0)
@@ -102,7 +107,7 @@ def test_none_stands_inside_a_reset_which_sends_it_all() -> None:
     world.settle()
     kinds = world.kinds(0)
     assert kinds[kinds.index("RESET_BEGIN", 4) :] == ["RESET_BEGIN", *["READ"] * 5, "RESET_END"]
-    assert [e.rows for e in n0.told if isinstance(e, SnapshotRead)] == [5]
+    assert [e.rows for e in n0.announced(SnapshotRead)] == [5]
     assert n0.core.may_snapshot(0)
     world.check()
 
@@ -115,16 +120,16 @@ def test_a_takeover_forgets_it_and_the_next_owner_may_begin() -> None:
     world.own(0, n1, n0)
     assert not n1.core.may_snapshot(0)
     world.settle()
-    told = len(rows(world))
-    assert told < 5
+    before = len(rows(world))
+    assert before < 5
     assert n1.core.may_snapshot(0)
     n1.core.snapshot(0)
     world.settle()
-    assert rows(world)[told:] == keys
+    assert rows(world)[before:] == keys
     world.check()
 
 
-def test_it_ends_when_it_is_told_to() -> None:
+def test_it_can_be_stopped() -> None:
     world, (n0, _) = started()
     filled(world)
     n0.core.snapshot(0)
@@ -132,7 +137,7 @@ def test_it_ends_when_it_is_told_to() -> None:
     n0.core.stop_snapshot(0)
     world.settle()
     assert len(rows(world)) < 5
-    assert not [e for e in n0.told if isinstance(e, SnapshotRead)]
+    assert not n0.announced(SnapshotRead)
     n0.core.stop_snapshot(1)  # there is none
     assert n0.core.may_snapshot(0)
 
@@ -147,7 +152,7 @@ def test_a_refused_row_ends_it_in_its_segment_alone_and_no_capture() -> None:
     n0.core.snapshot(1)
     world.put(keys[0], b"after")
     world.settle()
-    assert [e for e in n0.told if isinstance(e, SnapshotRefused)] == [SnapshotRefused(0)]
+    assert n0.announced(SnapshotRefused) == [SnapshotRefused(0)]
     assert rows(world, 1) == [key_of(1)]
     assert n0.core.phase(0) == "writing"
     world.put(keys[2], b"later")
@@ -178,7 +183,7 @@ def test_a_row_that_took_a_resets_row_away_in_compaction_costs_no_reset() -> Non
 
 
 def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
-    """Else most of its keys would stand there only as rows that readers of ours pass over."""
+    """Readers of ours pass over rows outside of resets: of most of its keys they would get nothing else."""
     world = World(1, mode=SnapshotMode.NO_DATA)
     node = world.nodes["n0"]
     node.cache = {key_of(0, number): b"there" for number in range(3)}
@@ -188,7 +193,7 @@ def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
     world.settle()
     node.core.snapshot(0)
     world.settle()
-    assert [e for e in node.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 3)]
+    assert node.announced(SnapshotRead) == [SnapshotRead(0, 3)]
     assert world.reader(0).resets == ["snapshot"]
     world.check()
     node.core.snapshot(0)
@@ -197,7 +202,7 @@ def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
     assert rows(world) == sorted(node.cache)
 
 
-def test_who_has_lost_a_segment_does_not_tell_that_a_snapshot_of_it_is_done() -> None:
+def test_who_has_lost_a_segment_does_not_announce_its_snapshot() -> None:
     """Not even where it has nothing to send: the segment is empty here, and no longer where it lives."""
     world, (n0, n1) = started()
     world.own(0, n1)
@@ -206,14 +211,14 @@ def test_who_has_lost_a_segment_does_not_tell_that_a_snapshot_of_it_is_done() ->
     n0.core.snapshot(0)
     n0.core.snapshot(1)
     world.settle()
-    assert [e.segment for e in n0.told if isinstance(e, SnapshotRead)] == [1]
+    assert [e.segment for e in n0.announced(SnapshotRead)] == [1]
     n1.core.snapshot(0)
     world.settle()
-    assert [e for e in n1.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 1)]
+    assert n1.announced(SnapshotRead) == [SnapshotRead(0, 1)]
     world.check()
 
 
-def test_a_snapshot_is_over_once_the_changes_that_stand_for_rows_are_written() -> None:
+def test_it_is_complete_once_the_changes_that_stand_for_rows_are_written() -> None:
     """A key whose delete is not acknowledged is no row, and lives where the owner dies: the next one begins again."""
     world, (n0, _) = started()
     keys = filled(world, 3)
@@ -222,14 +227,14 @@ def test_a_snapshot_is_over_once_the_changes_that_stand_for_rows_are_written() -
     n0.core.snapshot(0)
     world.settle()
     assert rows(world) == keys[1:]
-    assert not [e for e in n0.told if isinstance(e, SnapshotRead)]
+    assert not n0.announced(SnapshotRead)
     world.ack(0)
     world.settle()
-    assert [e for e in n0.told if isinstance(e, SnapshotRead)] == [SnapshotRead(0, 2)]
+    assert n0.announced(SnapshotRead) == [SnapshotRead(0, 2)]
     world.check()
 
 
-def test_a_segment_is_given_away_once_it_is_known_that_rows_stand_there() -> None:
+def test_a_segment_is_released_once_its_rows_are_verified() -> None:
     """The next owner cannot know how many there were. Chunks wait for it: there is no end of them otherwise."""
     world, (n0, _) = started()
     keys = filled(world)

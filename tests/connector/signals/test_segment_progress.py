@@ -58,7 +58,7 @@ class Grid:
         """A process starts, and has not read the topic."""
         told = self.told[node.member] = TransformedOperation()
         found = self.of[node.member] = Snapshots(node.core, "c", node.member, self._note, told)
-        self._heard[node.member] = len(node.told)
+        self._heard[node.member] = len(node.announcements)
         self._read[node.member] = 0
         return found
 
@@ -72,10 +72,10 @@ class Grid:
         for node in [n for n in self.world.nodes.values() if n.alive]:
             node.step()
             snapshots, name = self.of[node.member], node.member
-            for effect in node.told[self._heard[name] :]:
+            for effect in node.announcements[self._heard[name] :]:
                 if isinstance(effect, SnapshotRead | SnapshotRefused):
                     snapshots.heard(effect)
-            self._heard[name] = len(node.told)
+            self._heard[name] = len(node.announcements)
             snapshots.work(self.world.now)
             if read:
                 for note in self.topic[self._read[name] :]:
