@@ -52,7 +52,10 @@ def opened(history: History, epoch: int) -> History:
 
 
 def common_point(primary: History, backup: History) -> int:
-    """The last sequence that both histories share; 0 for none."""
+    """The last sequence that both histories share; 0 for none.
+
+    -1 where the primary knows no epoch of the backup's: no operation follows that, so that the backup gets a state.
+    """
     return max((min(last, end_of(primary, epoch)) for epoch, last in backup), default=0) if backup else 0
 
 

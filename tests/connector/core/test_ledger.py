@@ -1,0 +1,145 @@
+"""The ledger: runs are kept until two looks at the log's end, and `read_from` follows at the same pace."""
+
+from __future__ import annotations
+
+import pytest
+
+from deelog_connector.core.ledger import CommittedRun, Ledger, LogEnd, advanced_read_from
+
+
+def test_adjacent_runs_are_one() -> None:
+    ledger = Ledger()
+    ledger.committed(CommittedRun(1, 3, 3, 10))
+    ledger.committed(CommittedRun(4, 9, 2, 12))  # some were coalesced
+    assert ledger.unverified == [CommittedRun(1, 9, 5, 10)]
+    ledger.committed(CommittedRun(10, 10, 1, 8))
+    assert ledger.unverified == [CommittedRun(1, 10, 6, 8)]
+
+
+@pytest.mark.parametrize(
+    ("before", "run"),
+    [
+        (CommittedRun(1, 3, 3, 10), CommittedRun(5, 5, 1, 12)),  # not adjacent
+        (CommittedRun(1, 3, 3, 10), CommittedRun(4, 4, 0, 12)),  # the end of a reset
+        (CommittedRun(3, 3, 0, 10), CommittedRun(4, 4, 1, 12)),
+        (CommittedRun(1, 3, 3, 10, known=False), CommittedRun(4, 4, 1, 12)),
+        (CommittedRun(-1, -1, 3, 10), CommittedRun(0, 0, 1, 12)),
+    ],
+)
+def test_runs_that_stay_apart(before: CommittedRun, run: CommittedRun) -> None:
+    ledger = Ledger()
+    ledger.committed(before)
+    ledger.committed(run)
+    assert ledger.unverified == [before, run]
+
+
+def test_rows_of_a_snapshot_are_counted_together_wherever_they_are() -> None:
+    ledger = Ledger()
+    assert not ledger.has_unverified_rows
+    ledger.rows_committed(2, 7)
+    ledger.committed(CommittedRun(1, 1, 1, 9))
+    ledger.rows_committed(3, 11)
+    ledger.committed(CommittedRun(2, 2, 1, 12))
+    assert ledger.unverified == [CommittedRun(-1, -1, 5, 7), CommittedRun(1, 2, 2, 9)]
+    assert ledger.has_unverified_rows
+
+
+def test_a_run_is_verified_by_the_second_look() -> None:
+    ledger = Ledger()
+    ledger.rows_committed(1, 5)
+    ledger.looked(10, 0, 0)
+    assert ledger.has_unverified_rows
+    ledger.committed(CommittedRun(1, 1, 1, 10))
+    assert ledger.unverified == [CommittedRun(-1, -1, 1, 5), CommittedRun(1, 1, 1, 10)]
+    ledger.looked(11, 1, 1)
+    assert ledger.unverified == [CommittedRun(1, 1, 1, 10)]
+    assert not ledger.has_unverified_rows
+    ledger.looked(11, 1, 1)
+    assert ledger.unverified == []
+
+
+def test_the_end_of_a_look_counts_at_the_next_one_once_all_below_it_is_read_back() -> None:
+    ledger = Ledger()
+    ledger.looked(10, 4, 3)
+    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(10, 4), None)
+    ledger.looked(12, 5, 3)  # sequence 4 is still in flight: the end stays
+    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(10, 4), None)
+    ledger.looked(14, 6, 4)
+    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(14, 6), LogEnd(10, 4))
+    ledger.looked(20, 9, 9)  # one after the other
+    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(14, 6), LogEnd(10, 4))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "written", "replicated", "atomic_to", "offset"),
+    [
+        (None, 9, 9, 0, None),
+        ((10, 4), 4, 4, 0, 10),
+        ((10, 4), 3, 4, 0, None),
+        ((10, 4), 4, 3, 0, None),
+        ((10, 4), 4, 4, 4, 10),
+        ((10, 4), 4, 9, 5, None),
+    ],
+)
+def test_read_from_moves_where_everybody_holds_what_is_below(
+    candidate: tuple[int, int] | None, written: int, replicated: int, atomic_to: int, offset: int | None
+) -> None:
+    assert advanced_read_from(candidate, written, replicated, atomic_to) == offset
+    ledger = Ledger(read_from=2, read_from_sequence=1, next_read_from=candidate and LogEnd(*candidate))
+    ledger.advance(written, replicated, atomic_to)
+    if offset is None:
+        assert (ledger.read_from, ledger.read_from_sequence, ledger.next_read_from) == (2, 1, candidate)
+    else:
+        assert (ledger.read_from, ledger.read_from_sequence, ledger.next_read_from) == (10, 4, None)
+
+
+def looked_at() -> Ledger:
+    """One with an observed end, the next `read_from`, and two unverified runs."""
+    ledger = Ledger(read_from=3, read_from_sequence=2, base_offset=1)
+    ledger.looked(10, 4, 4)
+    ledger.committed(CommittedRun(5, 5, 1, 10))
+    ledger.looked(11, 5, 5)
+    ledger.committed(CommittedRun(6, 6, 1, 11))
+    assert None not in (ledger.observed_end, ledger.next_read_from)
+    return ledger
+
+
+def offsets(ledger: Ledger) -> tuple[int, int, int]:
+    return ledger.read_from, ledger.read_from_sequence, ledger.base_offset
+
+
+def test_a_reset_is_a_new_base() -> None:
+    ledger = looked_at()
+    ledger.rebase(40)
+    assert offsets(ledger) == (40, -1, 40)
+    assert (ledger.observed_end, ledger.next_read_from) == (None, None)
+
+
+def test_without_data_a_segment_begins_at_its_active() -> None:
+    ledger = Ledger()
+    ledger.begin(7)
+    assert offsets(ledger) == (7, 0, -1)
+
+
+def test_after_a_loss_no_offset_holds() -> None:
+    ledger = looked_at()
+    ledger.lose()
+    assert (ledger.read_from, ledger.base_offset) == (0, 0)
+    assert (ledger.observed_end, ledger.next_read_from) == (None, None)
+
+
+def test_what_was_found_is_to_be_verified_again() -> None:
+    ledger = looked_at()
+    ledger.resume([CommittedRun(1, 6, 6, 3)])
+    assert ledger.unverified == [CommittedRun(1, 6, 6, 3)]
+    assert (ledger.observed_end, ledger.next_read_from) == (None, None)
+    ledger.looked(12, 6, 6)
+    assert ledger.unverified == [CommittedRun(1, 6, 6, 3)]  # until the second look
+    ledger.looked(12, 6, 6)
+    assert ledger.unverified == []
+
+
+def test_a_promotion_forgets_runs() -> None:
+    ledger = looked_at()
+    ledger.forget_runs()
+    assert ledger.unverified == []

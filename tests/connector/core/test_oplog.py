@@ -1,0 +1,140 @@
+"""The op log: order, budget, pruning, cutting, and what coalescing keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from deelog_connector.core.oplog import Budget, OpLog
+from deelog_schemas.operation import Operation, Reason
+
+
+def operation(sequence: int, key: bytes = b"k", value: bytes | None = b"v", existed: bool = True) -> Operation:
+    return Operation(1, sequence, Reason.PUT, key, value, None, 0, existed)
+
+
+def filled(keys: bytes, budget: Budget | None = None) -> OpLog:
+    """One operation per letter, from sequence 1 on; its value is its sequence."""
+    log = OpLog(budget or Budget(1000, 1_000_000))
+    for sequence, key in enumerate(keys, 1):
+        log.append(operation(sequence, bytes([key]), b"%d" % sequence))
+    return log
+
+
+def sequences(operations: Sequence[Operation] | OpLog) -> list[int]:
+    return [o.sequence for o in operations]
+
+
+def test_the_oldest_operation() -> None:
+    log = filled(b"")
+    assert (log.oldest, len(log)) == (None, 0)
+    log = filled(b"ab")
+    assert log.oldest is not None
+    assert (log.oldest.sequence, len(log)) == (1, 2)
+
+
+def test_pruning_drops_what_kafka_holds() -> None:
+    log = filled(b"abcde")
+    assert log.prune(2) == 2
+    assert (sequences(log), log.complete_from) == ([3, 4, 5], 3)
+    assert log.prune(1) == 0
+    assert log.complete_from == 3
+    assert log.prune(9) == 3
+    assert (len(log), log.complete_from) == (0, 10)
+
+
+def test_cutting_drops_the_end_and_returns_it_in_order() -> None:
+    log = filled(b"abcde")
+    assert sequences(log.cut(3)) == [4, 5]
+    assert (sequences(log), log.complete_from) == ([1, 2, 3], 1)
+    assert log.cut(3) == []
+
+
+def test_a_restart_drops_everything() -> None:
+    log = filled(b"abc")
+    assert log.restart(7) == 3
+    assert (len(log), log.complete_from) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "upto", "limit", "expected"),
+    [
+        (0, 9, 9, [1, 2, 3, 4, 5]),
+        (2, 9, 9, [3, 4, 5]),
+        (2, 4, 9, [3, 4]),
+        (2, 9, 2, [3, 4]),
+        (5, 9, 9, []),
+        (2, 9, 0, []),
+        (2, 2, 9, []),
+    ],
+)
+def test_operations_of_a_range(sequence: int, upto: int, limit: int, expected: list[int]) -> None:
+    assert sequences(filled(b"abcde").after(sequence, upto, limit)) == expected
+    assert filled(b"").after(sequence, upto, limit) == []
+
+
+def test_operations_of_a_range_where_some_were_coalesced() -> None:
+    log = filled(b"aaabab")
+    assert log.coalesce(0, 5) == 3
+    assert sequences(log) == [4, 5, 6]
+    assert [sequences(log.after(low, 9, 9)) for low in range(7)] == [[4, 5, 6]] * 4 + [[5, 6], [6], []]
+
+
+def test_the_keys_of_what_is_pending() -> None:
+    log = filled(b"abca")
+    assert log.keys_after(0) == {b"a", b"b", b"c"}
+    assert log.keys_after(2) == {b"c", b"a"}
+    assert log.keys_after(4) == set()
+
+
+def test_coalescing_keeps_the_newest_operation_of_a_key_within_the_range() -> None:
+    log = filled(b"aabaa")
+    assert log.coalesce(1, 4) == 1
+    assert [(o.sequence, o.value) for o in log] == [(1, b"1"), (3, b"3"), (4, b"4"), (5, b"5")]
+
+
+def test_a_coalesced_operation_says_what_was_there_before_the_first_one() -> None:
+    log = OpLog(Budget(10, 1000))
+    log.append(operation(1, existed=False))
+    log.append(operation(2, value=b"new", existed=True))
+    assert log.coalesce(0, 2) == 1
+    (merged,) = log
+    assert (merged.sequence, merged.value, merged.existed) == (2, b"new", False)
+
+
+def test_the_budget_is_that_of_what_is_in_the_logs() -> None:
+    budget = Budget(1000, 1_000_000)
+    one, other = filled(b"aabca", budget), filled(b"xy", budget)
+    for step in (
+        lambda: one.coalesce(0, 2),
+        lambda: one.prune(2),
+        lambda: one.cut(4),
+        lambda: other.restart(3),
+        lambda: one.prune(3),
+    ):
+        step()
+        assert budget.operations == len(one) + len(other)
+        assert budget.bytes == sum(o.size for log in (one, other) for o in log)
+    assert budget.operations == 1
+
+
+def test_room_ends_at_either_limit() -> None:
+    size = operation(1).size
+    budget = Budget(2, 10 * size)
+    assert budget.has_room(10 * size)
+    assert not budget.has_room(10 * size + 1)
+    log = OpLog(budget)
+    log.append(operation(1))
+    assert budget.has_room(9 * size)
+    assert not budget.has_room(9 * size + 1)
+    log.append(operation(2))
+    assert not budget.has_room(0)
+    assert budget.overdrawn == 0
+    log.append(operation(3))
+    assert budget.overdrawn == 1
+    by_bytes = Budget(100, size)
+    log = OpLog(by_bytes)
+    for sequence in (1, 2, 3):
+        log.append(operation(sequence))
+    assert by_bytes.overdrawn == 2

@@ -1,0 +1,88 @@
+"""What the parts of the core share."""
+
+from __future__ import annotations
+
+import pytest
+
+from deelog_connector.core.effects import OpenProducer
+from deelog_connector.core.oplog import Budget
+from deelog_connector.core.segment import Phase, Reset, Snapshot
+from deelog_connector.core.settings import Settings
+from deelog_connector.core.state import MAX_SAMPLES, ChangeTopic, Counts, NodeState
+from deelog_schemas.operation import Entry
+
+
+class Empty:
+    """A cache without entries."""
+
+    def entries(self, segment: int) -> list[Entry]:
+        return []
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        return None
+
+
+def node() -> NodeState:
+    return NodeState("n0@1", Settings(8, 2), Empty(), Budget(10, 1000))
+
+
+def test_a_segment_is_made_once_and_shares_the_budget() -> None:
+    state = node()
+    assert state.segment(5) is state.segment(5)
+    assert {state.segment(number).partition for number in range(8)} == {0, 1}
+    assert list(state.segments) == [5, 0, 1, 2, 3, 4, 6, 7]
+
+
+@pytest.mark.parametrize("number", [-1, 8])
+def test_a_segment_that_does_not_exist(number: int) -> None:
+    with pytest.raises(ValueError, match=rf"segment {number} does not exist \(segment.count=8\)"):
+        node().segment(number)
+
+
+def test_the_primaries_of_a_partition() -> None:
+    state = node()
+    for number in range(8):
+        state.primaries[number] = state.segment(number)
+    parts = [state.primaries_of(partition) for partition in (0, 1)]
+    assert [{s.partition for s in part} for part in parts] == [{0}, {1}]
+    assert sum(map(len, parts)) == 8
+
+
+def test_a_demotion_keeps_history_and_op_log_and_ends_the_rest() -> None:
+    state = node()
+    segment = state.primaries[0] = state.segment(0)
+    segment.phase, segment.history, segment.owed, segment.marker = Phase.ROWS, ((1, 4),), "signal", b"marker"
+    segment.reset, segment.snapshot, segment.release_wanted = Reset("id", "signal", (1, 4)), Snapshot(), True
+    state.demote(0)
+    assert state.primaries == {}
+    assert state.segment(0) is segment
+    assert (segment.phase, segment.history) == (Phase.IDLE, ((1, 4),))
+    assert (segment.owed, segment.marker, segment.reset, segment.snapshot) == (None, None, None, None)
+    assert not segment.release_wanted
+
+
+def test_no_number_comes_twice() -> None:
+    state = node()
+    assert [state.next_number() for _ in range(3)] == [1, 2, 3]
+
+
+def test_the_outbox_is_emptied() -> None:
+    state = node()
+    state.outbox.append(OpenProducer())
+    assert state.take_outbox() == [OpenProducer()]
+    assert state.take_outbox() == []
+
+
+def test_before_the_first_look_nothing_is_known_of_a_partition() -> None:
+    topic = ChangeTopic()
+    assert (topic.end(0), topic.leader_epoch(0)) == (-1, -1)
+    topic.ends[0], topic.leader_epochs[0] = 0, 3
+    assert (topic.end(0), topic.leader_epoch(0)) == (0, 3)
+
+
+def test_of_takeovers_the_last_samples_are_kept() -> None:
+    counts = Counts()
+    for number in range(MAX_SAMPLES + 2):
+        counts.takeover_ended(float(number))
+    assert counts.takeovers == MAX_SAMPLES + 2
+    assert (len(counts.takeover_seconds), counts.takeover_seconds[0]) == (MAX_SAMPLES, 2.0)

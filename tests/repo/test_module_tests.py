@@ -1,0 +1,35 @@
+"""Each module of the connector's core and runtime has a test of its own name: `core/scan.py`, `test_scan.py`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.paths import ROOT
+
+ROOMS: Final = ("core", "runtime")
+WITHOUT: Final = {"runtime/meters"}
+"""Modules that have none yet. This set may only shrink."""
+
+
+def does_something(path: Path) -> bool:
+    """Whether a function of a module has more than a docstring; others only declare."""
+    tree = ast.parse(path.read_text("utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return any(len(f.body) > 1 or not isinstance(f.body[0], ast.Expr) for f in functions)
+
+
+def has_tests(room: str, module: str) -> bool:
+    path = ROOT / "tests" / "connector" / room / f"test_{module}.py"
+    return path.exists() and "def test_" in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_module_has_a_test_of_its_own_name(room: str) -> None:
+    modules = [path for path in (ROOT / "connector" / "deelog_connector" / room).glob("*.py") if does_something(path)]
+    assert modules
+    without = {f"{room}/{path.stem}" for path in modules if not has_tests(room, path.stem)}
+    assert without == {module for module in WITHOUT if module.startswith(f"{room}/")}
