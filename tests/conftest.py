@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,8 +81,22 @@ class _LongestFirst:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See `_LongestFirst`."""
+    """See `_LongestFirst` and `_configure_jvms`."""
     config.pluginmanager.register(_LongestFirst())
+    if not hasattr(config, "workerinput"):
+        _configure_jvms(config)
+
+
+def _configure_jvms(config: pytest.Config) -> None:
+    """Set what every JVM of the run gets, in the environment, which workers and their processes inherit.
+
+    A JVM lives for minutes here: its optimizing compiler would take half of the CPU. Its temporary files go with the
+    run, also after `kill -9` of the JVM.
+    """
+    temporary = tempfile.mkdtemp(prefix="deelog-tests-", dir="/tmp")  # short: Unix sockets are made in it
+    config.add_cleanup(lambda: shutil.rmtree(temporary, ignore_errors=True))
+    given = os.environ.get("JAVA_TOOL_OPTIONS", "")
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{given} -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={temporary}".strip()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,7 +41,12 @@ def spark(spark_jars: str) -> Iterator[SparkSession]:
         warnings.simplefilter("ignore")  # what PySpark warns of at import is not ours
         made = session("tests")
     yield made
+    gateway: Any = made.sparkContext._gateway
     made.stop()
+    # The JVM ends when its stdin does; its last act is to remove its temporary files.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    assert gateway.proc.wait(60) == 0
 
 
 @pytest.fixture
