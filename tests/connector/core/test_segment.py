@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from deelog_connector.core.oplog import Budget, OpLog
@@ -22,8 +24,8 @@ from deelog_schemas.operation import Entry, Reason
 TAKEOVER = ["claim", "look", "fence", "active", "read", "writing", "releasing", "released"]
 
 
-def segment(phase: Phase = Phase.IDLE) -> Segment:
-    return Segment(0, 0, OpLog(Budget(10, 1000)), phase=phase)
+def segment(phase: Phase = Phase.IDLE, **fields: Any) -> Segment:
+    return Segment(0, 0, OpLog(Budget(10, 1000)), phase=phase, **fields)
 
 
 def test_a_takeover_and_a_reset_go_through_their_phases() -> None:
@@ -57,30 +59,26 @@ def test_every_owner_can_be_demoted_and_promoted(phase: Phase) -> None:
 @pytest.mark.parametrize("phase", Phase)
 def test_nothing_is_written_before_claims_are_looked_at_again(phase: Phase) -> None:
     """CHECK recheck-after-fence: no phase is left in which a node writes changes or rows."""
-    one = segment(phase)
-    one.marker, one.scan, generation = b"marker", SegmentScan(()), one.generation
+    one = segment(phase, marker=b"marker", scan=SegmentScan(()), generation=3)
     one.look_again()
     assert one.phase is RECHECK.get(phase, phase)
     assert one.phase not in (Phase.WRITING, Phase.READ, *RESETTING)
     if phase in RECHECK:
-        assert (one.marker, one.scan, one.generation) == (None, None, generation + 1)
+        assert (one.marker, one.scan, one.generation) == (None, None, 4)
         assert one.recheck is (one.phase is not Phase.CLAIM)
     else:
         assert phase in (Phase.IDLE, Phase.RELEASED)
-        assert one.generation == generation
+        assert one.generation == 3
 
 
 def test_an_aborted_reset_is_owed_again_but_for_a_clear_which_is_still_in_the_op_log() -> None:
-    one = segment(Phase.ROWS)
-    one.reset = Reset("id", "signal", (1, 1))
+    one = segment(Phase.ROWS, reset=Reset("id", "signal", (1, 1)))
     one.look_again()
     assert (one.reset, one.owed) == (None, "signal")
-    one = segment(Phase.ROWS)
-    one.owed, one.reset = "overflow", Reset("id", "signal", (1, 1))
+    one = segment(Phase.ROWS, reset=Reset("id", "signal", (1, 1)), owed="overflow")
     one.look_again()
     assert one.owed == "overflow"
-    one = segment(Phase.BEGUN)
-    one.reset = Reset("id", Reason.CLEAR, (1, 1))
+    one = segment(Phase.BEGUN, reset=Reset("id", Reason.CLEAR, (1, 1)))
     one.look_again()
     assert (one.reset, one.owed) == (None, None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deelog_connector.core.effects import OpenProducer
-from deelog_connector.core.oplog import Budget
-from deelog_connector.core.segment import Phase, Reset, Snapshot
+from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
 from deelog_connector.core.settings import Settings
 from deelog_connector.core.state import MAX_SAMPLES, ChangeTopic, Counts, NodeState
 from deelog_schemas.operation import Entry
@@ -50,9 +50,19 @@ def test_the_primaries_of_a_partition() -> None:
 
 def test_a_demotion_keeps_history_and_op_log_and_ends_the_rest() -> None:
     state = node()
-    segment = state.primaries[0] = state.segment(0)
-    segment.phase, segment.history, segment.owed, segment.marker = Phase.ROWS, ((1, 4),), "signal", b"marker"
-    segment.reset, segment.snapshot, segment.release_wanted = Reset("id", "signal", (1, 4)), Snapshot(), True
+    segment = Segment(
+        0,
+        0,
+        OpLog(state.budget),
+        ((1, 4),),
+        Phase.ROWS,
+        owed="signal",
+        marker=b"marker",
+        reset=Reset("id", "signal", (1, 4)),
+        snapshot=Snapshot(),
+        release_wanted=True,
+    )
+    state.segments[0] = state.primaries[0] = segment
     state.demote(0)
     assert state.primaries == {}
     assert state.segment(0) is segment
