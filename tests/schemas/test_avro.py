@@ -22,6 +22,7 @@ from deelog_schemas.avro.schema import adjusted, envelope_text, key_text, regist
 from deelog_schemas.connect import Names, names_of
 from deelog_schemas.envelope import Envelope, JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
 from deelog_schemas.keys import control_key
 from deelog_schemas.operation import Entry, Operation, Reason
 from tests.schemas.test_envelope import EXPIRIES, FORMATS, MOMENTS, REASONS, Case, all_formats
@@ -124,7 +125,7 @@ def test_a_difference_is_what_fastavro_gives(key_format: str, value_format: str,
     entries = st.none() | st.builds(Entry, st.just(case.key), case.values, EXPIRIES)
     before, after, ts_us = data.draw(entries), data.draw(entries), data.draw(MOMENTS)
     reason, cause = data.draw(st.none() | st.sampled_from(REASONS)), data.draw(st.sampled_from(["change", "reset"]))
-    raw = case.avro.difference(before, after, case.key, case.position, ts_us, reason, cause, case.stamp)
+    raw = case.avro.difference(Change(case.key, before, after, case.position, cause), ts_us, reason, case.stamp)
     op = "d" if after is None else "c" if before is None else "u"
     old = case.struct(*before) if before else case.struct(case.key, None, None) if op == "d" else None
     new = case.struct(*after) if after else None

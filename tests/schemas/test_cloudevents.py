@@ -19,6 +19,7 @@ from deelog_schemas import __version__
 from deelog_schemas.cloudevents import CloudEventsCodec
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
 from deelog_schemas.operation import Entry, Operation
 from tests.schemas.test_envelope import EXPIRIES, FORMATS, REASONS, TOPIC, Case, all_formats
 
@@ -102,8 +103,8 @@ def test_rows_and_differences_say_so_too(key_format: str, value_format: str, dat
     case.same(case.events.row(*row), case.codec.row(*row))
     before, after = data.draw(st.none() | entries), data.draw(st.none() | entries)
     why, ts_us = data.draw(st.none() | st.sampled_from(REASONS)), data.draw(MOMENTS)
-    told = (before, after, case.key, case.position, ts_us, why, "reset", case.stamp)
-    case.same(case.events.difference(*told), case.codec.difference(*told))
+    difference = (Change(case.key, before, after, case.position, "reset"), ts_us, why, case.stamp)
+    case.same(case.events.difference(*difference), case.codec.difference(*difference))
 
 
 @pytest.mark.parametrize("schemas", [False, True])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from deelog_schemas import __version__
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
 from deelog_schemas.keys import control_key
 from deelog_schemas.operation import Entry, Operation, Reason
 
@@ -137,7 +138,7 @@ def test_a_difference_is_what_dumping_a_dict_gives(key_format: str, value_format
     entries = st.none() | st.builds(Entry, st.just(case.key), case.values, EXPIRIES)
     before, after, ts_us = data.draw(entries), data.draw(entries), data.draw(MOMENTS)
     reason, cause = data.draw(st.none() | st.sampled_from(REASONS)), data.draw(st.sampled_from(["change", "reset"]))
-    raw = case.codec.difference(before, after, case.key, case.position, ts_us, reason, cause, case.stamp)
+    raw = case.codec.difference(Change(case.key, before, after, case.position, cause), ts_us, reason, case.stamp)
     op = "d" if after is None else "c" if before is None else "u"
     old = case.struct(*before) if before else case.struct(case.key, None, None) if op == "d" else None
     new = case.struct(*after) if after else None

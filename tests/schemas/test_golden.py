@@ -14,6 +14,7 @@ import pytest
 from deelog_schemas import __version__
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.fold import Change
 from deelog_schemas.header import Flags, Kind, node_number, pack
 from deelog_schemas.keys import control_key
 from deelog_schemas.operation import Entry, Operation
@@ -71,8 +72,8 @@ def test_a_row_and_a_difference_in_bytes() -> None:
         f'"transaction":null,"op":"r",{TAIL}'
     )
     old = NEW.replace('"v"', '"o"')
-    told = codec(cause=True).difference(entry._replace(value=b"o"), entry, b"k", (2, 9), int(AT), None, "reset", STAMP)
-    assert told.decode() == (
+    change = Change(b"k", entry._replace(value=b"o"), entry, (2, 9), "reset")
+    assert codec(cause=True).difference(change, int(AT), None, STAMP).decode() == (
         f'{{"before":{old},"after":{NEW},"source":{source(AT, cause="reset")},"transaction":null,"op":"u",{TAIL}'
     )
 

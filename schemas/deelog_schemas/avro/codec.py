@@ -27,6 +27,7 @@ from deelog_schemas import __version__
 from deelog_schemas.avro.schema import NO_SCHEMA, canonical
 from deelog_schemas.envelope import FOREIGN, Envelope, Stamp, envelope_of
 from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
 from deelog_schemas.operation import Entry, Operation, Reason
 
 _PUT: Final = str(Reason.PUT)
@@ -206,26 +207,17 @@ class AvroCodec:
         after = self._struct(b"\x02" + text(entry.key), entry.value, entry.expires_at)
         return self._fill("r", b"\0", after, *position, stamp.now_us, snapshot, reason, stamp)
 
-    def difference(
-        self,
-        before: Entry | None,
-        after: Entry | None,
-        key: bytes,
-        position: tuple[int, int],
-        source_us: int,
-        reason: str | None,
-        cause: str,
-        stamp: Stamp,
-    ) -> bytes:
-        """See `Codec`."""
-        self._check_key(key)
-        named = b"\x02" + text(key)
+    def difference(self, change: Change, source_us: int, reason: str | None, stamp: Stamp) -> bytes:
+        """See `Encoder`."""
+        before, after = change.before, change.after
+        self._check_key(change.key)
+        named = b"\x02" + text(change.key)
         old = self._struct(named, before.value, before.expires_at) if before else b"\0"
         new = self._struct(named, after.value, after.expires_at) if after else b"\0"
         if after is None and before is None:
             old = self._struct(named, None, None)
         code = "d" if after is None else "c" if before is None else "u"
-        return self._fill(code, old, new, *position, source_us, "false", reason, stamp, cause)
+        return self._fill(code, old, new, *change.position, source_us, "false", reason, stamp, change.cause)
 
     def _struct(self, named: bytes, value: bytes | None, expires_at: int | None) -> bytes:
         if value is None:

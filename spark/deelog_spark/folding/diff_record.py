@@ -140,7 +140,7 @@ class Renderer:
         header = unpack(row.header)
         key = self._codec.decode_key(row.key)
         stamp = Stamp(header.segment, "", 0)
-        value = self._codec.difference(None, None, key, header.position, 0, None, CHANGE, stamp)
+        value = self._codec.difference(Change(key, None, None, header.position, CHANGE), 0, None, stamp)
         return DiffRecord("d", _header(header.segment, header.position, header.node), row.key, value)
 
     def difference(
@@ -150,9 +150,7 @@ class Renderer:
 
         `offset` is the offset of the reset's end, `ordinal` orders its rows, `now_us` is Unix time in microseconds.
         """
-        value = self._codec.difference(
-            change.before, change.after, change.key, change.position, now_us, reason, RESET, Stamp(segment, "", now_us)
-        )
+        value = self._codec.difference(change, now_us, reason, Stamp(segment, "", now_us))
         header = _header(segment, change.position, 0)
         op = op_of(change.before, change.after)
         return Row(partition, offset, ordinal, RESET, op, header, self._codec.key(change.key), value)

@@ -14,6 +14,7 @@ from deelog_schemas import canonical
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
 from deelog_schemas.keys import control_key
 from deelog_schemas.operation import Entry, Operation
@@ -56,7 +57,7 @@ def _control(kind: Kind, position: tuple[int, int], at_ms: int, **control: Any) 
 def _diff(op: str, position: tuple[int, int], key: bytes, cause: str, at: int = 0) -> Read:
     before = None if op == "c" else Entry(key, b"old", None)
     after = None if op == "d" else Entry(key, b"new%d" % at, None)
-    raw = DIFF.difference(before, after, key, position, 5, None, cause, STAMP)
+    raw = DIFF.difference(Change(key, before, after, position, cause), 5, None, STAMP)
     return Read(_record(Kind.CHANGE, position, DIFF.key(key), raw), 50)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
 from deelog_schemas.header import Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_schemas.positions import ResetState
@@ -44,7 +45,7 @@ def diff_of(history: History) -> list[Turn]:
             entries.setdefault(key, Entry(key, b"x", None))
     raw = pack(Kind.CHANGE, 0, SEGMENT, 1, 1, 0)
     for key, entry in entries.items():
-        value = CODEC.difference(None, entry, key, (1, 1), 1, None, "change", STAMP)
+        value = CODEC.difference(Change(key, None, entry, (1, 1), "change"), 1, None, STAMP)
         found.append(Turn(len(found), raw, None, CODEC.key(key), value))
     return found
 
