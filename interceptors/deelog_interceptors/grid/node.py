@@ -73,7 +73,7 @@ class Node:
         self._links: dict[str, Link] = {}
         self.connector = Connector(config, self.member, self, connector_name="grid")
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
-        self.watched = GridMetrics(self, config["topic.prefix"], config["cache.name"])
+        self.sources = (GridMetrics(self, config["topic.prefix"], config["cache.name"]),)
         core = self.connector.sink
         self._lease = Lease(settings.lease)
         self.store = Store(settings, core, self._captured)
@@ -126,7 +126,7 @@ class Node:
 
     async def start(self) -> None:
         """Returns once a view names this member. Raises `DeelogError` with one line that says what is in the way."""
-        self._served = MetricsShare(self._config, self.lifecycle.connectors, [self.watched])
+        self._served = MetricsShare(self._config, self.lifecycle.connectors, self.sources)
         await self._listen()
         self.connector.failure.add_done_callback(self._connector_failed)
         await self.connector.start()

@@ -1,0 +1,82 @@
+"""A process whose only purpose is a cache with its connector: from its start to a signal, a failure, or its own end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from deelog_connector.rest import served
+from deelog_schemas.config import Config
+
+if TYPE_CHECKING:
+    from deelog_connector.runtime import Connector, Lifecycle
+
+MetricsPage = Callable[[], tuple[bytes, str]]
+
+
+class Hosted(Protocol):
+    """A cache with its connector. Exactly one of `stop()` and `abort()` is awaited, as the last call."""
+
+    connector: Connector
+    lifecycle: Lifecycle
+    failure: asyncio.Future[None]
+    """Done, with an exception, once it cannot go on."""
+
+    async def start(self) -> None:
+        """Returns once it serves. Raises `DeelogError`."""
+
+    async def stop(self) -> None:
+        """Hands over what it can, then closes everything."""
+
+    async def abort(self) -> None:
+        """Closes everything at once: it did not start."""
+
+    def failed(self, error: BaseException) -> None:
+        """Sets `failure`."""
+
+
+async def run(config: Config, hosted: Hosted, metrics: MetricsPage, on_start: Callable[[], None]) -> None:
+    """Runs until SIGTERM or SIGINT, a failure, or the connector's end (`snapshot.mode=initial_only`).
+
+    `metrics` gives the body of `/metrics` and its content type; `on_start` is called once it serves. Raises
+    `DeelogError` where it cannot start or go on.
+    """
+    loop = asyncio.get_running_loop()
+    signalled = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled.set)
+    loop.set_exception_handler(
+        lambda _loop, context: hosted.failed(context.get("exception") or RuntimeError(context["message"]))
+    )
+    rest = await served(config, hosted.lifecycle, metrics)
+    try:
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(signalled.wait())
+        if not await _started(hosted, stopped):
+            return
+        on_start()
+        ends: list[asyncio.Future[Any]] = [stopped, hosted.failure, hosted.connector.finished]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if rest is not None:
+            await rest.stop()  # from here on nobody may pause the connector, which writes its last transactions
+        await hosted.stop()
+        if hosted.failure.done():
+            hosted.failure.result()
+    finally:
+        if rest is not None:
+            await rest.stop()
+
+
+async def _started(hosted: Hosted, stopped: asyncio.Future[Any]) -> bool:
+    """False where a signal came first. Raises what the start raised."""
+    start: asyncio.Future[Any] = asyncio.ensure_future(hosted.start())
+    await asyncio.wait({start, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if start.done() and start.exception() is None:
+        return True
+    start.cancel()
+    await asyncio.wait({start})
+    await hosted.abort()
+    if not start.cancelled():
+        start.result()
+    return False
