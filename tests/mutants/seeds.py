@@ -20,7 +20,8 @@ import orjson
 import deelog_connector
 import deelog_interceptors
 import deelog_schemas
-from deelog_proof.simulation.script import FAULTS, Script, generate, parse
+from deelog_proof.simulation.generate import FAULTS, generate
+from deelog_proof.simulation.script import Script, parse
 from deelog_proof.simulation.world import World
 from tests.support.paths import ROOT
 

@@ -26,7 +26,8 @@ from multiprocessing.synchronize import Event as Flag
 from types import FrameType
 from typing import Final
 
-from deelog_proof.simulation.script import FAULTS, Script, generate
+from deelog_proof.simulation.generate import FAULTS, generate
+from deelog_proof.simulation.script import Script
 from deelog_proof.simulation.shrink import shrink
 from deelog_proof.simulation.vacuity import missing
 from deelog_proof.simulation.world import World

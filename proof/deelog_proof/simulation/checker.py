@@ -19,7 +19,7 @@ import hashlib
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect
@@ -27,19 +27,17 @@ from deelog_connector.core.history import History
 from deelog_connector.kafka.records import InRecord
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View
+from deelog_proof.simulation.context import Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, told
 from deelog_proof.simulation.kafka import CHANGES, Log
+from deelog_proof.simulation.process import Process
 from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
-from deelog_schemas.header import Kind, node_number
+from deelog_schemas.header import Kind, Position, node_number
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import Record, decode
-
-if TYPE_CHECKING:
-    from deelog_proof.simulation.node import Node
-    from deelog_proof.simulation.world import World
 
 MAX_TRACE = 100_000
 
@@ -56,18 +54,6 @@ class Violation(Exception):
 
 
 @dataclass(slots=True)
-class Write:
-    """A client's command. `status`: sent, acked, failed (it did not happen) or unknown."""
-
-    key: bytes
-    value: bytes | None
-    status: str = "sent"
-    segment: int = -1
-    position: tuple[int, int] = (0, 0)
-    acked_at: float = 0.0
-
-
-@dataclass(slots=True)
 class Seen:
     """One segment as the topic tells it."""
 
@@ -75,11 +61,11 @@ class Seen:
     active: tuple[int, int] = (0, 0)
     """Epoch and node number of the ACTIVE of the highest epoch; a fenced node's late one ends nothing."""
     stock: StockConsumer = field(default_factory=StockConsumer)
-    positions: set[tuple[int, int]] = field(default_factory=set)
+    positions: set[Position] = field(default_factory=set)
     """Of committed changes and ends, and of what was skipped."""
-    skipped: tuple[int, int] = (0, 0)
+    skipped: Position = (0, 0)
     """The highest position that was skipped."""
-    told_at: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    told_at: dict[bytes, Position] = field(default_factory=dict)
     """By key, the position of the record that told its value last."""
     damaged: bool = False
     """Records of it were lost on purpose: nothing holds until the next reset ends, behind the offset `mended_from`."""
@@ -87,14 +73,14 @@ class Seen:
     resets: list[tuple[float, str]] = field(default_factory=list)
     owners_lost: list[float] = field(default_factory=list)
     lost_at: float = -1.0
-    lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
+    lost: list[tuple[float, Position]] = field(default_factory=list)
     """When, and which positions: of a change, or (0, 0) for what belongs to a reset."""
     rows_lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
     """When rows of an incremental snapshot were lost, whose writer owned it then, and the ACTIVE of then: nobody else
     knows what it wrote."""
     taken: set[bytes | None] = field(default_factory=set)
     """Keys that the last reset has taken back so far, and not told of again."""
-    row: tuple[int, int] = (0, 0)
+    row: Position = (0, 0)
     """Position of the last row of an incremental snapshot."""
     asked: int = 0
     """Incremental snapshots that were asked for; `begun`: how many had been when the last one began."""
@@ -107,7 +93,7 @@ class Seen:
 class Checker:
     """Told by the world. Raises nothing: the first violation is kept in `violation`, and the run ends."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Context) -> None:
         self.world = world
         self.violation: Violation | None = None
         self.counts: Counter[str] = Counter()
@@ -153,7 +139,7 @@ class Checker:
 
     # -- what nodes do ----------------------------------------------------------------------------------------------
 
-    def effect(self, node: Node, effect: Effect) -> None:
+    def effect(self, node: Process, effect: Effect) -> None:
         """A core asks for something."""
         self.counts[type(effect).__name__] += 1
         if not isinstance(effect, Commit):
@@ -161,7 +147,7 @@ class Checker:
             self.say(f"{node.member} {type(effect).__name__} {segments}".rstrip())
         self.world.effect_comes(node, effect)
 
-    def captured(self, node: Node, segment: Segment, operation: Operation) -> None:
+    def captured(self, node: Process, segment: Segment, operation: Operation) -> None:
         """A primary captured an operation."""
         self.counts[f"captured {operation.reason}"] += 1
         position = f"{operation.epoch}.{operation.sequence}"
@@ -187,7 +173,7 @@ class Checker:
                 self.seen[number].owners_lost.append(self.world.engine.now)
         self._views = view
 
-    def view_applied(self, node: Node, view: View) -> None:
+    def view_applied(self, node: Process, view: View) -> None:
         """A node follows a view."""
         self.counts["views_applied"] += 1
         self.world.view_comes(node, view)
@@ -302,7 +288,7 @@ class Checker:
         """An incremental snapshot of a segment was asked for."""
         self.seen[segment].asked += 1
 
-    def snapshot_begun(self, node: Node, segment: int) -> None:
+    def snapshot_begun(self, node: Process, segment: int) -> None:
         """Its owner begins, or another one begins again; or somebody who has lost the segment, and will notice."""
         seen = self.seen[segment]
         if seen.active[1] != node_number(node.member):
@@ -436,7 +422,7 @@ class Checker:
         if self.world.strategy.takes_back and content != told(held, self.world.skips) and self.world.skips != BY_VALUE:
             self.fail("stock", f"segment {number}: cached {held}, a consumer that knows of no reset holds {content}")
 
-    def _hidden(self, segment: int) -> set[tuple[int, int]]:
+    def _hidden(self, segment: int) -> set[Position]:
         """Positions that are committed behind somebody's open transaction."""
         log = self.world.kafka.logs[CHANGES, self.world.partition_of(segment)]
         found = set()
@@ -532,7 +518,7 @@ class Checker:
             self.fail("lost", f"segment {write.segment}: {write} is gone, and no owner's loss tells of it")
 
 
-def _positions(record: Record) -> set[tuple[int, int]]:
+def _positions(record: Record) -> set[Position]:
     """Which positions a record says to stand in the topic."""
     epoch, sequence = record.header.position
     if record.header.kind is Kind.SKIPPED:

@@ -115,7 +115,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _kinds(text: str) -> tuple[str, ...]:
-    from deelog_proof.simulation.script import FAULTS
+    from deelog_proof.simulation.generate import FAULTS
 
     if text == "all":
         return tuple(FAULTS)

@@ -1,21 +1,18 @@
 """Clients of the cache: they write where some node's view sends them, and remember what they were told.
 
-What a node does with a command is what `grid.commands` and `Node.prepare` do, without the bytes of RESP.
+What a node does with a command is what `grid.resp` and `Node.prepare` do, without the bytes of RESP.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.data.segment import Role, Segment
-from deelog_proof.simulation.checker import Write
+from deelog_proof.simulation.context import Context, Write
+from deelog_proof.simulation.process import Process
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import OVERHEAD
-
-if TYPE_CHECKING:
-    from deelog_proof.simulation.node import Node
-    from deelog_proof.simulation.world import World
 
 _TRIES: Final = 4
 _OK: Final = b"+OK\r\n"
@@ -24,7 +21,7 @@ _OK: Final = b"+OK\r\n"
 class Clients:
     """All of them as one. A command that was refused is sent again a few times; one without an answer is not."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Context) -> None:
         self.world = world
         self.random = world.engine.stream("clients")
 
@@ -51,7 +48,7 @@ class Clients:
     def _delay(self) -> float:
         return self.random.expovariate(1000.0) + 0.0002
 
-    def _where(self, segment: int) -> Node | None:
+    def _where(self, segment: int) -> Process | None:
         """The primary, as some node that lives sees it; mostly a node that is up to date."""
         living = [n for n in self.world.living() if n.registry.view.topology_id]
         if not living:
@@ -75,7 +72,7 @@ class Clients:
         if tries > 1:
             self.world.engine.after(self.random.uniform(0.01, 0.2), self._send, write, ttl, tries - 1)
 
-    def _execute(self, node: Node, write: Write, ttl: int | None, tries: int) -> None:
+    def _execute(self, node: Process, write: Write, ttl: int | None, tries: int) -> None:
         segment = node.store.segments[write.segment]
         size = OVERHEAD + len(write.key) + len(write.value or b"")
         if segment.role is not Role.PRIMARY or segment.closed or not node.leased() or not node.replicator.has_room():
@@ -97,7 +94,7 @@ class Clients:
             self.world.engine.after(self._delay(), self._answered, write)
 
     @staticmethod
-    def _apply(node: Node, segment: Segment, write: Write, ttl: int | None) -> int | None:
+    def _apply(node: Process, segment: Segment, write: Write, ttl: int | None) -> int | None:
         if not write.key:
             return node.store.clear(segment)
         if write.value is None:
@@ -118,7 +115,7 @@ class Clients:
 
 
 class _Waiter:
-    """`segment.ReplyTo` of one command."""
+    """`pending.ReplyTo` of one command."""
 
     def __init__(self, clients: Clients, write: Write) -> None:
         self._clients, self._write = clients, write

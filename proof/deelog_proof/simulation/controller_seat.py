@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -10,40 +10,16 @@ from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.view import View, encode_view
+from deelog_proof.simulation.context import Context
+from deelog_proof.simulation.process import Process
 from deelog_schemas.member import node_id_of
-
-if TYPE_CHECKING:
-    from deelog_proof.simulation.node import Node
-
-
-class Group:
-    """Kafka's group protocol, as far as it gives the seat to one of those who ask for it."""
-
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
-        self.heard: dict[str, float] = {}
-        self.holder: str | None = None
-        self.changes = 0
-
-    def poll(self, member: str, now: float) -> bool:
-        """A member is there; whether the seat is its. Who was away for too long has lost what it had."""
-        away = now - self.heard.get(member, now) > self.timeout
-        self.heard[member] = now
-        if away:
-            return False
-        live = [m for m, at in self.heard.items() if now - at <= self.timeout]
-        if self.holder not in live:
-            self.holder = min(live)
-            self.changes += 1
-        return self.holder == member
 
 
 class ControllerSeat:
     """One member's part. A view is committed by the session that was taken last, or not at all."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self._world = node.world
+    def __init__(self, node: Process, world: Context) -> None:
+        self.node, self._world = node, world
         self._seat = 0
         self._term = 0
         self._nonce: Any = None
@@ -55,11 +31,11 @@ class ControllerSeat:
         self._busy = False
 
     def start(self) -> None:
-        """Stands for the office."""
+        """Begins to stand for election."""
         self.node.request(self._poll)
 
     def heartbeat(self, member: str, beat: Heartbeat) -> Heard | None:
-        """See `grid.office.ControllerSeat.heartbeat`."""
+        """See `ControllerService.heartbeat`."""
         if self._book is None:
             return None
         news, answer = self._book.heartbeat(member, beat, self.node.engine.now)
@@ -68,7 +44,7 @@ class ControllerSeat:
         return answer
 
     def doubt(self) -> None:
-        """See `grid.office.ControllerSeat.doubt`."""
+        """See `ControllerService.doubt`."""
         if self._book is not None:
             self._book.doubt(self.node.engine.now)
             self._ask()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deelog_connector.core.effects import (
     Commit,
@@ -20,10 +20,8 @@ from deelog_connector.core.effects import (
     StateItem,
     TakenBackItem,
 )
-
-if TYPE_CHECKING:
-    from deelog_proof.simulation.node import Node
-    from deelog_proof.simulation.script import Event
+from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.process import Process
 
 FAILPOINTS: Final[dict[str, str]] = {
     "open": "a producer's session is about to be opened",
@@ -70,7 +68,7 @@ class Failpoints:
         """Whatever has not come will not come."""
         self._armed.clear()
 
-    def come(self, node: Node, name: str, kinds: frozenset[str] = frozenset()) -> bool:
+    def come(self, node: Process, name: str, kinds: frozenset[str] = frozenset()) -> bool:
         """A moment is there; whether it was the end of the node."""
         if self._armed:
             names = {name, *(f"{name}:{kind}" for kind in kinds)}
@@ -83,14 +81,14 @@ class Failpoints:
                 self._happen(event)
         return not node.alive
 
-    def effect(self, node: Node, effect: Effect) -> bool:
+    def effect(self, node: Process, effect: Effect) -> bool:
         """An effect is about to be carried out; whether it was the end of the node."""
         kinds: frozenset[str] = frozenset()
         if isinstance(effect, Commit):
             kinds = self._under_way[node.member] = _kinds(effect)
         return self.come(node, {"openproducer": "open"}.get(name := type(effect).__name__.lower(), name), kinds)
 
-    def transaction(self, node: Node, name: str) -> bool:
+    def transaction(self, node: Process, name: str) -> bool:
         """The transaction under way is at this moment; whether it was the end of the node."""
         return self.come(node, name, self._under_way.get(node.member, frozenset()))
 

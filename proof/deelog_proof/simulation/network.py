@@ -8,15 +8,13 @@ hears of the end at its own time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from deelog_interceptors.grid.replication.frames import AnyFrame, Ask
 from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_proof.simulation.engine import Engine, Yield
+from deelog_proof.simulation.process import Process
 from deelog_schemas.member import node_id_of
-
-if TYPE_CHECKING:
-    from deelog_proof.simulation.node import Node
 
 _DIAL_SECONDS = 0.02
 
@@ -24,14 +22,14 @@ _DIAL_SECONDS = 0.02
 class Network:
     """`cut` holds the directed pairs of node ids between which nothing passes; `slow` multiplies delays of a node."""
 
-    def __init__(self, engine: Engine, find: Callable[[str], Node | None]) -> None:
+    def __init__(self, engine: Engine, find: Callable[[str], Process | None]) -> None:
         self.engine = engine
         self.find = find
         """The live process of a member."""
         self.cut: set[tuple[str, str]] = set()
         self.slow: dict[str, float] = {}
         self.connections: list[Connection] = []
-        self.sends: Callable[[Node, AnyFrame], None] = lambda node, frame: None
+        self.sends: Callable[[Process, AnyFrame], None] = lambda node, frame: None
         """Told of each frame before it leaves."""
 
     def delay(self, from_: str, to: str) -> float:
@@ -89,7 +87,7 @@ class Network:
 class Connection:
     """Between who dialled and who was dialled."""
 
-    def __init__(self, network: Network, link: SimLink, dialler: Node, dialled: Node) -> None:
+    def __init__(self, network: Network, link: SimLink, dialler: Process, dialled: Process) -> None:
         self.network, self.link = network, link
         self.dialler, self.dialled = dialler, dialled
         self.incoming = SimIncoming(self)
@@ -99,7 +97,7 @@ class Connection:
         """When the last frame of each direction arrives."""
 
     def ends(self, back: bool) -> tuple[str, str]:
-        """Node ids, from and to."""
+        """Process ids, from and to."""
         pair = self.dialler.node_id, self.dialled.node_id
         return pair[::-1] if back else pair
 
@@ -140,7 +138,7 @@ class SimLink:
 
     queued = 0
 
-    def __init__(self, network: Network, owner: Node, member: str) -> None:
+    def __init__(self, network: Network, owner: Process, member: str) -> None:
         self.member = member
         self.ready = False
         self._network, self._owner = network, owner

@@ -7,7 +7,7 @@ comes, each an event of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core import Settings as CoreSettings
@@ -39,6 +39,7 @@ from deelog_interceptors.grid.topology.controller import Request
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import DuplicateNodeError, Registry
 from deelog_interceptors.grid.topology.view import Registration, View
+from deelog_proof.simulation.context import Context
 from deelog_proof.simulation.controller_seat import ControllerSeat
 from deelog_proof.simulation.engine import Task
 from deelog_proof.simulation.filtering import pipeline
@@ -48,9 +49,6 @@ from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.positions import decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
-
-if TYPE_CHECKING:
-    from deelog_proof.simulation.world import World
 
 RETRY = 0.02
 """How long a request waits before it is sent again to brokers that are away, in seconds."""
@@ -65,7 +63,7 @@ class Gone(Exception):
 class Node:
     """`member` is `<node.id>@<incarnation>`. All calls come through `now` and `after`, which know of pauses."""
 
-    def __init__(self, world: World, node_id: str, incarnation: int) -> None:
+    def __init__(self, world: Context, node_id: str, incarnation: int) -> None:
         self.world, self.engine, self.kafka = world, world.engine, world.kafka
         self.node_id, self.member = node_id, f"{node_id}@{incarnation}"
         self.random = self.engine.stream(f"node {node_id}")
@@ -120,7 +118,7 @@ class Node:
         self.roles = Roles(self.member, self.store, self.core, self.replicator, self.backup, self.wake)
         self.registry = Registry("p.c.topology", w.segments, self._view_read, self._registry_read)
         self.registry.own, self.registry.token = self.member, f"token {self.member}"
-        self.office = ControllerSeat(self)
+        self.office = ControllerSeat(self, w)
         self._topology_read = 0
         self._beats = 0
         self._beating = 0

@@ -15,13 +15,14 @@ over.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import FAILPOINTS
+from deelog_proof.simulation.verbs import LET, VERBS
 from deelog_schemas.errors import DeelogError
 
 
@@ -29,22 +30,6 @@ class ScriptError(DeelogError):
     """A script that cannot be read; the message names the line."""
 
     exit_code = 2
-
-
-class Event(NamedTuple):
-    """Something that happens at `at` seconds."""
-
-    at: float
-    verb: str
-    arguments: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " ".join((f"{self.at:.4f}", self.verb, *self.arguments))
-
-    @property
-    def is_fault(self) -> bool:
-        """Whether it is one; not a client's command, not the end of a fault."""
-        return self.verb not in HARMLESS and (self.verb, self.arguments[-1:]) not in ENDS
 
 
 class Expect(NamedTuple):
@@ -82,124 +67,6 @@ value."""
 
 LEAST: Final = {"seed": 0, "acks_all": 0, "tombstones": 0, "strategy": 0, "interval": 0, "skips": 0}
 """The least value of a setting, where it is not 1."""
-
-VERBS: Final[dict[str, tuple[int, int]]] = {
-    "put": (2, 3),
-    "del": (1, 1),
-    "get": (1, 1),
-    "clear": (1, 1),
-    "crash": (1, 1),
-    "restart": (1, 1),
-    "twin": (1, 1),
-    "pause": (1, 1),
-    "resume": (1, 1),
-    "leave": (1, 1),
-    "hang": (1, 1),
-    "lose": (1, 1),
-    "cut": (2, 2),
-    "heal": (2, 2),
-    "isolate": (1, 1),
-    "rejoin": (1, 1),
-    "blind": (1, 1),
-    "see": (1, 1),
-    "break": (2, 2),
-    "slow": (2, 2),
-    "kafka": (1, 1),
-    "nokafka": (1, 1),
-    "yeskafka": (1, 1),
-    "fence": (1, 1),
-    "foreign": (2, 2),
-    "truncate": (2, 2),
-    "recreate": (0, 0),
-    "compact": (0, 0),
-    "overflow": (2, 2),
-    "coalesce": (1, 1),
-    "signal": (1, 1),
-    "snapshot": (1, 1),
-    "refuse": (1, 1),
-    "allow": (1, 1),
-    "skew": (2, 2),
-    "let": (3, 3),
-    "at": (3, 40),
-}
-"""Verbs with the least and greatest number of arguments."""
-
-SHAPES: Final[dict[str, tuple[str, ...]]] = {
-    "put": ("key", "", "number"),
-    "del": ("key",),
-    "get": ("key",),
-    "refuse": ("key",),
-    "allow": ("key",),
-    "clear": ("segment",),
-    "signal": ("segment",),
-    "snapshot": ("segment",),
-    "overflow": ("", "segment"),
-    "let": ("", "", "segment"),
-    "truncate": ("partition", "number"),
-    "foreign": ("partition", "number"),
-    "slow": ("", "number"),
-    "skew": ("", "number"),
-    "kafka": ("state",),
-}
-"""What the arguments of a verb are, where they are not all names of nodes or free."""
-
-LET: Final = ("primary", "backup", "other", "controller", "it")
-"""Whom `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node that holds
-nothing of it, the controller; `it` is the node at which a moment came."""
-
-HARMLESS: Final = {
-    "put",
-    "del",
-    "get",
-    "clear",
-    "restart",
-    "resume",
-    "heal",
-    "rejoin",
-    "see",
-    "yeskafka",
-    "allow",
-    "snapshot",
-    "let",
-    "at",
-}
-"""Verbs of clients, those that end a fault, and those that name or wait; what is waited for counts by itself."""
-ENDS: Final = {("kafka", ("on",)), ("slow", ("1",)), ("skew", ("0",))}
-"""Verbs with the last argument with which they end a fault."""
-
-FAULTS: Final[dict[str, tuple[str, ...]]] = {
-    "crash": ("crash", "crash", "both", "twin"),
-    "pause": ("pause", "hang", "pause"),
-    "network": ("cut", "cut_both", "break", "slow", "swizzle", "zombie", "zombie"),
-    "kafka": ("kafka", "nokafka", "lose", "fence", "foreign", "refuse"),
-    "log": ("recreate", "compact", "compact", "compact", "compact"),
-    "truncation": ("truncate",),
-    "oplog": ("overflow", "coalesce", "signal"),
-    "clock": ("skew",),
-    "leave": ("leave",),
-}
-"""Kinds of faults by the name that `--faults` gives them."""
-
-
-TAKEOVER: Final = (
-    "view:primary", "open", "commit:claim", "appended:claim", "committed:claim", "scan", "fence", "commit:active",
-    "appended:active", "committed:active", "corrected", "commit:begin", "committed:begin", "steppeddown",
-)  # fmt: skip
-WRITES: Final = (
-    "captured", "commit:changes", "appended:changes", "committed:changes", "commit:first", "committed:rows",
-    "commit:end", "committed:end", "commit:release", "appended:release", "committed:release", "released",
-    "sends:replicate",
-)  # fmt: skip
-SENDS: Final = (
-    "sends:replicate", "sends:answers", "sends:report", "sends:patch", "sends:statechunk", "sends:heartbeat",
-    "sends:ask", "view:backup", "view:demoted",
-)  # fmt: skip
-"""The moments at which generated faults happen: of a takeover, of an owner that writes, of replication."""
-LOSSES: Final = ("zombie", "zombie", "zombie", "pause", "crash", "leave", "cut_both", "nokafka")
-HINDRANCES: Final = (
-    "pause", "pause", "crash", "nokafka", "nokafka", "fence", "lose", "hang", "zombie", "compact", "foreign", "signal",
-)  # fmt: skip
-"""How a primary is lost to its segment, and what then holds up those who have to do with it."""
 
 
 @dataclass(frozen=True)
@@ -275,9 +142,9 @@ def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
     verb, arguments = words[1], tuple(words[2:])
     if verb not in VERBS:
         raise ValueError(f"{verb} is none of {', '.join(VERBS)}")
-    low, high = VERBS[verb]
-    if not low <= len(arguments) <= high:
-        raise ValueError(f"{verb} takes {low} to {high} arguments")
+    least, most = VERBS[verb].least, VERBS[verb].most
+    if not least <= len(arguments) <= most:
+        raise ValueError(f"{verb} takes {least} to {most} arguments")
     if verb == "let" and arguments[1] not in LET:
         raise ValueError(f"{arguments[1]} is none of {', '.join(LET)}")
     if verb == "at":
@@ -294,7 +161,7 @@ def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
     verb, *arguments = words
     if verb == "at":
         return _wrong(arguments[2:], settings)
-    for kind, argument in zip(SHAPES.get(verb, ()), arguments, strict=False):
+    for kind, argument in zip(VERBS[verb].shapes, arguments, strict=False):
         key = re.fullmatch(r"s(\d{1,6})k\d{1,6}", argument)
         if kind == "key" and (key is None or int(key[1]) >= settings["segments"]):
             return f"{argument} is no key: s0k1 is a key of segment 0, the last segment is {settings['segments'] - 1}"
@@ -307,267 +174,3 @@ def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
         if kind == "state" and argument not in ("on", "off"):
             return f"{argument} is neither on nor off"
     return ""
-
-
-def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)) -> Script:
-    """The script of a seed: `steps` is about how many steps the faulty part of the run takes."""
-    chance = random.Random(f"script {seed}")
-    settings = dict(SETTINGS) | {
-        "seed": seed,
-        "nodes": chance.choice((3, 3, 3, 4, 5, 7)),
-        "copies": chance.choice((2, 2, 3)),
-        "batch": chance.choice((2, 5, 50, 50)),
-        "chunk": chance.choice((1, 2, 100)),
-        "keys": chance.choice((3, 8, 30)),
-        "capacity": chance.choice((3, 4, 100, 100)),
-        "max_operations": chance.choice((30, 500, 500)),
-        "acks_all": chance.choice((0, 1)),
-        "tombstones": chance.choice((0, 1)),
-        # Not drawn: the scripts of all seeds stay what they were.
-        "strategy": seed % 3,
-        "interval": 0 if seed % 4 else 3000,
-    }
-    seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
-    allowed = chance.sample(list(faults), k=chance.randrange(1, len(faults) + 1))
-    writer = _Writer(chance, settings, seconds)
-    for _ in range(int(seconds * 40)):
-        writer.load()
-    for _ in range(max(2, int(seconds * chance.choice((1, 2, 4))))):
-        writer.fault(chance.choice(FAULTS[chance.choice(allowed)]))
-    for _ in range(max(1, int(seconds * chance.choice((1, 2, 3))))):
-        writer.plot([kind for name in allowed for kind in FAULTS[name]])
-    # Drawn apart: what else happens in a seed does not depend on them.
-    writer.chance = random.Random(f"snapshots {seed}")
-    for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
-        writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
-    events = sorted(writer.events, key=lambda e: e.at)
-    return Script(settings, tuple(events), f"seed {seed}")
-
-
-class _Writer:
-    """Draws events."""
-
-    def __init__(self, chance: random.Random, settings: dict[str, int], seconds: float) -> None:
-        self.chance, self.settings, self.seconds = chance, settings, seconds
-        self.events: list[Event] = []
-        self._values = self._names = 0
-        self._cast: list[str] = []
-
-    def add(self, at: float, verb: str, *arguments: object) -> None:
-        self.events.append(Event(round(at, 4), verb, tuple(map(str, arguments))))
-
-    def load(self) -> None:
-        """A client's command."""
-        self.command(self.chance.uniform(0.3, 0.3 + self.seconds), self.segment())
-
-    def command(self, at: float, segment: int, number: int = -1) -> None:
-        """A client's command on a segment, on any of its keys or on the one of this number."""
-        key = f"s{segment}k{self.chance.randrange(self.settings['keys']) if number < 0 else number}"
-        verb = self.chance.choices(("put", "ttl", "del", "get", "clear"), (60, 10, 18, 10, 2))[0]
-        self._values += 1
-        if verb == "clear":
-            self.add(at, "clear", segment)
-        elif verb == "put":
-            self.add(at, "put", key, f"v{self._values}")
-        elif verb == "ttl":
-            self.add(at, "put", key, f"v{self._values}", self.chance.choice((1, 50, 300, 100_000)))
-        else:
-            self.add(at, verb, key)
-
-    def node(self) -> str:
-        return self.chance.choice(self._cast or [f"n{n}" for n in range(self.settings["nodes"])])
-
-    def segment(self) -> int:
-        count = self.settings["segments"]
-        return min(self.chance.randrange(count), self.chance.randrange(count))
-
-    def partition(self) -> int:
-        return self.chance.randrange(self.settings["partitions"])
-
-    def plot(self, kinds: Sequence[str]) -> None:
-        """Several faults of those who have to do with one segment, close together, while it is written to.
-
-        Faults that are strewn over a run rarely meet; what breaks a protocol is the second one while the first one is
-        being dealt with, at one of the moments where something is half done.
-        """
-        draw, segment = self.chance, self.segment()
-        start = draw.uniform(0.4, 0.3 + self.seconds)
-        if "pause" in kinds and draw.random() < 0.5:
-            self._duel(start, segment)
-            return
-        ways = [kind for kind in LOSSES if kind in kinds]
-        if ways and draw.random() < 0.7:
-            self._takeover(start, segment, draw.choice(ways), kinds)
-            return
-        length = draw.choice((0.02, 0.1, 0.5))
-        cast = [
-            self.name(start, who, segment) for who in ("primary", "primary", "backup", "backup", "other", "controller")
-        ]
-        for _ in range(draw.randrange(3, 12)):
-            self.command(start + draw.uniform(-0.02, length), segment)
-        for _ in range(draw.randrange(1, 4)):
-            at, node = start + draw.uniform(0, length), draw.choice(cast)
-            if draw.random() < 0.3:  # whoever has the part then
-                node = self.name(at, draw.choice(("primary", "primary", "backup", "controller")), segment)
-            first = len(self.events)
-            self.fault(draw.choice(kinds), at, node)
-            if draw.random() < 0.6:
-                self._aim(first, draw.choice((node, draw.choice(cast), "*")), draw.choice(TAKEOVER + WRITES + SENDS))
-        self._cast = []
-
-    def _duel(self, start: float, segment: int) -> None:
-        """Those who own a segment one after another take turns: each is stopped at a moment of its own, and goes on
-        when another one has got to one. Who was stopped was taken for dead, and does not know it yet."""
-        draw = self.chance
-        players = [self.name(start, who, segment) for who in ("primary", "backup", "other")]
-        for _ in range(draw.randrange(5, 20)):
-            self.command(start + draw.uniform(-0.03, 0.6), segment)
-        if draw.random() < 0.3:
-            self.add(start, "signal", segment)
-        if draw.random() < 0.2:
-            self.add(start, "leave", players[0])
-        turn = players[0]
-        waits: tuple[str, ...] = ("at", turn, draw.choice(WRITES))
-        for player in players[: draw.randrange(3)]:
-            self.add(start + draw.choice((0.0, 0.05)), "blind", player)
-            self.add(start + 1.0, "see", player)
-        for _ in range(draw.randrange(2, 6)):
-            following = draw.choice([p for p in (*players[:2], *players) if p != turn])
-            self.add(start, *waits, "pause", turn)
-            self.add(start, *waits, "resume", following)
-            turn, waits = following, (*waits, "at", following, draw.choice(TAKEOVER + TAKEOVER + WRITES))
-        for player in players:
-            self.add(start + draw.choice((0.8, 1.2)), "resume", player)
-
-    def _takeover(self, start: float, segment: int, way: str, kinds: Sequence[str]) -> None:
-        """A primary is lost, for good or for a while, and more goes wrong while another takes over."""
-        draw = self.chance
-        old, new = self._cast = [self.name(start, who, segment) for who in ("primary", "backup")]
-        for _ in range(draw.randrange(5, 20)):
-            self.command(start + draw.uniform(-0.03, 0.6), segment)
-        first = len(self.events)
-        self.fault(way, start, old)
-        if draw.random() < 0.3:
-            self._aim(first, old, draw.choice(WRITES))
-        for _ in range(draw.randrange(1, 4)):
-            node, first = draw.choice((new, new, old)), len(self.events)
-            self.fault(draw.choice([kind for kind in HINDRANCES if kind in kinds] or kinds), start + 0.1, node)
-            self._aim(first, draw.choice((new, new, old, "*")), draw.choice(TAKEOVER + WRITES))
-            for number, event in enumerate(self.events[first:], first):
-                if not event.is_fault and event.verb != "at" and draw.random() < 0.5:
-                    moment = draw.choice((new, old, "*")), draw.choice(TAKEOVER)
-                    self.events[number] = Event(start + 0.1, "at", (*moment, event.verb, *event.arguments))
-        self._cast = []
-
-    def name(self, at: float, who: str, segment: int) -> str:
-        """A name for the node that has a part at this time."""
-        self._names += 1
-        self.add(at, "let", f"x{self._names}", who, segment)
-        return f"x{self._names}"
-
-    def _aim(self, first: int, node: str, moment: str) -> None:
-        """What was added last, but for what ends it, happens at a moment."""
-        for number, event in enumerate(self.events[first:], first):
-            if event.is_fault:
-                self.events[number] = Event(event.at, "at", (node, moment, event.verb, *event.arguments))
-
-    def fault(self, kind: str, at: float = 0.0, node: str = "") -> None:
-        """One fault, and its end."""
-        draw = self.chance
-        node = node or self.node()
-        at = at or draw.uniform(0.3, 0.3 + self.seconds)
-        later = at + draw.choice((0.005, 0.05, 0.2, 0.5, 1.0))
-        method = getattr(self, f"_{kind}", None)
-        if method is not None:
-            method(at, later, node)
-        elif kind in ("pause", "hang"):
-            self.add(at, kind, node)
-            self.add(later, "resume", node)
-        elif kind in ("compact", "recreate"):
-            self.add(at, kind)
-        elif kind == "nokafka":
-            self.add(at, kind, node)
-            self.add(later, "yeskafka", node)
-        else:
-            self.add(at, kind, node)
-
-    def _crash(self, at: float, later: float, node: str) -> None:
-        self.add(at, "crash", node)
-        self.add(later, "restart", node)
-
-    def _both(self, at: float, later: float, node: str) -> None:
-        for one in dict.fromkeys((node, self.node(), self.node())):
-            self._crash(at + self.chance.choice((0.0, 0.01, 0.1)), later, one)
-
-    def _leave(self, at: float, later: float, node: str) -> None:
-        self.add(at, "leave", node)
-        self.add(later + 0.5, "restart", node)
-
-    def _cut(self, at: float, later: float, node: str) -> None:
-        other = self.node()
-        if other != node:
-            self.add(at, "cut", node, other)
-            self.add(later, "heal", node, other)
-
-    def _cut_both(self, at: float, later: float, node: str) -> None:
-        for other in (f"n{n}" for n in range(self.settings["nodes"])):
-            if other != node:
-                for pair in ((node, other), (other, node)):
-                    self.add(at, "cut", *pair)
-                    self.add(later, "heal", *pair)
-
-    def _zombie(self, at: float, later: float, node: str) -> None:
-        """Cut off from the others and from their views, and not from its clients and from Kafka's other topics."""
-        self.add(at, "isolate", node)
-        self.add(at, "blind", node)
-        self.add(later, "rejoin", node)
-        self.add(later + self.chance.choice((0.0, 0.05, 0.3)), "see", node)
-
-    def _swizzle(self, at: float, later: float, node: str) -> None:
-        """Cuts ones off one after another and heals them in another order (FoundationDB's swizzle-clog)."""
-        nodes = [f"n{n}" for n in range(self.settings["nodes"])]
-        for one in self.chance.sample(nodes, k=len(nodes) - 1):
-            down, up = at + self.chance.uniform(0, 0.2), later + self.chance.uniform(0, 0.3)
-            self._cut_both(down, up, one)
-
-    def _break(self, at: float, later: float, node: str) -> None:
-        self.add(at, "break", node, self.node())
-
-    def _slow(self, at: float, later: float, node: str) -> None:
-        self.add(at, "slow", node, self.chance.choice((10, 100)))
-        self.add(later, "slow", node, 1)
-
-    def _kafka(self, at: float, later: float, node: str) -> None:
-        self.add(at, "kafka", "off")
-        self.add(later, "kafka", "on")
-
-    def _foreign(self, at: float, later: float, node: str) -> None:
-        self.add(at, "foreign", self.partition(), self.chance.choice((20, 200, 900)))
-
-    def _refuse(self, at: float, later: float, node: str) -> None:
-        key = f"s{self.segment()}k{self.chance.randrange(self.settings['keys'])}"
-        self.add(at, "refuse", key)
-        self.add(later, "allow", key)
-
-    def _truncate(self, at: float, later: float, node: str) -> None:
-        self.add(at, "truncate", self.partition(), self.chance.choice((1, 3, 10, 40)))
-
-    def _overflow(self, at: float, later: float, node: str) -> None:
-        self.add(at, "overflow", node, self.segment())
-
-    def _coalesce(self, at: float, later: float, node: str) -> None:
-        """There is something to coalesce where Kafka is away, and the same keys are written again."""
-        segment = self.segment()
-        node = self.name(at, "primary", segment)
-        self.add(at, "nokafka", node)
-        for _ in range(self.chance.randrange(4, 20)):
-            self.command(at + self.chance.uniform(0, 0.2), segment, self.chance.randrange(3))
-        for _ in range(self.chance.randrange(1, 4)):
-            self.add(at + self.chance.uniform(0.05, 0.25), "coalesce", node)
-        self.add(at + 0.2 + self.chance.uniform(0, 0.1), "yeskafka", node)
-
-    def _signal(self, at: float, later: float, node: str) -> None:
-        self.add(at, "signal", self.segment())
-
-    def _skew(self, at: float, later: float, node: str) -> None:
-        self.add(at, "skew", node, self.chance.choice((-3600, -1, 0, 1, 3600)))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from deelog_proof.simulation.script import SETTINGS, Event, Script
+from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.script import SETTINGS, Script
 
 
 def shrink(script: Script, fails: Callable[[Script], bool], tell: Callable[[int], None] = lambda left: None) -> Script:

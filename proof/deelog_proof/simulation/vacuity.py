@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from deelog_proof.simulation.script import FAULTS
+from deelog_proof.simulation.generate import FAULTS
 
 LEAST_SEEDS: Final = 100
 LEAST_STEPS: Final = 1000

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Final
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
-from deelog_connector.kafka.records import OutRecord
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.checker import Checker, Violation
 from deelog_proof.simulation.clients import Clients
-from deelog_proof.simulation.controller_seat import Group
 from deelog_proof.simulation.engine import Engine
+from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import Failpoints
-from deelog_proof.simulation.kafka import CHANGES, Kafka
+from deelog_proof.simulation.group import Group
+from deelog_proof.simulation.kafka import Kafka
 from deelog_proof.simulation.network import Network
 from deelog_proof.simulation.node import Gone, Node
-from deelog_proof.simulation.script import Event, Script
+from deelog_proof.simulation.process import Process
+from deelog_proof.simulation.script import Script
+from deelog_proof.simulation.verbs import happen, is_fault
 from deelog_schemas import keys
 from deelog_schemas.config import parse
-from deelog_schemas.member import node_id_of
 
 PEACE: Final = 60.0
 """How long it may take after the last fault until everything is equal, in simulated seconds."""
@@ -171,7 +171,7 @@ class World:
         """The live process of a member."""
         return next((n for n in self.everybody if n.alive and n.member == member), None)
 
-    def ended(self, node: Node) -> None:
+    def ended(self, node: Process) -> None:
         """A process is gone: its memory, and its connections."""
         if node.alive:
             node.alive = False
@@ -199,14 +199,14 @@ class World:
         """The Kafka partition of a segment."""
         return keys.partition_of(segment, self.partitions, self.segments)
 
-    def parts(self, node: Node, count: int) -> list[int]:
+    def parts(self, node: Process, count: int) -> list[int]:
         """In how many steps a transaction's records reach the brokers."""
         if count > 1 and node.random.random() < 0.3:
             first = node.random.randrange(1, count)
             return [first, count - first]
         return [count]
 
-    def hangs(self, node: Node) -> bool:
+    def hangs(self, node: Process) -> bool:
         """Whether the node stops here, with its transaction open."""
         self.failpoints.transaction(node, "appended")
         if node.node_id not in self.hanging:
@@ -216,7 +216,7 @@ class World:
         node.paused = True
         return True
 
-    def loses_answer(self, node: Node) -> bool:
+    def loses_answer(self, node: Process) -> bool:
         """Whether the answer to a commit that took effect gets lost."""
         if self.failpoints.transaction(node, "committed"):
             raise Gone
@@ -227,17 +227,17 @@ class World:
 
     # -- moments: a node that ends at one does nothing more, not even the rest of its turn ----------------------------
 
-    def effect_comes(self, node: Node, effect: Effect) -> None:
+    def effect_comes(self, node: Process, effect: Effect) -> None:
         """A core's effect is about to be carried out."""
         if self.failpoints.effect(node, effect):
             raise Gone
 
-    def moment_comes(self, node: Node, name: str, kind: str, at_once: bool = True) -> None:
-        """See `moments.FAILPOINTS`. `at_once`: the turn ends where the node does; else the rest of it has no effect."""
+    def moment_comes(self, node: Process, name: str, kind: str, at_once: bool = True) -> None:
+        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends where the node does; else the rest has no effect."""
         if self.failpoints.come(node, name, frozenset({kind})) and at_once:
             raise Gone
 
-    def view_comes(self, node: Node, view: View) -> None:
+    def view_comes(self, node: Process, view: View) -> None:
         """A node is about to follow a view."""
         kinds = set()
         for segment, row in zip(node.store.segments, view.rows, strict=True):
@@ -253,203 +253,10 @@ class World:
     # -- events -----------------------------------------------------------------------------------------------------
 
     def _happen(self, event: Event) -> None:
-        done = getattr(self, f"_{event.verb}")(*(self.names.get(a, a) for a in event.arguments))
-        if done is not False:
+        if happen(self, event):
             self.counts[f"did {event.verb}"] += 1
-            self.counts[f"fault {event.verb}"] += event.is_fault
+            self.counts[f"fault {event.verb}"] += is_fault(event)
             self.checker.say(f"--- {' '.join((event.verb, *event.arguments))}")
-
-    def _let(self, name: str, who: str, segment: str) -> bool:
-        """A name for the node id that now has this part."""
-        primary = self.primary_of(int(segment))
-        found: list[str] = []
-        if who in self.nodes:
-            found = [who]
-        elif who == "controller":
-            found = [node_id_of(self.group.holder)] if self.group.holder else []
-        elif primary is not None:
-            holders = [n.node_id for n in self.holders(int(segment))]
-            others = [n for n in sorted(self.nodes) if n not in holders]
-            line = [node_id_of(m) for m in primary.registry.view.rows[int(segment)].owners]  # as the next is elected
-            backups = sorted(holders[1:], key=lambda n: line.index(n) if n in line else len(line))
-            found = {"primary": holders[:1], "backup": backups, "other": others}[who]
-        if found:
-            self.names[name] = found[0]
-        return bool(found)
-
-    def _at(self, node_id: str, moment: str, verb: str, *arguments: str) -> None:
-        self.failpoints.arm(node_id, moment, Event(self.engine.now, verb, arguments))
-
-    def _live(self, node_id: str) -> Node | None:
-        node = self.nodes.get(node_id)
-        return node if node is not None and node.alive else None
-
-    def _put(self, key: str, value: str, ttl: str = "") -> None:
-        self.clients.write(real_key(key, self.segments), value.encode(), int(ttl) if ttl else None)
-
-    def _del(self, key: str) -> None:
-        self.clients.write(real_key(key, self.segments), None, None)
-
-    def _get(self, key: str) -> None:
-        self.clients.read(real_key(key, self.segments))
-
-    def _clear(self, segment: str) -> None:
-        self.clients.clear(int(segment))
-
-    def _crash(self, node_id: str) -> bool:
-        node = self._live(node_id)
-        if node is not None:
-            self.ended(node)
-        return node is not None
-
-    def _restart(self, node_id: str) -> bool:
-        node = self._live(node_id)
-        if node is None and node_id in self.nodes:
-            self.start(node_id)
-        return node is None
-
-    def _twin(self, node_id: str) -> bool:
-        """A second process under the id of one that lives."""
-        if self._live(node_id) is None:
-            return False
-        self.start(node_id)
-        return True
-
-    def _pause(self, node_id: str) -> bool:
-        node = self._live(node_id)
-        if node is None or node.paused:
-            return False
-        node.paused = True
-        return True
-
-    def _resume(self, node_id: str) -> bool:
-        stopped = [n for n in self.living() if n.node_id == node_id and n.paused]
-        for node in stopped:
-            node.resume()
-        self.hanging.discard(node_id)
-        return bool(stopped)
-
-    def _leave(self, node_id: str) -> bool:
-        node = self._live(node_id)
-        if node is None or node.leaving or node.paused or len(self.living()) < 2:
-            return False
-        node.leave()
-        return True
-
-    def _hang(self, node_id: str) -> None:
-        self.hanging.add(node_id)
-
-    def _lose(self, node_id: str) -> None:
-        self.losing.add(node_id)
-
-    def _cut(self, a: str, b: str) -> None:
-        self.network.cut.add((a, b))
-
-    def _heal(self, a: str, b: str) -> None:
-        self.network.heal(a, b)
-
-    def _isolate(self, node_id: str) -> None:
-        for other in self.nodes:
-            if other != node_id:
-                self.network.cut |= {(node_id, other), (other, node_id)}
-
-    def _rejoin(self, node_id: str) -> None:
-        for a, b in sorted(self.network.cut):
-            if node_id in (a, b):
-                self.network.heal(a, b)
-
-    def _blind(self, node_id: str) -> None:
-        self.blind.add(node_id)
-
-    def _see(self, node_id: str) -> None:
-        self.blind.discard(node_id)
-
-    def _break(self, a: str, b: str) -> None:
-        for connection in list(self.network.connections):
-            if set(connection.ends(False)) == {a, b}:
-                self.network.break_(connection)
-
-    def _slow(self, node_id: str, factor: str) -> None:
-        self.network.slow[node_id] = float(factor)
-
-    def _kafka(self, state: str) -> None:
-        self.kafka.up = state == "on"
-
-    def _nokafka(self, node_id: str) -> None:
-        self.no_kafka.add(node_id)
-
-    def _yeskafka(self, node_id: str) -> None:
-        self.no_kafka.discard(node_id)
-
-    def _fence(self, node_id: str) -> None:
-        self.kafka.init(node_id, "somebody")
-
-    def _foreign(self, partition: str, ms: str) -> None:
-        """A stranger's transaction holds the last stable offset back; its record is one that was aborted."""
-        name = f"stranger {self.engine.steps}"
-        session = self.kafka.init(name, name)
-        self.kafka.append(name, session, [OutRecord(CHANGES, int(partition), b"x", None, [])])
-        self.engine.after(int(ms) / 1000, self._stranger_ends, name)
-
-    def _stranger_ends(self, name: str) -> None:
-        self.kafka.init(name, name)
-
-    def _truncate(self, partition: str, count: str) -> bool:
-        number = int(partition)
-        lost = self.kafka.truncate(number, int(count))
-        self.checker.lose(number, lost)
-        return bool(lost)
-
-    def _recreate(self) -> None:
-        self.kafka.recreate()
-        for partition in range(self.partitions):
-            self.checker.lose(partition, None)
-
-    def _compact(self) -> None:
-        self.kafka.compact()
-
-    def _overflow(self, node_id: str, segment: str) -> bool:
-        """An op log is full, on a primary or a backup."""
-        node = self._live(node_id)
-        if node is None or node.paused or not node.core.history(int(segment)):
-            return False
-        node.now(node.core.overflow, int(segment))
-        return True
-
-    def _coalesce(self, node_id: str) -> bool:
-        node = self._live(node_id)
-        if node is None or node.paused:
-            return False
-        gone = node.core.coalesce_all()
-        self.counts["coalesced"] += gone
-        if gone:
-            self.checker.coalesced()
-        return True
-
-    def _signal(self, segment: str) -> bool:
-        node = self.primary_of(int(segment))
-        if node is None or node.paused or node.core.phase(int(segment)) == "idle":
-            return False
-        node.core.request_reset(int(segment), "signal")
-        node.wake()
-        return True
-
-    def _snapshot(self, segment: str) -> None:
-        """Every node has read the signal for an incremental snapshot; the segment's owner acts on it."""
-        self.snapshots.add(int(segment))
-        self.checker.snapshot_asked(int(segment))
-
-    def _refuse(self, key: str) -> None:
-        self.kafka.refused.add(_record_key(real_key(key, self.segments)))
-
-    def _allow(self, key: str) -> None:
-        self.kafka.refused.discard(_record_key(real_key(key, self.segments)))
-
-    def _skew(self, node_id: str, seconds: str) -> None:
-        self.skews[node_id] = float(seconds)
-        node = self._live(node_id)
-        if node is not None:
-            node.skew = float(seconds)
 
     # -- peace ------------------------------------------------------------------------------------------------------
 
@@ -485,21 +292,6 @@ class World:
                     node.wake()
         self._peace = True
         self.engine.after(0.5, self._restart_all)
-
-
-@cache
-def real_key(name: str, segments: int) -> bytes:
-    """The key that stands for `s<segment>k<number>`: one that hashes to the segment."""
-    segment = int(name[1:].partition("k")[0])
-    for number in range(1_000_000):
-        key = f"{name}.{number}".encode()
-        if keys.segment_of(key, segments) == segment:
-            return key
-    raise AssertionError(name)
-
-
-def _record_key(key: bytes) -> bytes:
-    return b'{"key":"' + key + b'"}'
 
 
 def _settings(found: dict[str, int]) -> Settings:

@@ -19,10 +19,12 @@ from deelog_proof.simulation import campaign, cli, world
 from deelog_proof.simulation.campaign import Plan, Shortening, Tally, outcomes, run
 from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.cli import simulate
-from deelog_proof.simulation.script import FAULTS, SETTINGS, VERBS, Event, Script, generate, parse
+from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.generate import FAULTS, generate
+from deelog_proof.simulation.script import SETTINGS, Script, parse
 from deelog_proof.simulation.shrink import shrink
 from deelog_proof.simulation.vacuity import LEAST_SEEDS, LEAST_STEPS, REQUIRED, missing
-from deelog_proof.simulation.world import World
+from deelog_proof.simulation.verbs import VERBS
 
 Simulate = Callable[..., Result]
 
@@ -217,7 +219,7 @@ def test_what_is_asked_for_follows_the_faults(kind: str) -> None:
 
 
 def test_a_campaign_that_proves_nothing_ends_in_3(call: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "_crash", lambda self, node_id: False)
+    monkeypatch.setitem(VERBS, "crash", VERBS["crash"]._replace(handler=lambda cluster, node_id: False))
     result = call("--seeds", f"1..{LEAST_SEEDS}", "--steps", LEAST_STEPS, "--faults", "crash,leave", "--jobs", 1)
     assert result.exit_code == 3, result.output
     assert "fault crash" in result.stderr

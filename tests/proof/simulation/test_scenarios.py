@@ -9,7 +9,8 @@ from typing import Final
 import pytest
 
 from deelog_proof.simulation.failpoints import FAILPOINTS
-from deelog_proof.simulation.script import SETTINGS, VERBS
+from deelog_proof.simulation.script import SETTINGS
+from deelog_proof.simulation.verbs import VERBS
 from tests.proof.simulation.golden import SCENARIOS, difference, load
 from tests.proof.simulation.rows import FAULTS, RULES
 from tests.support.paths import ROOT

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from deelog_proof.simulation.filtering import BY_KEY, BY_VALUE
-from deelog_proof.simulation.script import generate
+from deelog_proof.simulation.generate import generate
 from deelog_proof.simulation.world import World
 
 

@@ -1,0 +1,129 @@
+"""What a process, the clients and the checker see of the world that they are in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from deelog_connector.core.effects import Effect
+from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.kafka.records import InRecord
+from deelog_interceptors.grid.data.segment import Segment
+from deelog_interceptors.grid.settings import Settings
+from deelog_interceptors.grid.topology.view import View
+from deelog_proof.simulation.engine import Engine
+from deelog_proof.simulation.group import Group
+from deelog_proof.simulation.kafka import Kafka
+from deelog_proof.simulation.network import Network
+from deelog_proof.simulation.process import Process
+from deelog_schemas.header import Position
+from deelog_schemas.operation import Operation
+
+
+@dataclass(slots=True)
+class Write:
+    """A client's command. `status`: sent, acked, failed (it did not happen) or unknown."""
+
+    key: bytes
+    value: bytes | None
+    status: str = "sent"
+    segment: int = -1
+    position: Position = (0, 0)
+    acked_at: float = 0.0
+
+
+class Observer(Protocol):
+    """Who is called for all that happens: the checker."""
+
+    writes: list[Write]
+
+    def say(self, line: str) -> None: ...
+    def answered(self, write: Write) -> None: ...
+    def broken(self, text: str, error: BaseException) -> None: ...
+    def effect(self, node: Process, effect: Effect) -> None: ...
+    def captured(self, node: Process, segment: Segment, operation: Operation) -> None: ...
+    def view_made(self, view: View) -> None: ...
+    def view_applied(self, node: Process, view: View) -> None: ...
+    def snapshot_asked(self, segment: int) -> None: ...
+    def snapshot_begun(self, node: Process, segment: int) -> None: ...
+    def snapshot_over(self, segment: int, whole: bool) -> None: ...
+    def lose(self, partition: int, records: list[InRecord] | None) -> None: ...
+    def coalesced(self) -> None: ...
+
+
+class Context(Protocol):
+    """One run's cluster, its brokers, its network and its clock."""
+
+    engine: Engine
+    kafka: Kafka
+    network: Network
+    group: Group
+    counts: Counter[str]
+    grid_settings: Settings
+    node_count: int
+    copies: int
+    segments: int
+    partitions: int
+    batch: int
+    chunk: int
+    max_operations: int
+    acks_all: bool
+    tombstones: bool
+    strategy: Strategy
+    reset_interval: float
+    skips: int
+    failure_timeout: float
+    lease: float
+    lease_expiry: float
+    skews: dict[str, float]
+    no_kafka: set[str]
+    """Node ids that do not reach the brokers."""
+    blind: set[str]
+    """Node ids that get no views at the moment."""
+    snapshots: set[int]
+    """Segments of which an incremental snapshot was asked for and is not done."""
+
+    @property
+    def checker(self) -> Observer: ...
+
+    @property
+    def everybody(self) -> Sequence[Process]:
+        """Every process that was ever started, in this order."""
+
+    def find(self, member: str) -> Process | None:
+        """The live process of a member."""
+
+    def living(self) -> Sequence[Process]:
+        """Processes that live, stopped ones included."""
+
+    def ended(self, node: Process) -> None:
+        """A process is gone."""
+
+    def primary_of(self, segment: int) -> Process | None:
+        """Who holds it as primary in the highest epoch."""
+
+    def holders(self, segment: int) -> Sequence[Process]:
+        """The primary and its in-sync backups."""
+
+    def partition_of(self, segment: int) -> int:
+        """The Kafka partition of a segment."""
+
+    def parts(self, node: Process, count: int) -> list[int]:
+        """In how many steps a transaction's records reach the brokers."""
+
+    def hangs(self, node: Process) -> bool:
+        """Whether the node stops here, with its transaction open."""
+
+    def loses_answer(self, node: Process) -> bool:
+        """Whether the answer to a commit that took effect gets lost."""
+
+    def effect_comes(self, node: Process, effect: Effect) -> None:
+        """A core's effect is about to be carried out."""
+
+    def moment_comes(self, node: Process, name: str, kind: str, at_once: bool = True) -> None:
+        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends where the node does; else the rest has no effect."""
+
+    def view_comes(self, node: Process, view: View) -> None:
+        """A node is about to follow a view."""

@@ -1,0 +1,374 @@
+"""The verbs of scripts: for each its arguments, what it does to the cluster, and whether it is a fault.
+
+A verb is its handler: a function of the cluster and of the arguments, whose parameters say how many there may be. It
+returns False where the event cannot happen and was passed over.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, NamedTuple, Protocol
+
+from deelog_connector.kafka.records import OutRecord
+from deelog_proof.simulation.clients import Clients
+from deelog_proof.simulation.context import Context
+from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.failpoints import Failpoints
+from deelog_proof.simulation.kafka import CHANGES
+from deelog_proof.simulation.process import Process
+from deelog_schemas import keys
+from deelog_schemas.member import node_id_of
+
+MOST_ARGUMENTS: Final = 40
+"""Of `at`, which another verb with its own arguments follows."""
+LET: Final = ("primary", "backup", "other", "controller", "it")
+"""Whom `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node that holds
+nothing of it, the controller; `it` is the node at which a moment came."""
+
+
+class Cluster(Context, Protocol):
+    """What verbs act on."""
+
+    clients: Clients
+    failpoints: Failpoints
+    names: dict[str, str]
+    """Node ids by the names that `let` gave them."""
+    hanging: set[str]
+    """Node ids whose next transaction stays open."""
+    losing: set[str]
+    """Node ids whose next commit gets no answer."""
+
+    @property
+    def nodes(self) -> Mapping[str, Process]:
+        """The newest process of each node id."""
+
+    def start(self, node_id: str) -> Process:
+        """A new process under a node id."""
+
+
+class Verb(NamedTuple):
+    """`shapes` say what its arguments are, where they are not names of nodes or free."""
+
+    handler: Callable[..., bool | None]
+    least: int
+    most: int
+    shapes: tuple[str, ...]
+    fault: bool
+    ends: str | None
+    """The last argument with which it ends a fault and is none."""
+
+
+VERBS: Final[dict[str, Verb]] = {}
+
+_Handler = Callable[..., bool | None]
+
+
+def _verb(*shapes: str, fault: bool = True, ends: str | None = None) -> Callable[[_Handler], _Handler]:
+    """Puts a handler into the table, by its name."""
+
+    def register(handler: _Handler) -> _Handler:
+        _, *parameters = inspect.signature(handler).parameters.values()
+        least = sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in parameters)
+        open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        most = MOST_ARGUMENTS if open_ended else len(parameters)
+        VERBS[handler.__name__.strip("_")] = Verb(handler, least, most, shapes, fault, ends)
+        return handler
+
+    return register
+
+
+def is_fault(event: Event) -> bool:
+    """Whether it is one; not a client's command, not the end of a fault, not what names or waits."""
+    verb = VERBS[event.verb]
+    return verb.fault and (verb.ends is None or event.arguments[-1:] != (verb.ends,))
+
+
+def happen(cluster: Cluster, event: Event) -> bool:
+    """Carries an event out; False where it cannot happen now."""
+    arguments = (cluster.names.get(argument, argument) for argument in event.arguments)
+    return VERBS[event.verb].handler(cluster, *arguments) is not False
+
+
+@_verb("key", "", "number", fault=False)
+def put(cluster: Cluster, key: str, value: str, ttl: str = "") -> None:
+    cluster.clients.write(real_key(key, cluster.segments), value.encode(), int(ttl) if ttl else None)
+
+
+@_verb("key", fault=False)
+def del_(cluster: Cluster, key: str) -> None:
+    cluster.clients.write(real_key(key, cluster.segments), None, None)
+
+
+@_verb("key", fault=False)
+def get(cluster: Cluster, key: str) -> None:
+    cluster.clients.read(real_key(key, cluster.segments))
+
+
+@_verb("segment", fault=False)
+def clear(cluster: Cluster, segment: str) -> None:
+    cluster.clients.clear(int(segment))
+
+
+@_verb()
+def crash(cluster: Cluster, node_id: str) -> bool:
+    node = _live(cluster, node_id)
+    if node is not None:
+        cluster.ended(node)
+    return node is not None
+
+
+@_verb(fault=False)
+def restart(cluster: Cluster, node_id: str) -> bool:
+    node = _live(cluster, node_id)
+    if node is None and node_id in cluster.nodes:
+        cluster.start(node_id)
+    return node is None
+
+
+@_verb()
+def twin(cluster: Cluster, node_id: str) -> bool:
+    """A second process under the id of one that lives."""
+    if _live(cluster, node_id) is None:
+        return False
+    cluster.start(node_id)
+    return True
+
+
+@_verb()
+def pause(cluster: Cluster, node_id: str) -> bool:
+    node = _live(cluster, node_id)
+    if node is None or node.paused:
+        return False
+    node.paused = True
+    return True
+
+
+@_verb(fault=False)
+def resume(cluster: Cluster, node_id: str) -> bool:
+    stopped = [n for n in cluster.living() if n.node_id == node_id and n.paused]
+    for node in stopped:
+        node.resume()
+    cluster.hanging.discard(node_id)
+    return bool(stopped)
+
+
+@_verb()
+def leave(cluster: Cluster, node_id: str) -> bool:
+    node = _live(cluster, node_id)
+    if node is None or node.leaving or node.paused or len(cluster.living()) < 2:
+        return False
+    node.leave()
+    return True
+
+
+@_verb()
+def hang(cluster: Cluster, node_id: str) -> None:
+    cluster.hanging.add(node_id)
+
+
+@_verb()
+def lose(cluster: Cluster, node_id: str) -> None:
+    cluster.losing.add(node_id)
+
+
+@_verb()
+def cut(cluster: Cluster, a: str, b: str) -> None:
+    cluster.network.cut.add((a, b))
+
+
+@_verb(fault=False)
+def heal(cluster: Cluster, a: str, b: str) -> None:
+    cluster.network.heal(a, b)
+
+
+@_verb()
+def isolate(cluster: Cluster, node_id: str) -> None:
+    for other in cluster.nodes:
+        if other != node_id:
+            cluster.network.cut |= {(node_id, other), (other, node_id)}
+
+
+@_verb(fault=False)
+def rejoin(cluster: Cluster, node_id: str) -> None:
+    for a, b in sorted(cluster.network.cut):
+        if node_id in (a, b):
+            cluster.network.heal(a, b)
+
+
+@_verb()
+def blind(cluster: Cluster, node_id: str) -> None:
+    cluster.blind.add(node_id)
+
+
+@_verb(fault=False)
+def see(cluster: Cluster, node_id: str) -> None:
+    cluster.blind.discard(node_id)
+
+
+@_verb()
+def break_(cluster: Cluster, a: str, b: str) -> None:
+    for connection in list(cluster.network.connections):
+        if set(connection.ends(False)) == {a, b}:
+            cluster.network.break_(connection)
+
+
+@_verb("", "number", ends="1")
+def slow(cluster: Cluster, node_id: str, factor: str) -> None:
+    cluster.network.slow[node_id] = float(factor)
+
+
+@_verb("state", ends="on")
+def kafka(cluster: Cluster, state: str) -> None:
+    cluster.kafka.up = state == "on"
+
+
+@_verb()
+def nokafka(cluster: Cluster, node_id: str) -> None:
+    cluster.no_kafka.add(node_id)
+
+
+@_verb(fault=False)
+def yeskafka(cluster: Cluster, node_id: str) -> None:
+    cluster.no_kafka.discard(node_id)
+
+
+@_verb()
+def fence(cluster: Cluster, node_id: str) -> None:
+    cluster.kafka.init(node_id, "somebody")
+
+
+@_verb("partition", "number")
+def foreign(cluster: Cluster, partition: str, ms: str) -> None:
+    """A stranger's transaction holds the last stable offset back; its record is one that was aborted."""
+    name = f"stranger {cluster.engine.steps}"
+    session = cluster.kafka.init(name, name)
+    cluster.kafka.append(name, session, [OutRecord(CHANGES, int(partition), b"x", None, [])])
+    cluster.engine.after(int(ms) / 1000, _stranger_ends, cluster, name)
+
+
+@_verb("partition", "number")
+def truncate(cluster: Cluster, partition: str, count: str) -> bool:
+    number = int(partition)
+    lost = cluster.kafka.truncate(number, int(count))
+    cluster.checker.lose(number, lost)
+    return bool(lost)
+
+
+@_verb()
+def recreate(cluster: Cluster) -> None:
+    cluster.kafka.recreate()
+    for partition in range(cluster.partitions):
+        cluster.checker.lose(partition, None)
+
+
+@_verb()
+def compact(cluster: Cluster) -> None:
+    cluster.kafka.compact()
+
+
+@_verb("", "segment")
+def overflow(cluster: Cluster, node_id: str, segment: str) -> bool:
+    """An op log is full, on a primary or a backup."""
+    node = _live(cluster, node_id)
+    if node is None or node.paused or not node.core.history(int(segment)):
+        return False
+    node.now(node.core.overflow, int(segment))
+    return True
+
+
+@_verb()
+def coalesce(cluster: Cluster, node_id: str) -> bool:
+    node = _live(cluster, node_id)
+    if node is None or node.paused:
+        return False
+    gone = node.core.coalesce_all()
+    cluster.counts["coalesced"] += gone
+    if gone:
+        cluster.checker.coalesced()
+    return True
+
+
+@_verb("segment")
+def signal(cluster: Cluster, segment: str) -> bool:
+    node = cluster.primary_of(int(segment))
+    if node is None or node.paused or node.core.phase(int(segment)) == "idle":
+        return False
+    node.core.request_reset(int(segment), "signal")
+    node.wake()
+    return True
+
+
+@_verb("segment", fault=False)
+def snapshot(cluster: Cluster, segment: str) -> None:
+    """Every node has read the signal for an incremental snapshot; the segment's owner acts on it."""
+    cluster.snapshots.add(int(segment))
+    cluster.checker.snapshot_asked(int(segment))
+
+
+@_verb("key")
+def refuse(cluster: Cluster, key: str) -> None:
+    cluster.kafka.refused.add(_record_key(real_key(key, cluster.segments)))
+
+
+@_verb("key", fault=False)
+def allow(cluster: Cluster, key: str) -> None:
+    cluster.kafka.refused.discard(_record_key(real_key(key, cluster.segments)))
+
+
+@_verb("", "number", ends="0")
+def skew(cluster: Cluster, node_id: str, seconds: str) -> None:
+    cluster.skews[node_id] = float(seconds)
+    node = _live(cluster, node_id)
+    if node is not None:
+        node.skew = float(seconds)
+
+
+@_verb("", "", "segment", fault=False)
+def let(cluster: Cluster, name: str, who: str, segment: str) -> bool:
+    """A name for the node id that now has this part."""
+    primary = cluster.primary_of(int(segment))
+    found: list[str] = []
+    if who in cluster.nodes:
+        found = [who]
+    elif who == "controller":
+        found = [node_id_of(cluster.group.holder)] if cluster.group.holder else []
+    elif primary is not None:
+        holders = [n.node_id for n in cluster.holders(int(segment))]
+        others = [n for n in sorted(cluster.nodes) if n not in holders]
+        line = [node_id_of(m) for m in primary.registry.view.rows[int(segment)].owners]  # as the next is elected
+        backups = sorted(holders[1:], key=lambda n: line.index(n) if n in line else len(line))
+        found = {"primary": holders[:1], "backup": backups, "other": others}[who]
+    if found:
+        cluster.names[name] = found[0]
+    return bool(found)
+
+
+@_verb(fault=False)
+def at(cluster: Cluster, node_id: str, moment: str, verb: str, *arguments: str) -> None:
+    cluster.failpoints.arm(node_id, moment, Event(cluster.engine.now, verb, arguments))
+
+
+def _live(cluster: Cluster, node_id: str) -> Process | None:
+    node = cluster.nodes.get(node_id)
+    return node if node is not None and node.alive else None
+
+
+def _stranger_ends(cluster: Cluster, name: str) -> None:
+    cluster.kafka.init(name, name)
+
+
+@cache
+def real_key(name: str, segments: int) -> bytes:
+    """The key that stands for `s<segment>k<number>`: one that hashes to the segment."""
+    segment = int(name[1:].partition("k")[0])
+    for number in range(1_000_000):
+        key = f"{name}.{number}".encode()
+        if keys.segment_of(key, segments) == segment:
+            return key
+    raise AssertionError(name)
+
+
+def _record_key(key: bytes) -> bytes:
+    return b'{"key":"' + key + b'"}'
