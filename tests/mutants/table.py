@@ -252,7 +252,7 @@ TAKEOVER: Final = (
         "torn-reset-vouches",
         "",
         "a reset of which some deletes were cut away vouches for what lies below it: those keys are not looked for",
-        (Edit(HELD, "taken > len(self._taken) or", ""),),
+        (Edit(HELD, "taken > len(self._deleted) or", ""),),
         detector="scenario take_backs_lost",
         because="a cut must fall between two transactions of a reset that takes back: one seed in 1,500",
     ),
@@ -424,8 +424,8 @@ WRITING: Final = (
         (
             Edit(
                 OPLOG,
-                "                found.append(operation)\n        return found\n",
-                "                found.append(operation)\n        return found[::-1]\n",
+                "                within.append(operation)\n        return within\n",
+                "                within.append(operation)\n        return within[::-1]\n",
             ),
         ),
     ),
@@ -436,8 +436,8 @@ WRITING: Final = (
         (
             Edit(
                 OPLOG,
-                "            if operation.sequence > sequence:\n                found",
-                "            if operation.sequence > sequence + 1:\n                found",
+                "            if operation.sequence > sequence:\n                within",
+                "            if operation.sequence > sequence + 1:\n                within",
             ),
         ),
     ),

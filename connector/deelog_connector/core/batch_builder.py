@@ -117,7 +117,7 @@ class BatchBuilder:
                 self._snapshots.chunk(batch, segment, segment.snapshot)
 
     def _renewals(self, batch: Batch, segments: Sequence[Segment]) -> None:
-        """Positions of idle segments are renewed, so that silence and progress can be told apart."""
+        """Positions of idle segments are renewed, so that readers can tell silence from progress."""
         interval, now = self._node.settings.heartbeat_interval, self._node.now
         for segment in segments:
             if interval and segment.is_drained and now - segment.renewed_at >= interval:

@@ -1,13 +1,11 @@
 """The connector's core: one node's part in the protocol, for all segments of one cache.
 
-It decides, and does no I/O, reads no clock and draws no randomness: events come in as calls, `poll(now)` gives the
+It decides, and does no I/O, reads no clock and draws no randomness: events come in as calls, `poll(now)` returns the
 effects to carry out (`effects.py`). The shell that carries them out, a simulation, and the tests drive the same code.
-
-Weighed: a coroutine per segment (reads well; but its state is a stack frame that no test can look at, and eighty of
-them need eighty transactions), an event loop of actors, and this: plain data per segment (`segment.py`), and in
-each poll one transaction that moves every segment that can move.
+Each segment is plain data (`segment.py`); each poll has one transaction, which moves every segment that can move.
 
 A call that is not valid in a segment's phase is an assertion: a bug of ours stops the connector rather than lose data.
+Alternatives: docs/decisions.md, "One state per segment, one transaction for all".
 """
 
 from __future__ import annotations

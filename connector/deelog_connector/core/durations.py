@@ -1,7 +1,6 @@
 """How long things took, as Prometheus counts it: a sum, and how many stayed within each bound.
 
-Weighed: every value in a list (grows, or forgets), a sketch of quantiles (quantiles of several nodes cannot be put
-together), and counts per bound, which can, and cost one `bisect`.
+Alternatives: docs/decisions.md, "Durations are counted by bounds".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the core asks its shell to do, and what it then wants to hear.
+"""What the core asks its shell to do, and which call answers.
 
 One transaction and one scan per partition are under way at most; each effect is answered by exactly one call:
 
@@ -8,10 +8,10 @@ One transaction and one scan per partition are under way at most; each effect is
 | `Commit` | `committed(token)` or `commit_failed(token, cause)` |
 | `Fence` | `fenced(segments)` |
 | `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached)` |
-| `Corrected`, `Released`, `SteppedDown`, `Superseded`, `SnapshotRead`, `SnapshotRefused` | nothing: they tell |
+| `Corrected`, `Released`, `SteppedDown`, `Superseded`, `SnapshotRead`, `SnapshotRefused` | nothing: they inform |
 
-Weighed: callbacks into the shell from inside a decision (the order of effects then depends on who calls whom) and
-effects returned as values. Values: a simulation can drop, delay and reorder them.
+Effects are values, which a simulation can drop, delay and reorder. Alternatives: docs/decisions.md, "Effects are
+values".
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RowsItem:
 
 @dataclass(frozen=True, slots=True)
 class TakenBackItem:
-    """Keys that a reset says are gone, for consumers that know nothing of resets; it was read at `position`."""
+    """Keys that a reset deletes for consumers that know nothing of resets; its rows were read at `position`."""
 
     segment: int
     partition: int
@@ -94,7 +94,7 @@ class Cause(StrEnum):
     """Why a transaction was not committed."""
 
     FENCED = "fenced"
-    """Somebody else initialised this transactional id, or the broker ran out of patience: re-initialise, recheck."""
+    """Somebody else initialised this transactional id, or the transaction timed out: re-initialise, recheck."""
     LOST = "lost"
     """The outcome is unknown or the client gave up: re-initialise, recheck."""
     REFUSED = "refused"
@@ -103,7 +103,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
-    """Open a new session of this node's producer (`init_transactions`); the last one is dead or there was none."""
+    """Open a new session of this node's producer (`init_transactions`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Initialise these nodes' transactional ids: aborts what they have open, refuses what they send later."""
+    """Initialise these nodes' transactional ids: that aborts what they have open and refuses what they send later."""
 
     node_ids: frozenset[str]
     segments: tuple[int, ...]
@@ -126,8 +126,8 @@ class Fence:
 class Scan:
     """Read a partition of the change topic from an offset up to the last of these control records of ours.
 
-    `from_offset` -1 means the partition's beginning. Reading waits, bounded, where somebody's open transaction hides
-    the records (read-to-own-record); `scan_ended(reached=False)` tells that the wait was in vain.
+    `from_offset` -1 is the partition's beginning. Where somebody's open transaction hides the records, reading waits
+    for a bounded time (read-to-own-record), and ends with `scan_ended(reached=False)`.
     """
 
     partition: int
@@ -135,8 +135,8 @@ class Scan:
     until: frozenset[bytes]
     """Entry keys of the awaited control records."""
     keys: frozenset[int] = frozenset()
-    """Segments of which every record is wanted with its key. Nobody waits for these: such a scan may end early, as
-    reached, and goes on where it was with the next one."""
+    """Segments of which every record is wanted with its key. Such a scan has low priority: it may end early with
+    `reached=True`, and the next one resumes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class SteppedDown:
-    """A claim of a higher epoch, or of another member in the same one, stood before ours."""
+    """There is a claim of a higher epoch than ours, or of another member in the same epoch."""
 
     segment: int
     reason: str
@@ -171,7 +171,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRead:
-    """An incremental snapshot is through with a segment: `rows` of it are committed, the rest were changes anyway."""
+    """An incremental snapshot of a segment is complete: `rows` are committed, all other keys came as changes."""
 
     segment: int
     rows: int
@@ -179,7 +179,7 @@ class SnapshotRead:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRefused:
-    """The broker refused a row of an incremental snapshot: it is given up in this segment, whose changes go on."""
+    """The broker refused a row of an incremental snapshot: it ends in this segment, whose changes are written on."""
 
     segment: int
 
@@ -210,4 +210,4 @@ class ScannedRecord:
     key: bytes
     control: Mapping[str, Any]
     gone: bool = False
-    """A delete or tombstone; told only where the scan asked for keys."""
+    """Whether it is a delete or tombstone; set only where the scan asked for keys."""

@@ -1,7 +1,7 @@
 """What a node knows of a segment's past: a failover log of `(epoch, last sequence of that epoch)`.
 
-A position is *in* a history or *beyond* it. The sequence goes on across epochs, so that two histories that share a
-position share everything below it; that is all that catch-up, pruning and takeover rest on.
+A position is *in* a history or *beyond* it. The sequence continues across epochs, so that two histories that share a
+position share everything below it. Catch-up, pruning and takeover rest on that alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def holds(history: History, position: Position) -> bool:
 
 
 def extended(history: History, position: Position) -> History:
-    """The history with one operation more. The position must be the next one, or the first of a later epoch."""
+    """The history with one more operation: the next of its epoch, or the first of a later one."""
     epoch, sequence = position
     if history and history[-1][0] == epoch:
         return (*history[:-1], position)
@@ -45,7 +45,7 @@ def extended(history: History, position: Position) -> History:
 
 
 def opened(history: History, epoch: int) -> History:
-    """The history at the start of an epoch: nothing new is in it yet."""
+    """The history at the start of an epoch, without an operation of it."""
     if history and history[-1][0] >= epoch:
         return history
     return (*history, (epoch, last_of(history)))[-MAX_EPOCHS:]
@@ -60,7 +60,7 @@ def common_point(primary: History, backup: History) -> int:
 
 
 def cut(history: History, sequence: int) -> History:
-    """The history without what lies beyond `sequence`."""
+    """The history without what is above `sequence`."""
     kept: list[Position] = []
     for epoch, last in history:
         if last >= sequence:

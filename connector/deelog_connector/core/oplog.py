@@ -1,9 +1,8 @@
 """The op log: per segment, in memory, the operations that Kafka is not yet known to hold.
 
-Weighed: a dictionary of queues per key, as the first sketch of the product had it, and one queue per segment. The
-sequence is contiguous per segment, writing and pruning go by sequence, and only two rare moments ask for a key
-(coalescing, and a phantom's key at takeover); so it is one queue, and those two walk it. The budget is one for all
-segments of a node, since any segment may be the busy one.
+One queue per segment: sequences are contiguous, and writing and pruning go by sequence. Only coalescing and the
+corrections of a takeover ask for keys, and walk it. The budget is one for all segments of a node, since any of them may
+be the busy one. Alternatives: docs/decisions.md, "One op log per segment".
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from deelog_schemas.operation import Operation
 
 @dataclass(slots=True)
 class Budget:
-    """What all op logs of a node may hold together, and do hold. `overdrawn` counts appends beyond it."""
+    """What all op logs of a node may hold together, and do hold."""
 
     max_operations: int
     max_bytes: int
     operations: int = 0
     bytes: int = 0
     overdrawn: int = 0
+    """Appends beyond the limits: a primary always appends."""
 
     def has_room(self, size: int) -> bool:
         """Whether one more operation of `size` bytes fits."""
@@ -34,7 +34,7 @@ class Budget:
 class OpLog:
     """The operations of one segment in sequence order, contiguous from `complete_from` on.
 
-    `complete_from`: no operation at or above this sequence is missing here. It never goes back but by `restart`.
+    `complete_from`: no operation at or above this sequence is missing here. Only `restart` lowers it.
     """
 
     __slots__ = ("_budget", "_operations", "complete_from")
@@ -49,11 +49,11 @@ class OpLog:
 
     @property
     def oldest(self) -> Operation | None:
-        """The first of its operations, which is the one that was captured first."""
+        """The operation that was captured first."""
         return self._operations[0] if self._operations else None
 
     def append(self, operation: Operation) -> None:
-        """Adds the operation behind the last one. The caller keeps the sequence."""
+        """Adds an operation after the last one. The caller keeps the sequence."""
         budget = self._budget
         budget.operations += 1
         budget.bytes += operation.size
@@ -61,7 +61,7 @@ class OpLog:
         self._operations.append(operation)
 
     def prune(self, sequence: int) -> int:
-        """Drops what lies at or below `sequence`, which Kafka holds; returns how many operations."""
+        """Drops what is at or below `sequence`, which Kafka holds; returns how many operations."""
         operations, count = self._operations, 0
         while operations and operations[0].sequence <= sequence:
             self._release(operations.popleft())
@@ -70,7 +70,7 @@ class OpLog:
         return count
 
     def cut(self, sequence: int) -> list[Operation]:
-        """Drops what lies beyond `sequence`, which the new primary does not have; returns it."""
+        """Drops what is above `sequence`, which the new primary does not have; returns it."""
         operations, dropped = self._operations, []
         while operations and operations[-1].sequence > sequence:
             dropped.append(operations.pop())
@@ -95,23 +95,23 @@ class OpLog:
         skip = max(0, min(len(operations), sequence - operations[-1].sequence + len(operations)))
         while skip and operations[skip - 1].sequence > sequence:
             skip -= 1
-        found: list[Operation] = []
+        within: list[Operation] = []
         for operation in islice(operations, skip, None):
-            if operation.sequence > upto or len(found) == limit:
+            if operation.sequence > upto or len(within) == limit:
                 break
             if operation.sequence > sequence:
-                found.append(operation)
-        return found
+                within.append(operation)
+        return within
 
     def keys_after(self, sequence: int) -> set[bytes]:
-        """The keys that have an operation beyond `sequence`."""
+        """The keys that have an operation above `sequence`."""
         return {o.key for o in self._operations if o.sequence > sequence}
 
     def coalesce(self, above: int, upto: int) -> int:
-        """Older operations of a key in (above, upto] give way to its newest one there; returns how many went.
+        """Replaces the operations of a key in (above, upto] by its newest one there; returns how many were dropped.
 
-        The newest keeps its position and takes the first one's `existed` and `before`. A clear covers all before it.
-        The caller passes acked sequences only (coalesce-acked), and none that a transaction holds.
+        The newest keeps its position and takes the first one's `existed` and `before`. The caller passes acknowledged
+        sequences only (coalesce-acked), and none that a transaction holds.
         """
         first: dict[bytes, Operation] = {}
         last: dict[bytes, int] = {}

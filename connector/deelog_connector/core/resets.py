@@ -74,7 +74,7 @@ class Resets:
     def start_scheduled(self) -> None:
         """`reset.interval.ms`: one segment at a time, and none that is to be released."""
         primaries = self._node.primaries
-        for number in self._schedule.waiting(self._node.wall_us):
+        for number in self._schedule.due(self._node.wall_us):
             segment = primaries.get(number)
             if any(other.phase in RESETTING for other in primaries.values()):
                 return
@@ -82,7 +82,7 @@ class Resets:
                 continue
             if segment is not None and segment.phase is Phase.WRITING and not segment.release_wanted:
                 self.request(number, "interval")
-            self._schedule.over(number)
+            self._schedule.done(number)
 
     # -- what is written ------------------------------------------------------------------------------------------
 

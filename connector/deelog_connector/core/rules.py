@@ -1,8 +1,7 @@
-"""The decisions of a takeover and of catching up, as functions of what is known; READ's fold and DECIDE are `scan.py`.
+"""The decisions of a takeover and of catching up, as functions of what is known. READ's fold and DECIDE: `scan.py`.
 
-Weighed: decisions inside the core's methods (a model would have to repeat them, and prove its copy), the whole core
-as one function from state to state (a search over it copies megabytes per step), and this: the core, its tests and
-the explicit-state model under `tests/model` call the same small functions.
+The core, its tests and the explicit-state model under `tests/model` call the same small functions. Alternatives:
+docs/decisions.md, "Decisions are functions".
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def foreign(claimants: Iterable[Claimant], member: str) -> frozenset[str]:
 
 class ReadStart(NamedTuple):
     """Where READ begins: `offset` (None: nothing below one's own claim counts), the written sequence that needs no
-    reading, and why a reset must come whatever stands there."""
+    reading, and why a reset must come whatever is read."""
 
     offset: int | None = None
     written: int | None = None
@@ -56,7 +55,7 @@ def where_to_read(
     if position is not None and position.topic_id != topic_id:
         return ReadStart(owed="topic_recreated")
     if fresh and (position is None or position.epoch != epoch):
-        return ReadStart()  # nothing of a history that begins with this epoch can stand before its claim
+        return ReadStart()  # nothing of a history that begins with this epoch can be before its claim
     offset, written = start_of_read(history, position, reset)
     return ReadStart(offset, written)
 
@@ -78,5 +77,5 @@ def holds_all_after(complete_from: int, sequence: int) -> bool:
 
 
 def knows_what_it_drops(complete_from: int, last_sequence: int, sequence: int) -> bool:
-    """Whether an op log tells of every key that changed beyond `sequence`."""
+    """Whether an op log has every key that changed after `sequence`."""
     return last_sequence <= sequence or complete_from <= sequence + 1

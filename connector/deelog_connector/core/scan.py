@@ -1,7 +1,7 @@
 """The fold of READ: what the change topic holds of one segment, in the eyes of a node with a given history.
 
 Pure, so that the takeover, its tests and a model of it decide alike. One fold serves LOOK and READ: LOOK feeds it up
-to one's own claim, READ goes on to one's own ACTIVE.
+to one's own claim, READ continues to one's own ACTIVE.
 """
 
 from __future__ import annotations

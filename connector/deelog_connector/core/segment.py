@@ -133,9 +133,8 @@ class Reset:
 class Snapshot:
     """An incremental snapshot of a segment that is being written, and how far it is.
 
-    Weighed for the order of keys: sorted keys beyond the last one of the chunk before (the segment is listed and
-    sorted again for every chunk: n² log n over the chunks), an ordered index in every cache (each write pays for it),
-    and this: the keys are listed once, entries are read when their chunk comes. A key that came later is a change.
+    The keys are listed once, entries are read when their chunk comes; keys that are added later come as changes.
+    Alternatives: docs/decisions.md, "Keys of an incremental snapshot are listed once".
     """
 
     keys: list[bytes] | None = None

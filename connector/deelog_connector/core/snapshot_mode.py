@@ -1,14 +1,12 @@
 """`snapshot.mode` and `reset.interval.ms`: which resets come although nothing was lost. Pure policy, as Debezium's
-`Snapshotter` is: it is asked what to do and looks at nothing.
+`Snapshotter` is.
 
-A reset that repairs a loss is none of its business: DECIDE asks for that first, and no mode holds it back. So
-`when_needed` is what every mode does anyway, and the same as `initial`.
+No mode holds back a reset that repairs a loss: DECIDE asks for that first. So `when_needed`, which is what every mode
+does anyway, is the same as `initial`.
 
-Weighed for `no_data`: a reset without rows, which gives readers a base as any reset does, and tells them the segment is
-empty; that is not true, and the next comparison of digests, or `before` of a diff, would build on it. Instead there is
-no reset: the segment is written from its first captured operation on, its position stands in Kafka as ever, and a
-reader knows of the keys that changed since and of no others. Its base offset stays unknown, which readers take for the
-beginning of the topic. Nothing is claimed about the rest.
+With `no_data` there is no reset: the segment is written from its first captured operation on, and a reader knows only
+of the keys that have changed since. Its base offset stays unknown, which readers take for the beginning of the topic.
+Alternatives: docs/decisions.md, "`no_data` makes no reset".
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class SnapshotMode(StrEnum):
     def snapshot(self, in_kafka: bool, first: bool) -> str | None:
         """Why a segment that lost nothing is reset when it is taken over; None: it is not.
 
-        `in_kafka`: something of it stands there. `first`: this process has never reset it.
+        `in_kafka`: Kafka holds something of it. `first`: this process has never reset it.
         """
         if not in_kafka:
             return None if self is SnapshotMode.NO_DATA else "initial"
@@ -37,15 +35,15 @@ class SnapshotMode(StrEnum):
 
     @property
     def goes_on(self) -> bool:
-        """Whether changes are captured behind the snapshot."""
+        """Whether changes are captured after the snapshot."""
         return self is not SnapshotMode.INITIAL_ONLY
 
 
 class ResetSchedule:
-    """Whose turn it is to be reset again: one segment after the other, each once in `interval` seconds (0: never).
+    """Which segment is due for its next reset: one after the other, each once in `interval` seconds (0: never).
 
-    By the wall clock, of which every owner knows the same: a takeover or restart does not begin to count anew, as it
-    would with a time since the last reset. A clock that is put back or forward costs a turn too many.
+    By the wall clock, which is the same for every owner: a takeover or restart does not start the interval again, as it
+    would with a time since the last reset. A clock that is put back or forward costs a reset too many.
     """
 
     def __init__(self, segments: int, interval: float) -> None:
@@ -54,8 +52,8 @@ class ResetSchedule:
         self._tick = -1
         self._waiting: dict[int, None] = {}
 
-    def waiting(self, wall_us: int) -> Iterator[int]:
-        """The segments whose turn has come and is not over, longest first."""
+    def due(self, wall_us: int) -> Iterator[int]:
+        """The segments that are due, longest first."""
         if self._step_us:
             tick = int(wall_us / self._step_us)
             if tick != self._tick and self._tick >= 0:
@@ -64,6 +62,6 @@ class ResetSchedule:
             self._tick = tick
         return iter(tuple(self._waiting))
 
-    def over(self, segment: int) -> None:
-        """It was reset, or is not this node's to reset."""
+    def done(self, segment: int) -> None:
+        """The segment is done: it was reset, or another node resets it."""
         self._waiting.pop(segment, None)

@@ -153,23 +153,23 @@ def test_turns_come_one_after_the_other() -> None:
     turns = ResetSchedule(4, 8.0)
     came = []
     for second in range(1000, 1016):
-        for number in turns.waiting(second * 1_000_000):
+        for number in turns.due(second * 1_000_000):
             came.append((second, number))
-            turns.over(number)
+            turns.done(number)
     assert [number for _, number in came] == [1, 2, 3, 0, 1, 2, 3]
     assert {b - a for (a, _), (b, _) in pairwise(came)} == {2}
 
 
 def test_turns_that_were_missed_come_once_each_and_a_clock_put_back_ends_nothing() -> None:
     turns = ResetSchedule(4, 8.0)
-    assert list(turns.waiting(0)) == []
-    assert sorted(turns.waiting(1_000_000_000)) == [0, 1, 2, 3]
+    assert list(turns.due(0)) == []
+    assert sorted(turns.due(1_000_000_000)) == [0, 1, 2, 3]
     for number in range(4):
-        turns.over(number)
-    assert list(turns.waiting(500_000_000)) == [2]
-    turns.over(2)
-    assert list(turns.waiting(502_000_000)) == [3]
+        turns.done(number)
+    assert list(turns.due(500_000_000)) == [2]
+    turns.done(2)
+    assert list(turns.due(502_000_000)) == [3]
 
 
 def test_no_turns_without_an_interval() -> None:
-    assert list(ResetSchedule(4, 0.0).waiting(10**15)) == list(ResetSchedule(4, 0.0).waiting(10**16)) == []
+    assert list(ResetSchedule(4, 0.0).due(10**15)) == list(ResetSchedule(4, 0.0).due(10**16)) == []
