@@ -26,7 +26,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import deelog_interceptors.cachetools as deelog
-from benchmarks.common import kafka, parser, show
+from benchmarks.common import kafka, parser, quiet, show
 
 KEYS = [f"session:{number:06d}" for number in range(20_000)]
 VALUE = "v" * 100
@@ -59,9 +59,9 @@ def with_deelog(cache: Any, bootstrap: str) -> Iterator[Write]:
 @contextmanager
 def with_produce(cache: Any, bootstrap: str, dumps: Callable[[Any], Any]) -> Iterator[Write]:
     """As it is done by hand: a record in the write, delivered when it is delivered."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
+    producer = Producer({**quiet(bootstrap), "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     topic = f"bench{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(quiet(bootstrap))
     created: Any = admin.create_topics([NewTopic(topic, 8, 1)])
     created[topic].result(30)
     setitem, produce, poll = cache.__setitem__, producer.produce, producer.poll

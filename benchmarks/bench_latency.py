@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.common import Figure, kafka, parser, show
+from benchmarks.common import Figure, kafka, parser, quiet, show
 from deelog_schemas.config import Config
 from tests.spark.processes import Job, until
 from tests.support.changes import Cache, config_of
@@ -40,7 +40,7 @@ class Watcher(threading.Thread):
         super().__init__(daemon=True)
         self._client = Consumer(
             {
-                "bootstrap.servers": ",".join(config["bootstrap.servers"]),
+                **quiet(",".join(config["bootstrap.servers"])),
                 "group.id": uuid.uuid4().hex,
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 10,

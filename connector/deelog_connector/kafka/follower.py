@@ -113,7 +113,7 @@ class TopologyReader:
         if refused is not None:
             if not self._has_read:
                 raise GridKafkaError(refused)
-            log.error("%s", refused)  # the client asks on, and reads on once the right is back
+            log.warning("%s", refused)  # the client asks on, and reads on once the right is back
             return None
         if error.fatal() or error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,

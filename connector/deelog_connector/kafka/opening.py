@@ -7,7 +7,6 @@ moment later), a base class for our clients (they have nothing else in common), 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -17,31 +16,11 @@ from confluent_kafka import KafkaException
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.kafka.acls import missing_acl
+from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import Connections, settle
 
 C = TypeVar("C")
-log = logging.getLogger("deelog_connector.kafka")
-
-_DETAILS: Final = (
-    "_FENCED",
-    "fenced by a newer instance",
-    "operation with an old epoch",
-    "load in progress: retrying",
-    "Not coordinator: retrying",
-    "failed: Connection refused",
-)
-
-
-def _lowered(record: logging.LogRecord) -> bool:
-    # librdkafka's own lines about what we say ourselves, once, are details: to be fenced is how a takeover works (three
-    # lines each time, two of them CRITICAL), and a broker that is away is tried many times a second by each client.
-    if any(words in record.getMessage() for words in _DETAILS):
-        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
-        return log.isEnabledFor(logging.INFO)
-    return True
-
-
-log.addFilter(_lowered)
+log = client_log("deelog_connector.kafka")
 
 REQUEST_SECONDS: Final = 10.0
 """How long one request to the brokers may take before it is tried again or given up."""

@@ -85,7 +85,7 @@ class Tail:
             elif told is not None:
                 if not self._serves:
                     raise KafkaUnauthorized(told)
-                log.error("%s", told)
+                log.warning("%s", told)
             elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
                 raise KafkaUnusable(f"cannot read {self._topic}[{message.partition()}] on: {error.str()}")
         return found

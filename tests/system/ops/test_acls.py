@@ -249,7 +249,7 @@ def test_a_node_that_has_written_outlives_a_right(
         async with serving(config_of(granted, "node")) as node:
             granted.revoke([right])
             try:
-                with caplog.at_level(logging.ERROR):
+                with caplog.at_level(logging.WARNING):
                     deadline = time.monotonic() + SECONDS
                     number = 0
                     while text not in caplog.text:

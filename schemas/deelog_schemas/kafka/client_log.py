@@ -1,0 +1,69 @@
+"""What librdkafka logs, through a Python logger: a WARNING at most, and one per cause.
+
+A client tries for ever to connect, and says so at each attempt; connector and job have many clients. What it cannot do
+fails a request, and whoever made that reports it. So its lines are hints: a repeated one is left out until it has not
+been seen for a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["client_log"]
+
+SILENCE_SECONDS: Final = 60.0
+"""A cause that was not seen for so long is over. While it lasts, librdkafka repeats it after 30 s at the latest."""
+_FORMAT: Final = "%s [%s] %s"
+"""Of a line that comes from librdkafka: its kind, the client and the text."""
+_PREFIX: Final = re.compile(r"^\[thrd:[^]]*\]: ")
+_SUFFIX: Final = re.compile(r" \(after \d+ms in state .*\)$")
+_BROKER: Final = re.compile(r"^(\S+:\d+)/\S+: ")
+_REFUSED: Final = re.compile(r"Connect to \S+ failed: Connection refused")
+# How a takeover works, and what a coordinator answers while it starts.
+_DETAILS: Final = (
+    "_FENCED",
+    "fenced by a newer instance",
+    "operation with an old epoch",
+    "load in progress: retrying",
+    "Not coordinator: retrying",
+)
+
+
+class OncePerCause(logging.Filter):
+    """Rewrites librdkafka's lines and drops those that say the same again; records of others pass."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[str, float] = {}
+        """When each cause was seen last. Replaced, never changed: clients log from several threads."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg != _FORMAT:
+            return True
+        text = _SUFFIX.sub("", _PREFIX.sub("", str(record.args[2]) if isinstance(record.args, tuple) else ""))
+        broker = _BROKER.match(text)
+        address, text = (broker[1], text[broker.end() :]) if broker else ("", text)
+        record.msg, record.args = f"{address}: {text}" if address else text, ()
+        if _REFUSED.search(text):
+            record.msg = f"{address} refuses connections"
+        level = logging.INFO if any(words in text for words in _DETAILS) else min(record.levelno, logging.WARNING)
+        record.levelno, record.levelname = level, logging.getLevelName(level)
+        if level < logging.WARNING:
+            return logging.getLogger(record.name).isEnabledFor(level)
+        now, cause = self._clock(), address + re.sub(r"\d+", "", text)
+        recent = {known: seen for known, seen in self._seen.items() if now - seen < SILENCE_SECONDS}
+        self._seen = recent | {cause: now}
+        return cause not in recent
+
+
+def client_log(name: str) -> logging.Logger:
+    """The logger of this name, to be given to clients as their setting `logger`."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(known, OncePerCause) for known in logger.filters):
+        logger.addFilter(OncePerCause())
+    return logger
