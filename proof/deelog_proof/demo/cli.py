@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,6 +19,10 @@ _REPORT = click.option(
 _MAX_VALUE = click.option(
     "--max-value", default=1024, show_default=True, type=click.IntRange(16), help="Cut values at this many BYTES."
 )
+
+_NEXT = """
+Next: `deelog demo --keep` leaves all of it running, with addresses and things to
+try. docs/tutorial.md goes through it by hand, README.md captures your own cache."""
 
 
 @click.command(
@@ -93,7 +98,8 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
     type=click.Choice(["none", "survivable", "all"]),
     help="survivable: everything that one owner survives. all: loss of all owners and overflow too.",
 )
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep all files in DIR for a look.")
+@click.option("--keep", is_flag=True, help="Leave all running at the end, to look at, until Ctrl-C.")
+@click.option("--files", type=click.Path(file_okay=False, path_type=Path), help="Keep all files in DIR.")
 @_REPORT
 def demo(
     trace: Path | None,
@@ -102,31 +108,40 @@ def demo(
     nodes: int,
     seed: int,
     faults: str,
-    keep: Path | None,
+    keep: bool,
+    files: Path | None,
     report: Path | None,
 ) -> None:
     """Show the product: nodes, Kafka and a Spark job on this machine, a load, faults, and the proof.
 
     Exits 0 only if the Spark job's diff equals the caches key by key, and no acknowledged operation is lost or twice.
-    Leaves no process and no file behind.
+    With --keep it prints addresses and things to try and stays. Leaves no process and no file behind but those of
+    --files.
     """
     least = 1 if faults == "none" else 2
     if nodes < least:
         raise click.UsageError(f"--faults {faults} needs --nodes {least} at least, or use --faults none")
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise click.UsageError(f"--keep {keep} is not empty: name a new folder")
+    if files is not None and files.exists() and any(files.iterdir()):
+        raise click.UsageError(f"--files {files} is not empty: name a new folder")
     from deelog_proof.demo import report as reports
     from deelog_proof.demo.display import Display
-    from deelog_proof.demo.run import run
-    from deelog_proof.harness.environment import Settings
+    from deelog_proof.demo.run import run, stay
+    from deelog_proof.harness.environment import Environment, Settings
 
-    settings = Settings(trace, operations, max_value, nodes, seed, faults, keep)
+    def present(outcome: dict[str, Any], environment: Environment) -> None:
+        reports.show(outcome, show.console)
+        if report is not None:
+            reports.write(outcome, report)
+        if keep:
+            stay(environment)
+        show.say("ending all processes")
+
+    settings = Settings(trace, operations, max_value, nodes, seed, faults, files)
     with Display() as show, ends_in_order():
-        told = run(settings, show)
-    reports.show(told, show.console)
-    if report is not None:
-        reports.write(told, report)
-    if reports.problems(told):
+        outcome = run(settings, show, present)
+    if not keep:
+        click.echo(_NEXT)
+    if reports.problems(outcome):
         sys.exit(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from textwrap import wrap
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -11,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 PLAIN_EVERY_SECONDS = 5.0
+_INDENT = 10
+_LEAST_WIDTH = 30
 
 
 class Display:
@@ -25,7 +28,7 @@ class Display:
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
@@ -35,10 +38,14 @@ class Display:
         )
 
     def say(self, text: str) -> None:
-        """One line, with the seconds since the beginning."""
-        self.console.print(f"{time.monotonic() - self._begin:6.1f} s  {text}", markup=False)
+        """What happens, with the seconds since the beginning. A long first line is wrapped; others stay as they are."""
+        first, *more = text.splitlines()
+        wrapped = wrap(first, max(_LEAST_WIDTH, self.console.width - _INDENT), break_on_hyphens=False)
+        begin = f"{time.monotonic() - self._begin:6.1f} s  "
+        lines = [begin + wrapped[0], *(" " * _INDENT + line for line in wrapped[1:]), *more]
+        self.console.print("\n".join(lines), markup=False)
 
-    def begin(self, what: str, total: int | None, unit: str = "operations acknowledged") -> None:
+    def begin(self, what: str, total: int | None, unit: str = "writes acknowledged") -> None:
         """A load of `total` operations begins (None: nobody knows how many), or of whatever `unit` says."""
         self._unit = unit
         self._task = self._bar.add_task(what, total=total, note="")

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 import orjson
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 _SHOWN: Final = 10
 """Keys that a report lists of each kind of problem."""
+_NUMBER_WIDTH: Final = 8
+_LEAST_WIDTH: Final = 30
+_REASONS: Final = {
+    "initial": "Kafka had no record of the segment yet",
+    "start": "an owner of all segments came back without the state that it had released",
+    "owners_lost": "all nodes that had the segment were lost",
+    "hole": "the node that took over misses operations between Kafka's last and its own first",
+    "phantom_ahead": "Kafka has records beyond all that the segment's owners wrote",
+    "unknown_history": "Kafka has records that the segment's owners know nothing of",
+    "open_reset": "the node that wrote a reset died before its end",
+    "end_beyond": "a reset in Kafka ends beyond what the segment's owners know",
+    "overflow": "an op log was full, since Kafka took nothing for too long",
+    "truncated": "Kafka lost records that it had committed",
+    "topic_recreated": "the topic was deleted and created again",
+    "signal": "somebody asked for it",
+    "clear": "the cache was cleared",
+}
+"""What the reasons of resets mean; why each comes about is in docs/protocol.md."""
 
 
 def problems(report: dict[str, Any]) -> list[str]:
@@ -22,7 +40,7 @@ def problems(report: dict[str, Any]) -> list[str]:
         (report["duplicates"], "operations are in the change topic twice"),
         (report["diff_duplicates"], "records are in the diff topic twice"),
         (report["phantoms"], "records of the change topic were written by no client"),
-        (report["open_resets"], "resets were begun and never ended"),
+        (report["open_resets"], "resets are open: begun and never ended"),
         (report["differing_keys"], "keys are not the same in the caches, the change topic and the Spark job's diff"),
         ((report["final"] or {}).get("differing_keys", 0), "keys are not what the history itself ends at"),
     ]
@@ -40,60 +58,74 @@ def shown(keys: list[Any]) -> list[str]:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """A summary that a person understands, the verdict last."""
-    table = Table(show_header=False, box=None, padding=(0, 1), title="\nWhat happened", title_justify="left")
-    table.add_column(justify="right", style="bold")
-    table.add_column()
+    """A summary that a person understands, within the console's width, the verdict last."""
+    console.print()
     for number, text in _rows(report):
-        table.add_row(number, text)
-    console.print(table)
+        first, *more = wrap(text, max(_LEAST_WIDTH, console.width - _NUMBER_WIDTH - 2), break_on_hyphens=False)
+        console.print(Text(f"{number:>{_NUMBER_WIDTH}}", style="bold").append(f"  {first}", style="not bold"))
+        for line in more:
+            console.print(" " * (_NUMBER_WIDTH + 2) + line, markup=False)
+    console.print()
     found = problems(report)
     for problem in found:
-        console.print(Text(f"✗ {problem}", style="bold red"))
+        console.print(Text(f"✗ {problem}", style="bold red"), soft_wrap=False)
     for key in report["examples"]:
-        console.print(Text(f"    {key}"))
+        console.print(Text(f"    {key}"), soft_wrap=False)
     if not found:
-        console.print(Text(f"✓ {_holds(report)}", style="bold green"))
+        console.print(Text(f"✓ {_holds(report)}", style="bold green"), soft_wrap=False)
 
 
 def _holds(report: dict[str, Any]) -> str:
     text = (
-        f"all {report['keys']:,} keys are equal in the caches, in the change topic and in the Spark job's diff; no "
-        "acknowledged operation is lost, none is written twice"
+        f"All {report['keys']:,} keys are equal in the caches, in the change topic and in the Spark job's diff. No "
+        "acknowledged operation is lost, none is written twice."
     )
     final = report["final"]
-    return f"{text}; and it is exactly what {final['file']} lists ({final['keys']:,} keys)" if final else text
+    return f"{text} This is exactly what {final['file']} lists ({final['keys']:,} keys)." if final else text
 
 
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    resets = ", ".join(f"{count} {reason}" for reason, count in sorted(report["resets"].items())) or "none"
-    takeover = report["takeover_ms"]
-    diff = report["diff"]
-    diffs = sum(sum(counts.values()) for counts in diff.values())
-    seconds = report["seconds"]
+    takeover, diff, seconds = report["takeover_ms"], report["diff"], report["seconds"]
     faults = ", ".join(fault["fault"] for fault in report["faults"]) or "none"
-    took = (
-        ""
-        if takeover["p50"] is None
-        else f" (half within {takeover['p50']:,} ms of the kill, all in {takeover['max']:,})"
-    )
+    took = ""
+    if takeover["p50"] is not None:
+        took = f"; half of them within {takeover['p50']:,} ms of the kill, all within {takeover['max']:,} ms"
 
     def cud(counts: dict[str, int]) -> str:
-        return f"{counts['c']:,} c, {counts['u']:,} u, {counts['d']:,} d"
+        return f"{counts['c']:,} creates, {counts['u']:,} updates, {counts['d']:,} deletes"
 
     rows = [
-        (f"{report['operations']:,}", f"writes by clients, {report['acked']:,} acknowledged, seed {report['seed']}"),
-        (f"{len(report['faults'])}", f"faults: {faults}"),
-        (f"{report['written']:,}", f"changes in Kafka, {report['duplicates']} of them twice"),
-        (f"{report['takeovers']:,}", f"segments taken over{took}"),
-        (f"{report['fenced']:,}", f"nodes fenced, {report['zombie_commits_refused']:,} commits of zombies refused"),
-        (f"{sum(report['resets'].values()):,}", f"resets ({resets}) with {report['reset_rows']:,} rows"),
-        (f"{report['covered_by_reset']:,}", "acknowledged operations that a reset had to cover"),
-        (f"{report['lost_acked']:,}", "acknowledged operations lost"),
-        (f"{diffs:,}", f"diffs: of changes {cud(diff['changes'])}; of resets {cud(diff['resets'])}"),
-        (f"{report['differing_keys']:,}", f"of {report['keys']:,} keys differ"),
-        (f"{sum(seconds.values()):.0f} s", ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())),
-    ]  # fmt: skip
+        (report["operations"], f"writes by clients, {report['acked']:,} of them acknowledged; seed {report['seed']}"),
+        (len(report["faults"]), f"faults: {faults}"),
+        (report["written"], f"changes in Kafka: writes, evictions and expiries; {report['duplicates']:,} twice"),
+        (report["takeovers"], f"segments taken over: a backup became primary{took}"),
+        (
+            report["fenced"],
+            "former primaries fenced: Kafka refuses what they still write; "
+            f"{report['zombie_commits_refused']:,} commits of such zombies were refused",
+        ),
+        (
+            sum(report["resets"].values()),
+            f"resets: the whole state of a segment is written anew, here in {report['reset_rows']:,} rows",
+        ),
+        *(
+            (count, f"· {reason}: {_REASONS.get(reason, 'see docs/protocol.md')}")
+            for reason, count in sorted(report["resets"].items())
+        ),
+        (
+            report["covered_by_reset"],
+            "acknowledged operations that a reset had to cover: their nodes were lost before Kafka had them, and the "
+            "reset says what is left",
+        ),
+        (
+            report["lost_acked"],
+            "acknowledged operations lost: neither in Kafka nor covered by a later write or a reset",
+        ),
+        (sum(diff["changes"].values()), f"diffs of the Spark job from changes: {cud(diff['changes'])}"),
+        (sum(diff["resets"].values()), f"diffs of the Spark job from resets: {cud(diff['resets'])}"),
+    ]
     if report["diff_restarts"]:
-        rows.append((f"{report['diff_restarts']}", "restarts of the Spark job from its checkpoint"))
-    return rows
+        rows.append((report["diff_restarts"], "restarts of the Spark job, each from its checkpoint"))
+    rows.append((report["differing_keys"], f"of {report['keys']:,} keys differ"))
+    took = ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())
+    return [(f"{number:,}", text) for number, text in rows] + [(f"{sum(seconds.values()):.0f} s", took)]

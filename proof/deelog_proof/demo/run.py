@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+from deelog_connector.devkafka.broker import HOST
 from deelog_proof.audit.topics import fold_changes, fold_diff, read_topic
 from deelog_proof.audit.verify import Verdict, verify
 from deelog_proof.demo.display import Display
@@ -42,10 +43,13 @@ from deelog_schemas.operation import Entry
 
 _T = TypeVar("_T")
 _SLOWEST = 1.0
+_LOOK_SECONDS = 0.5
 
 
-def run(settings: Settings, show: Display) -> dict[str, Any]:
-    """Plays the demo and returns its report. No process and no file is left, but for `keep`.
+def run(settings: Settings, show: Display, present: Callable[[dict[str, Any], Environment], None]) -> dict[str, Any]:
+    """Plays the demo and returns its report; hands it to `present` while all still runs.
+
+    No process is left, and no file but those of `settings.files`.
 
     Call it from the main thread. Raises `DeelogError` where something could not be set up or got stuck.
     """
@@ -59,8 +63,36 @@ def run(settings: Settings, show: Display) -> dict[str, Any]:
         except (TimeoutError, DeelogError) as error:
             raise DemoError(explained(environment, error)) from error
         report["seconds"] = {name: round(value, 1) for name, value in environment.seconds.items()}
-        show.say("ending all processes")
+        present(report, environment)
         return report
+
+
+def stay(environment: Environment) -> None:
+    """Says what runs where and what to try, and returns at Ctrl-C. The Spark job is started again where it ends."""
+    nodes, topics, kafka = environment.cluster.nodes, environment.topics, environment.kafka.bootstrap
+    lines = [
+        "",
+        f"Kafka     {kafka}, topics {topics.changes} and {topics.diff}",
+        *(f"{node.name:9} {HOST}:{node.port}" for node in nodes),
+        f"files     {environment.directory}, a log for each",
+        "",
+        "Write, and see the change and the diff of it:",
+        f"  redis-cli -c -p {nodes[0].port} set hello world",
+        f"  kcat -b {kafka} -X isolation.level=read_committed -t {topics.diff} -o -1 -e",
+        "How far the Spark job is:",
+        f"  deelog diff --status --config {environment.directory}/diff.properties",
+        "Kill a node, and see who takes over:",
+        f"  kill -9 {nodes[-1].pid}; redis-cli -p {nodes[0].port} cluster slots",
+        "",
+        "Ctrl-C ends it all.",
+    ]
+    environment.show.console.print("\n".join(lines), markup=False)
+    try:
+        while True:
+            environment.supervise()
+            time.sleep(_LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return
 
 
 def _run(environment: Environment) -> Player:
@@ -150,7 +182,7 @@ class _Ticker:
 
 
 def _diff_note(progress: dict[str, Any] | None) -> str:
-    return "the Spark job has not begun" if progress is None else f"the Spark job has read {progress['records']:,}"
+    return "Spark has read nothing" if progress is None else f"Spark has read {progress['records']:,}"
 
 
 def _verify(environment: Environment, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class DemoError(DeelogError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to play. `trace` None is the generated load of `operations` writes; `keep` is where files stay."""
+    """What to play. Without `trace`, `operations` writes are generated. `files` is where files stay."""
 
     trace: Path | None = None
     operations: int = 50_000
@@ -55,7 +55,7 @@ class Settings:
     nodes: int = 3
     seed: int = 1
     faults: str = "all"
-    keep: Path | None = None
+    files: Path | None = None
 
 
 @dataclass(slots=True)
@@ -103,16 +103,17 @@ def writes_of(settings: Settings) -> Iterator[Write]:
 def set_up(settings: Settings, show: Display, stack: ExitStack) -> Environment:
     """Starts Kafka, the nodes and the Spark job; `stack` will end them and remove their files.
 
-    Raises `SetupError` (no Java, no network) and `DemoError`.
+    Raises `JavaError`, `SetupError` (no network) and `DemoError`.
     """
     begin = time.monotonic()
-    find_java()
+    operations = settings.operations if settings.trace is None else sum(1 for _ in writes_of(settings))
+    show.say(f"{operations:,} writes, {settings.nodes} nodes, faults: {settings.faults}, seed {settings.seed}")
+    java = find_java()
     jars.fetch("kafka")
     spark_jars = jars.fetch("spark-kafka")
-    operations = settings.operations if settings.trace is None else sum(1 for _ in writes_of(settings))
     directory = _directory(settings, stack)
-    show.say(f"{operations:,} writes, {settings.nodes} nodes, faults: {settings.faults}, seed {settings.seed}")
-    show.say(f"files are in {directory}{'' if settings.keep else ' for as long as this runs'}")
+    show.say(f"files are in {directory}{'' if settings.files else ' for as long as this runs'}")
+    show.say(f"starting Kafka, with {java}")
     kafka = EmbeddedKafka(directory / "kafka")
     stack.callback(kafka.kill)
     kafka.start()
@@ -134,7 +135,8 @@ def set_up(settings: Settings, show: Display, stack: ExitStack) -> Environment:
     )
     try:
         cluster.start()
-        show.say(f"{settings.nodes} nodes serve {SEGMENTS} segments, each with a primary and its backups in sync")
+        show.say(f"{settings.nodes} nodes serve {SEGMENTS} segments, each with a primary and its backups")
+        show.say("starting the Spark job, which takes up to a minute")
         start_diff(diff)
         show.say("the Spark job runs")
     except (TimeoutError, DeelogError) as error:
@@ -157,11 +159,11 @@ def start_diff(diff: Child) -> float:
 
 
 def _directory(settings: Settings, stack: ExitStack) -> Path:
-    if settings.keep is None:
+    if settings.files is None:
         directory = Path(tempfile.mkdtemp(prefix="deelog-demo-"))
         stack.callback(shutil.rmtree, directory)
         return directory
-    directory = settings.keep.absolute()
+    directory = settings.files.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
@@ -222,6 +224,6 @@ def explained(environment: Environment, error: BaseException) -> str:
     for child in (*environment.cluster.nodes, environment.diff):
         if child.exit_code is not None and not isinstance(error, ProcessError):
             lines.append(f"{child.name} ended with exit code {child.exit_code}; its log {child.tail()}")
-    if environment.settings.keep is None:
-        lines.append("`--keep DIR` keeps all logs for a look")
+    if environment.settings.files is None:
+        lines.append("`--files DIR` keeps all logs for a look")
     return os.linesep.join(lines)

@@ -126,7 +126,7 @@ def test_no_network_at_the_first_start_is_one_sentence(
     ("arguments", "problem"),
     [
         (["--nodes", "1"], "needs --nodes 2 at least"),
-        (["--keep", "."], "is not empty"),
+        (["--files", "."], "is not empty"),
         (["--trace", "report.json"], "does not exist"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_good_report_holds_and_says_so(tmp_path: Path) -> None:
     assert reports.problems(report) == []
     out = io.StringIO()
     reports.show(report, Console(file=out, width=200))
-    assert "all 4 keys are equal" in out.getvalue()
+    assert "All 4 keys are equal" in out.getvalue()
     assert "exactly what t.final.tsv lists" in out.getvalue()
     reports.write(report, tmp_path / "r.json")
     assert orjson.loads((tmp_path / "r.json").read_bytes()) == report

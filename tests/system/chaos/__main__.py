@@ -21,12 +21,12 @@ from tests.system.chaos.faults import KINDS
 @click.option(
     "--faults", default=",".join(KINDS), metavar="KIND[,…]", help=f"Only these kinds of {', '.join(KINDS)}."
 )  # fmt: skip
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep all files in DIR for a look.")
+@click.option("--files", type=click.Path(file_okay=False, path_type=Path), help="Keep all files in DIR for a look.")
 @click.option(
     "--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the outcome there."
 )
 def main(
-    duration: float, seed: int, nodes: int, rate: float, faults: str, keep: Path | None, report: Path | None
+    duration: float, seed: int, nodes: int, rate: float, faults: str, files: Path | None, report: Path | None
 ) -> None:
     """Real nodes, Kafka and Spark job on this machine, clients that write, and faults drawn from a seed.
 
@@ -40,15 +40,15 @@ def main(
         raise click.BadParameter(
             f"{', '.join(unknown) or 'nothing'} is no kind of {', '.join(KINDS)}", None, None, "--faults"
         )
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise click.UsageError(f"--keep {keep} is not empty: name a new folder")
+    if files is not None and files.exists() and any(files.iterdir()):
+        raise click.UsageError(f"--files {files} is not empty: name a new folder")
     from deelog_proof.demo import report as reports
     from tests.system.chaos import report as shown
     from tests.system.chaos.run import Plan, run
 
     try:
         with Display() as show, ends_in_order():
-            told = run(Plan(duration, seed, nodes, rate, kinds, keep), show)
+            told = run(Plan(duration, seed, nodes, rate, kinds, files), show)
     except DeelogError as error:
         raise click.ClickException(str(error)) from error
     shown.show(told, show.console)

@@ -70,14 +70,14 @@ class ChaosError(DeelogError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to play. `rate` is writes per second of all clients together; `keep` is where files stay."""
+    """What to play. `rate` is writes per second of all clients together; `files` is where they stay."""
 
     seconds: float
     seed: int
     nodes: int = 3
     rate: float = 240.0
     kinds: tuple[str, ...] = tuple(faults.KINDS)
-    keep: Path | None = None
+    files: Path | None = None
 
 
 def run(plan: Plan, show: Display) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def run(plan: Plan, show: Display) -> dict[str, Any]:
         directory = _directory(plan, stack)
         disk = Disk(directory / "checkpoint")
         stack.callback(disk.close)
-        if plan.keep is not None:
+        if plan.files is not None:
             stack.callback(disk.keep)
         scene = _set_up(plan, show, stack, directory, disk)
         environment = scene.environment
@@ -114,9 +114,9 @@ def run(plan: Plan, show: Display) -> dict[str, Any]:
 
 
 def _directory(plan: Plan, stack: ExitStack) -> Path:
-    if plan.keep is not None:
-        plan.keep.mkdir(parents=True, exist_ok=True)
-        return plan.keep.absolute()
+    if plan.files is not None:
+        plan.files.mkdir(parents=True, exist_ok=True)
+        return plan.files.absolute()
     directory = Path(tempfile.mkdtemp(prefix="deelog-chaos-"))
     stack.callback(shutil.rmtree, directory)
     return directory
@@ -169,7 +169,7 @@ def _set_up(plan: Plan, show: Display, stack: ExitStack, directory: Path, disk: 
     for child in (*cluster.nodes, diff):
         stack.callback(child.kill)
     monitor = Monitor(cluster)
-    settings = Settings(nodes=plan.nodes, seed=plan.seed, keep=plan.keep)
+    settings = Settings(nodes=plan.nodes, seed=plan.seed, files=plan.files)
     environment = Environment(settings, show, directory, 0, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff)
     environment.most_diff_restarts = _MOST_DIFF_RESTARTS
     try:

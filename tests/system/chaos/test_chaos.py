@@ -88,7 +88,7 @@ def test_the_same_seed_is_the_same_plan_and_every_kind_has_its_turn() -> None:
     [
         (["--nodes", "2"], "not in the range"),
         (["--faults", "kill,flood"], "flood is no kind of kill"),
-        (["--keep", "tests"], "is not empty"),
+        (["--files", "tests"], "is not empty"),
     ],
 )
 def test_wrong_use_is_told_before_anything_starts(
