@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -63,13 +62,11 @@ def test_it_catches_up_with_what_stood_there_when_it_began(
     tail = Tail(parse(config(kafka, prefix)), prefix, PARTITIONS)
     behind = traffic.written + 1  # one transaction may be half way to Kafka
     found: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
-    until = time.monotonic() + 20
     while not tail.caught_up:
         for record in tail.read(0.1):
             assert record.value is not None
             found[record.partition].append(int(record.value))
         # Ten times what stood there and it still does not know: it waits for a pause.
-        assert time.monotonic() < until
         assert len(found[0]) < 10 * behind
     tail.close()
     for read in found.values():

@@ -73,6 +73,7 @@ def _alike(value: Any, system: System) -> Any:
     return "now" if isinstance(value, int) and value > 1_000_000_000_000 else value
 
 
+@pytest.mark.slow
 def test_a_session_gives_what_kafka_connect_gives(grid: Grid, kafka: Broker, connect: Api, tmp_path: Path) -> None:
     (api,) = start_with_rest(
         grid,

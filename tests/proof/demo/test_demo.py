@@ -54,6 +54,7 @@ def start(tmp_path: Path) -> Any:
         demo.end()
 
 
+@pytest.mark.slow
 def test_all_faults_and_every_promise(start: Any) -> None:
     demo = start("--ops", "3000", "--faults", "all", "--seed", "11")
     code = demo.ended()
@@ -79,7 +80,10 @@ def test_all_faults_and_every_promise(start: Any) -> None:
     assert list(demo.temporary.iterdir()) == demo.spark_files() == []
 
 
-@pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "nodes serve"), (signal.SIGTERM, "kill -9 of node")])
+@pytest.mark.parametrize(
+    ("number", "after"),
+    [(signal.SIGINT, "nodes serve"), pytest.param(signal.SIGTERM, "kill -9 of node", marks=pytest.mark.slow)],
+)
 def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: str) -> None:
     demo = start("--ops", "50000", "--faults", "survivable")
     waiting(lambda: demo.said(after), 200, f"{after!r}")
@@ -89,6 +93,7 @@ def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: 
     assert not demo.report.exists()
 
 
+@pytest.mark.slow
 def test_no_process_is_left_when_it_is_killed(start: Any) -> None:
     demo = start("--ops", "50000", "--faults", "none")
     waiting(lambda: demo.said("the Spark job runs"), 200, "the Spark job")

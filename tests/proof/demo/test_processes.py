@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -92,11 +91,9 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
         pid = int(demo.stdout.readline())
         assert not _gone(pid)
         os.kill(demo.pid, signal.SIGKILL)
-    until(lambda: _gone(pid), 10, "the end of the child")
+    until(lambda: _gone(pid), 60, "the end of the child")
 
 
 def test_until_names_what_it_waited_for() -> None:
-    begin = time.monotonic()
     with pytest.raises(TimeoutError, match="in vain for: a miracle"):
         until(lambda: False, 0.2, "a miracle")
-    assert time.monotonic() - begin < 5
