@@ -34,7 +34,8 @@ def script(seed: str, faults: Sequence[str]) -> Script:
     """The script of a seed, or of a scenario."""
     if seed.isdecimal():
         return generate(int(seed), faults=faults)
-    return parse((SCENARIOS / f"{seed}.txt").read_text(encoding="utf-8"))
+    (path,) = SCENARIOS.glob(f"*/{seed}.txt")
+    return parse(path.read_text(encoding="utf-8"))
 
 
 def run(seed: str, faults: Sequence[str]) -> dict[str, Any]:

@@ -32,7 +32,11 @@ from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.header import Kind, node_number
 from deelog_schemas.records import Record, decode
 
-SCENARIOS: Final = Path(__file__).with_name("scenarios")
+SCENARIOS: Final = {
+    path.stem: path
+    for path in sorted(Path(__file__).with_name("scenarios").glob("*/*.txt"), key=lambda path: path.stem)
+}
+"""The files by name. `rules` shows what each CHECK is for, `faults` what each kind of fault does, `found` each bug."""
 LINE: Final = "---"
 _MEMBER: Final = re.compile(r"<(n\d+)@(\d+)>")
 _EPOCH: Final = re.compile(r"\{(\d+)\}")
@@ -224,7 +228,7 @@ def _main() -> None:
     reader.add_argument("names", nargs="*")
     chosen = reader.parse_args()
     differ = False
-    for path in sorted(SCENARIOS.glob("*.txt")):
+    for path in SCENARIOS.values():
         if chosen.names and path.stem not in chosen.names:
             continue
         if chosen.update:
