@@ -34,10 +34,10 @@ from deelog_interceptors.grid.resp import admin, cluster, strings
 from deelog_interceptors.grid.resp.commands import Dispatcher
 from deelog_interceptors.grid.resp.connection import Blocked, Clients
 from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
-from deelog_interceptors.grid.topology.controller import Request
 from deelog_interceptors.grid.topology.controller_service import ControllerService
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import Registry
+from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
@@ -443,15 +443,15 @@ class Node:
 
     def get(self, segment: int, key: bytes) -> Entry | None:
         """See `CacheSide`."""
-        found = peek(self.store.segments[segment].data, key)
-        return None if found is None else Entry(key, *found)
+        value = peek(self.store.segments[segment].data, key)
+        return None if value is None else Entry(key, *value)
 
     def corrected(self, segment: int, operations: list[Operation]) -> None:
         """See `CacheSide`."""
-        found = self.store.segments[segment]
+        held = self.store.segments[segment]
         for operation in operations:
-            found.last = operation.sequence
-            self.replicator.operation(found, operation)
+            held.last = operation.sequence
+            self.replicator.operation(held, operation)
 
     def released(self, segment: int) -> None:
         """See `CacheSide`."""
@@ -471,6 +471,6 @@ class Node:
 def _as_deelog_error(error: BaseException | None) -> DeelogError:
     if isinstance(error, DeelogError):
         return error
-    found = NodeError(f"internal error: {error!r}")
-    found.__cause__ = error
-    return found
+    internal = NodeError(f"internal error: {error!r}")
+    internal.__cause__ = error
+    return internal

@@ -35,9 +35,9 @@ from deelog_interceptors.grid.replication.frames import AnyFrame, Heard, Heartbe
 from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
-from deelog_interceptors.grid.topology.controller import Request
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import DuplicateNodeError, Registry
+from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_proof.simulation.context import Context
 from deelog_proof.simulation.controller_seat import ControllerSeat

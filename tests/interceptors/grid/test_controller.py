@@ -8,20 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deelog_interceptors.grid.topology.controller import (
-    GROW,
-    OWNERS_LOST,
-    RELEASED,
-    RESET_DONE,
-    SHRINK,
-    STEPPED_DOWN,
-    UNCLEAN_ELECTION,
-    VALID,
-    Request,
-    Situation,
-    decide,
-)
+from deelog_interceptors.grid.topology.controller import OWNERS_LOST, UNCLEAN_ELECTION, VALID, Situation, decide
 from deelog_interceptors.grid.topology.placement import place
+from deelog_interceptors.grid.topology.requests import GROW, RELEASED, RESET_DONE, SHRINK, STEPPED_DOWN, Request
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View, decode_view, encode_view
 from deelog_schemas.errors import RecordError
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
-from deelog_interceptors.grid.topology.controller import Request, Situation
+from deelog_interceptors.grid.topology.controller import Situation
 from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
+from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 
 A, B, C = "a@1", "b@1", "c@1"

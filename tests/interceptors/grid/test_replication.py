@@ -20,7 +20,7 @@ from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.settings import Settings
-from deelog_interceptors.grid.topology.controller import GROW, SHRINK
+from deelog_interceptors.grid.topology.requests import GROW, SHRINK
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
 from deelog_schemas.operation import Entry, Operation

@@ -33,7 +33,7 @@ def now_ms() -> int:
 
 
 class Store:
-    """`on_operation` is told of every captured operation, after it was appended to the op log. `clock` tells Unix
+    """`on_operation` is called with each captured operation, once it is in the op log. `clock` gives Unix
     microseconds."""
 
     def __init__(

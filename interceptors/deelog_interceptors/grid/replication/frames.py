@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from deelog_connector.cache_side import History
-from deelog_interceptors.grid.topology.controller import Request
+from deelog_interceptors.grid.topology.requests import Request
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
 

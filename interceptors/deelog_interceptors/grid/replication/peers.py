@@ -155,8 +155,8 @@ class PeerListener:
     async def listen(self, host: str, port: int) -> int:
         """Returns the port. Raises `OSError`."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=1 << 20)
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
 
     async def close(self) -> None:
         """Closes the listener and every connection."""

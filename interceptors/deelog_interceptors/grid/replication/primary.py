@@ -28,13 +28,13 @@ from deelog_interceptors.grid.replication.peers import Link
 from deelog_interceptors.grid.replication.session import BackupStream, Loop, StreamState
 from deelog_interceptors.grid.resp import replies
 from deelog_interceptors.grid.settings import ACK_SECONDS, MAX_LINK_BYTES, MAX_UNREPLICATED
-from deelog_interceptors.grid.topology.controller import GROW, SHRINK, Request
+from deelog_interceptors.grid.topology.requests import GROW, SHRINK, Request
 from deelog_schemas.operation import Operation
 
 
 class Replicator:
-    """`on_level(segment)` is told when a segment's acknowledged position moves; `poke` asks for a heartbeat soon;
-    `on_error` gets what no rule expects: the node should end. `leased()` tells whether this node may acknowledge now;
+    """`on_level(segment)` is called when a segment's acknowledged position moves; `poke` asks for a heartbeat soon;
+    `on_error` gets what no rule expects: the node should end. `leased()` says whether this node may acknowledge now;
     call `renewed()` when it may again."""
 
     def __init__(
@@ -129,10 +129,10 @@ class Replicator:
         """A backup tells how far it is."""
         touched: set[ReplyTo] = set()
         for number, epoch, sequence in frame.items:
-            found = self._session(link, number, epoch, frame.topology_id)
-            if found is None:
+            stream = self._session(link, number, epoch, frame.topology_id)
+            if stream is None:
                 continue
-            segment, session = found
+            segment, session = stream
             if sequence > session.answered:
                 session.answered = sequence
                 self.level(segment, touched)

@@ -19,7 +19,7 @@ from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.resp import replies
-from deelog_interceptors.grid.topology.controller import RELEASED, RESET_DONE, STEPPED_DOWN, Request
+from deelog_interceptors.grid.topology.requests import RELEASED, RESET_DONE, STEPPED_DOWN, Request
 from deelog_interceptors.grid.topology.view import SegmentState, State, View
 
 log = logging.getLogger(__name__)

@@ -114,7 +114,7 @@ def command_(call: Call) -> Reply:
         case b"DOCS":
             return replies.mapping((), call.connection.protocol)
         case b"LIST":
-            return replies.array(replies.bulk(found.name.lower()) for found in TABLE.values())
+            return replies.array(replies.bulk(spec.name.lower()) for spec in TABLE.values())
     return unknown_subcommand(call)
 
 
@@ -206,8 +206,8 @@ def _scan_options(options: list[bytes]) -> tuple[int, re.Pattern[bytes] | None, 
 
 
 def _scanned(call: Call, cursor: int, keys: list[bytes], pattern: re.Pattern[bytes] | None, wanted: bool) -> bytes:
-    found = (key for key in keys if wanted and (pattern is None or pattern.fullmatch(key)))
-    return replies.array((replies.bulk(str(cursor)), replies.array(map(replies.bulk, found))))
+    matching = (key for key in keys if wanted and (pattern is None or pattern.fullmatch(key)))
+    return replies.array((replies.bulk(str(cursor)), replies.array(map(replies.bulk, matching))))
 
 
 def glob(pattern: bytes) -> re.Pattern[bytes]:

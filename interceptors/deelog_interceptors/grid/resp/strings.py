@@ -69,14 +69,14 @@ def _check(call: Call, key: bytes, value: bytes) -> None:
 
 @command("GET", 2, READONLY, "fast", first=1)
 def get(call: Call) -> Reply:
-    found = call.node.store.find(call.segment, call.arguments[1])
-    return call.null if found is None else replies.bulk(found[0])
+    stored = call.node.store.find(call.segment, call.arguments[1])
+    return call.null if stored is None else replies.bulk(stored[0])
 
 
 @command("MGET", -2, READONLY, "fast", first=1, last=-1, tips=BY_KEY)
 def mget(call: Call) -> Reply:
-    found = (call.node.store.find(call.segment, key) for key in call.arguments[1:])
-    return replies.array(call.null if value is None else replies.bulk(value[0]) for value in found)
+    entries = (call.node.store.find(call.segment, key) for key in call.arguments[1:])
+    return replies.array(call.null if stored is None else replies.bulk(stored[0]) for stored in entries)
 
 
 @command("SET", -3, WRITE, "denyoom", first=1)
@@ -176,10 +176,10 @@ def _expire(call: Call, unit: int, absolute: bool) -> Reply:
     if (b"NX" in flags and len(flags) > 1) or {b"GT", b"LT"} <= flags:
         raise CommandError("ERR NX and XX, GT or LT options at the same time are not compatible")
     store = call.node.store
-    found = store.find(call.segment, key)
-    if found is None:
+    stored = store.find(call.segment, key)
+    if stored is None:
         return replies.integer(0)
-    value, before = found
+    value, before = stored
     refused = (
         (b"NX" in flags and before is not None)
         or (b"XX" in flags and before is None)
@@ -201,20 +201,20 @@ for _name, _, _unit, _absolute in _EXPIRY:
 @command("PERSIST", 2, WRITE, "fast", first=1)
 def persist(call: Call) -> Reply:
     key = call.arguments[1]
-    found = call.node.store.find(call.segment, key)
-    if found is None or found[1] is None:
+    stored = call.node.store.find(call.segment, key)
+    if stored is None or stored[1] is None:
         return replies.integer(0)
-    call.room(len(key) + len(found[0]))
-    return call.acked(replies.integer(1), call.node.store.put(call.segment, key, found[0], None))
+    call.room(len(key) + len(stored[0]))
+    return call.acked(replies.integer(1), call.node.store.put(call.segment, key, stored[0], None))
 
 
 def _ttl(call: Call, unit: int, absolute: bool) -> Reply:
-    found = call.node.store.find(call.segment, call.arguments[1])
-    if found is None:
+    stored = call.node.store.find(call.segment, call.arguments[1])
+    if stored is None:
         return replies.integer(-2)
-    if found[1] is None:
+    if stored[1] is None:
         return replies.integer(-1)
-    left = found[1] if absolute else max(0, found[1] - now_ms())
+    left = stored[1] if absolute else max(0, stored[1] - now_ms())
     return replies.integer((left + unit // 2) // unit)
 
 

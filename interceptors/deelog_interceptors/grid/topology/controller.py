@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from deelog_interceptors.grid.topology.placement import place
+from deelog_interceptors.grid.topology.requests import GROW, RELEASED, RESET_DONE, SHRINK, STEPPED_DOWN, Request
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 
 log = logging.getLogger(__name__)
@@ -27,25 +28,6 @@ VALID: Final[dict[State, frozenset[State]]] = {
 
 OWNERS_LOST: Final = "owners_lost"
 UNCLEAN_ELECTION: Final = "unclean_election"
-
-GROW: Final = "grow"
-SHRINK: Final = "shrink"
-RELEASED: Final = "released"
-STEPPED_DOWN: Final = "stepped_down"
-RESET_DONE: Final = "reset_done"
-
-
-class Request(NamedTuple):
-    """What a primary asks for one of its segments, in the view that it knows.
-
-    `grow`, `shrink`: `member` in or out of the in-sync set. `released`: elect somebody. `stepped_down`: the
-    connector found a higher claim; elect in a new epoch. `reset_done`: the reset that the view asked for is complete.
-    """
-
-    kind: str
-    segment: int
-    epoch: int
-    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,12 +161,12 @@ class Liveness:
 
     def _alive(self) -> dict[str, Registration]:
         """Members that sent a heartbeat and are registered as what they are."""
-        found = {}
+        alive = {}
         for member, beat in self._beats.items():
             known = self._registry.members.get(node_id_of(member))
             if known is not None and known.member == member and member in self._heard:
-                found[member] = known._replace(leaving=beat.leaving)
-        return found
+                alive[member] = known._replace(leaving=beat.leaving)
+        return alive
 
     def _lapsed(self, now: float) -> frozenset[str]:
         """Who was silent for so long that no lease of theirs holds; a refused connection proves nothing of the kind."""

@@ -112,24 +112,24 @@ def encode_view(view: View) -> bytes:
 def decode_view(data: bytes) -> View:
     """The view that `encode_view` wrote; `RecordError` where it did not."""
     try:
-        found: dict[str, Any] = orjson.loads(data)
-        if found["version"] != _VERSION or len(found["rows"]) != found["segment_count"]:
-            raise ValueError(f"version {found['version']}, {len(found['rows'])} of {found['segment_count']} rows")
-        names: list[str | None] = [*found["names"], None]
+        body: dict[str, Any] = orjson.loads(data)
+        if body["version"] != _VERSION or len(body["rows"]) != body["segment_count"]:
+            raise ValueError(f"version {body['version']}, {len(body['rows'])} of {body['segment_count']} rows")
+        names: list[str | None] = [*body["names"], None]
         states = list(State)
         rows = tuple(
             SegmentState(
                 states[state],
                 epoch,
                 names[primary],
-                tuple(found["names"][member] for member in in_sync),
-                tuple(found["names"][member] for member in owners),
+                tuple(body["names"][member] for member in in_sync),
+                tuple(body["names"][member] for member in owners),
                 names[target],
                 must_reset,
             )
-            for state, epoch, primary, in_sync, owners, target, must_reset in found["rows"]
+            for state, epoch, primary, in_sync, owners, target, must_reset in body["rows"]
         )
-        members = {fields[0]: Registration(*fields) for fields in found["members"]}
-        return View(found["topology_id"], found["controller"], members, rows)
+        members = {fields[0]: Registration(*fields) for fields in body["members"]}
+        return View(body["topology_id"], body["controller"], members, rows)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordError(f"not a view that this version can read: {error!r}") from error
