@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from deelog_connector.core.batch import Advance, Batch, entry_key
 from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem, TakenBackItem
-from deelog_connector.core.oplog import Budget
 from deelog_connector.core.segment import Phase, Reset, Segment
-from deelog_connector.core.settings import Settings
-from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, position_key, reset_key
 from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_schemas.positions import ClaimState, PositionState, ResetState
-from tests.connector.core.test_state import Empty
+from tests.connector.core.builders import MEMBER, node
 
 
 def batch_of_one() -> tuple[Batch, Segment]:
-    node = NodeState("n0@1", Settings(8, 2), Empty(), Budget(10, 1000))
-    segment = node.segment(3)
+    state = node()
+    segment = state.segment(3)
     segment.epoch, segment.history, segment.phase = 5, ((5, 7),), Phase.WRITING
-    node.changes.topic_id, node.changes.leader_epochs[segment.partition] = "t", 4
-    return Batch(node), segment
+    state.changes.topic_id, state.changes.leader_epochs[segment.partition] = "t", 4
+    return Batch(state), segment
 
 
 def test_a_control_record_carries_epoch_and_member_and_has_a_key_of_its_own() -> None:
@@ -35,8 +32,8 @@ def test_a_control_record_carries_epoch_and_member_and_has_a_key_of_its_own() ->
         segment.partition,
         (5, 7),
     )
-    assert first.fields == {"epoch": 5, "member": "n0@1", "id": "x"}
-    assert keys == [entry_key(first, "n0@1"), entry_key(second, "n0@1")]
+    assert first.fields == {"epoch": 5, "member": MEMBER, "id": "x"}
+    assert keys == [entry_key(first, MEMBER), entry_key(second, MEMBER)]
     assert len({*keys, entry_key(first, "n1@1")}) == 3
 
 
@@ -44,14 +41,14 @@ def test_the_claim_is_the_one_that_is_awaited() -> None:
     batch, segment = batch_of_one()
     segment.awaited = 9
     batch.claim_state(segment, (5, 7))
-    state = ClaimState(5, "n0@1", 8, 2, 9)
-    assert batch.items == [StateItem(Kind.CLAIM_STATE, 3, segment.partition, (5, 7), claim_key(3, "n0@1"), state)]
+    state = ClaimState(5, MEMBER, 8, 2, 9)
+    assert batch.items == [StateItem(Kind.CLAIM_STATE, 3, segment.partition, (5, 7), claim_key(3, MEMBER), state)]
 
 
 def test_an_open_reset_names_its_begin() -> None:
     batch, segment = batch_of_one()
     batch.reset_state(segment, Reset("id", "signal", (5, 6), begin_offset=30))
-    state = ResetState("id", 5, 6, "signal", 30, "n0@1")
+    state = ResetState("id", 5, 6, "signal", 30, MEMBER)
     assert batch.items == [StateItem(Kind.RESET_STATE, 3, segment.partition, (5, 6), reset_key(3), state)]
 
 
@@ -61,7 +58,7 @@ def test_a_position_says_from_where_to_read() -> None:
     ledger.read_from, ledger.read_from_sequence, ledger.coalesced_to, ledger.base_offset = 40, 6, 2, 12
     batch.position(segment, (5, 7))
     batch.position(segment, (5, 7), Kind.POSITION_RENEWAL)
-    state = PositionState(5, 7, 40, 6, 2, 12, 4, "t", "n0@1")
+    state = PositionState(5, 7, 40, 6, 2, 12, 4, "t", MEMBER)
     assert batch.items == [
         StateItem(kind, 3, segment.partition, (5, 7), position_key(3), state)
         for kind in (Kind.POSITION, Kind.POSITION_RENEWAL)

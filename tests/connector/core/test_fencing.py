@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from deelog_connector.core.effects import Cause, Fence
+from deelog_connector.core.fencing import Fencing
+from deelog_connector.core.segment import Phase
+from tests.connector.core.builders import claimed, node, primary
 from tests.connector.world import (
     key_of,
     started,
@@ -54,3 +57,50 @@ def test_recheck_keeps_place() -> None:
     world.broker.init("n1")
     n1.core._transactions.reopen()
     assert n1.core.phase(0) == "fence"
+
+
+def test_one_fence_serves_all_that_wait_and_no_other_begins_meanwhile() -> None:
+    state = node()
+    fencing = Fencing(state)
+    assert fencing.effects() == []
+    victims = [frozenset({(1, "n1@1"), (2, "n2@3")}), frozenset({(3, "n1@1"), (4, "n0@4")})]
+    waiting = [primary(state, n, Phase.FENCE, victims=v) for n, v in enumerate(victims)]
+    assert fencing.effects() == [Fence(frozenset({"n1", "n2"}), (0, 1))]  # this node's own id is fenced by its session
+    assert state.counts.fenced == 2
+    waiting.append(primary(state, 2, Phase.FENCE, victims=frozenset({(1, "n3@1")})))
+    assert fencing.effects() == []
+    waiting[1].phase = Phase.CLAIM
+    fencing.fenced((0, 1, 5))
+    assert [segment.phase for segment in waiting] == [Phase.ACTIVE, Phase.CLAIM, Phase.FENCE]
+    assert fencing.effects() == [Fence(frozenset({"n3"}), (2,))]
+    assert state.counts.fenced == 3
+
+
+def test_superseded_claimants_are_fenced_when_our_own_record_is_hidden_for_too_long() -> None:
+    state = node(patience=10.0)
+    fencing = Fencing(state)
+    asked = [primary(state, n, phase, awaited=1, asked_at=100.0) for n, phase in enumerate((Phase.LOOK, Phase.READ))]
+    primary(state, 2, Phase.LOOK, awaited=0, asked_at=0.0)
+    primary(state, 3, Phase.BEGUN, awaited=1, asked_at=0.0)
+    for number in range(4):
+        claimed(state, number, 6, f"n{number + 1}@1")
+    claimed(state, 0, 8, "n8@1")  # above our own
+    claimed(state, 0, 7, "n9@1")
+    claimed(state, 0, 5, "n0@4")  # of this node
+    for now in (100.0, 109.9):
+        state.now = now
+        fencing.lose_patience()
+    assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
+    state.now = 110.0
+    fencing.lose_patience()
+    assert state.take_outbox() == [Fence(frozenset({"n1", "n2"}), ())]
+    assert [segment.asked_at for segment in asked] == [110.0, 110.0]
+    assert (state.counts.scans_in_vain, state.counts.fenced) == (1, 2)
+    fencing.lose_patience()
+    assert (state.outbox, state.counts.scans_in_vain) == ([], 1)
+
+
+def test_nobody_is_superseded() -> None:
+    state = node()
+    Fencing(state).waited_in_vain([primary(state, 0)])
+    assert (state.outbox, state.counts.scans_in_vain) == ([], 1)

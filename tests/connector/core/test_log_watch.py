@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from deelog_connector.core.ledger import CommittedRun, LogEnd
+from deelog_connector.core.log_watch import LogWatch
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.state import NodeState
+from deelog_schemas.positions import PositionState
+from tests.connector.core.builders import MEMBER, captured, node, operation, primary
 from tests.connector.world import (
     Node,
     World,
@@ -103,8 +109,7 @@ def test_rows_that_were_lost_before_their_end_was_written_are_missed() -> None:
     log = world.broker.logs["p.c", 0]
     at = [n for n, slot in enumerate(log.slots) if slot.record.value and b'"op":"r"' in slot.record.value]
     del log.slots[at[-3]]
-    for node in (n0,):
-        node.follow()
+    n0.follow()
     n0.step()
     while n0.step():
         pass
@@ -138,3 +143,110 @@ def test_a_recreated_topic_is_noticed_and_repaired() -> None:
     world.settle()
     assert world.reader(0).resets == ["topic_recreated"]
     world.check()
+
+
+@pytest.mark.parametrize(
+    ("seen", "end", "in_doubt"),
+    [
+        (None, (5, 1), False),
+        ((0, 1), (0, 2), False),
+        ((5, 1), (5, 1), False),
+        ((5, 1), (9, 1), False),
+        ((5, 1), (4, 1), True),
+        ((5, 1), (5, 2), True),
+        ((5, 1), (9, 2), True),
+    ],
+)
+def test_when_the_log_is_asked_if_it_is_intact(
+    seen: tuple[int, int] | None, end: tuple[int, int], in_doubt: bool
+) -> None:
+    watch = LogWatch(node())
+    assert watch.end_of(0) == (-1, -1)
+    if seen is not None:
+        watch.end_read(0, *seen)
+        assert watch.end_of(0) == seen
+    assert watch.doubts(0, *end) is in_doubt
+
+
+def two_partitions() -> tuple[NodeState, LogWatch, Segment, Segment]:
+    """A segment of each partition, written up to 4; the end of both logs was seen at 10."""
+    state = node()
+    here, there = (primary(state, number, sent=4, written=4) for number in (0, 7))
+    watch = LogWatch(state)
+    for partition in (0, 1):
+        watch.end_read(partition, 10, 1)
+    for segment in (here, there):
+        segment.ledger.base_offset = segment.ledger.read_from = 3
+        segment.ledger.committed(CommittedRun(4, 4, 1, 9))
+    return state, watch, here, there
+
+
+def test_a_look_at_the_end_is_one_for_the_segments_of_the_partition() -> None:
+    _, watch, here, there = two_partitions()
+    here.in_flight = 6
+    assert watch.end_read(0, 12, 1) == []
+    assert here.ledger.next_read_from == LogEnd(10, 4)
+    assert here.ledger.observed_end == LogEnd(12, 6)
+    assert there.ledger.next_read_from is None
+
+
+def test_nothing_is_verified_of_a_segment_that_is_not_being_written() -> None:
+    _, watch, here, _ = two_partitions()
+    here.phase = Phase.ROWS
+    watch.end_read(0, 12, 1)
+    assert here.ledger.next_read_from is None
+    assert here.phase is Phase.ROWS
+
+
+@pytest.mark.parametrize(("offset", "intact"), [(9, None), (12, False), (9, False)])
+def test_a_log_that_was_cut_costs_a_reset(offset: int, intact: bool | None) -> None:
+    state, watch, here, there = two_partitions()
+    assert watch.end_read(0, offset, 2, intact) == [0]
+    assert (here.owed, here.phase, here.written) == ("truncated", Phase.ACTIVE, None)
+    assert (here.ledger.read_from, here.ledger.base_offset) == (0, 0)
+    assert (there.owed, there.phase, there.ledger.base_offset) == (None, Phase.WRITING, 3)
+    assert (watch.end_of(0), state.changes.cut_in, state.counts.truncations) == ((offset, 2), {0: 2}, 1)
+
+
+def test_an_intact_log_that_ends_below_is_not_looked_at() -> None:
+    state, watch, here, _ = two_partitions()
+    assert watch.end_read(0, 9, 2, True) == []
+    assert (watch.end_of(0), state.counts.truncations, here.owed) == ((10, 1), 0, None)
+    assert here.ledger.next_read_from is None
+
+
+def test_under_another_leader_segments_read_again() -> None:
+    _, watch, here, there = two_partitions()
+    assert watch.end_read(0, 12, 2, True) == []
+    assert (here.phase, here.owed, here.recheck) == (Phase.ACTIVE, None, True)
+    assert there.phase is Phase.WRITING
+    assert watch.end_of(0) == (12, 2)
+
+
+def test_another_topic_costs_every_segment_a_reset() -> None:
+    state, watch, here, there = two_partitions()
+    state.changes.cut_in[0] = 1
+    assert not watch.topic_is("t1")
+    assert not watch.topic_is("t1")
+    assert here.owed is None
+    assert watch.topic_is("t2")
+    for segment in (here, there):
+        assert (segment.owed, segment.phase, segment.written) == ("topic_recreated", Phase.ACTIVE, None)
+        assert segment.ledger.read_from == 0
+    assert (state.changes.ends, state.changes.cut_in, state.changes.topic_id) == ({0: 0, 1: 0}, {}, "t2")
+
+
+def test_a_position_that_is_read_back_prunes_and_moves_read_from() -> None:
+    state = node()
+    segment = primary(state, 0, replicated=9)
+    captured(segment, *map(operation, range(1, 6)))
+    segment.ledger.next_read_from = LogEnd(10, 3)
+    watch = LogWatch(state)
+    watch.position_read(segment, PositionState(7, 2, 0, 2, 0, 0, 0, "t", MEMBER))
+    assert (segment.written, segment.log.complete_from, state.counts.pruned) == (2, 3, 2)
+    assert segment.ledger.read_from == -1
+    watch.position_read(segment, PositionState(7, 3, 0, 2, 0, 0, 0, "t", MEMBER))
+    assert (segment.written, segment.ledger.read_from, state.counts.pruned) == (3, 10, 3)
+    watch.position_read(segment, PositionState(7, 1, 0, 2, 0, 0, 0, "t", MEMBER))
+    watch.position_read(segment, PositionState(7, 6, 0, 2, 0, 0, 0, "t", MEMBER))  # beyond its history
+    assert (segment.written, segment.log.complete_from, state.counts.pruned) == (3, 4, 3)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from deelog_connector.core.resets import Resets
+from deelog_connector.core.room import Room
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.snapshots import Snapshots
+from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
+from tests.connector.core.builders import captured, node, operation, primary
 from tests.connector.world import (
     key_of,
     started,
@@ -83,3 +91,84 @@ def test_coalesce_acked() -> None:
     world.ack(0)
     world.settle()
     world.check()
+
+
+def room(state: NodeState) -> Room:
+    return Room(state, Resets(state, Snapshots(state)))
+
+
+def filled(segment: Segment, count: int) -> Segment:
+    """With this many operations of two keys."""
+    captured(segment, *(operation(sequence, b"k%d" % (sequence % 2)) for sequence in range(1, count + 1)))
+    return segment
+
+
+@pytest.mark.parametrize(
+    ("phase", "after", "owed", "counted"),
+    [
+        (Phase.WRITING, Phase.OWED, "overflow", "reset"),
+        (Phase.READ, Phase.READ, "overflow", "reset"),
+        (Phase.STOPPED, Phase.STOPPED, "overflow", "reset"),
+        (Phase.IDLE, Phase.IDLE, None, "backup"),
+    ],
+)
+def test_what_an_overflow_costs(phase: Phase, after: Phase, owed: str | None, counted: str) -> None:
+    state = node()
+    segment = filled(primary(state, 0, phase), 3)
+    room(state).overflow(0)
+    assert (len(segment.log), segment.log.complete_from) == (0, 4)
+    assert (segment.phase, segment.owed, state.counts.overflows) == (after, owed, {counted: 1})
+
+
+def test_coalescing_spares_what_is_sent_or_in_flight_or_not_acknowledged() -> None:
+    state = node()
+    segment = filled(primary(state, 0, sent=1, in_flight=2), 9)
+    segment.acked = 7
+    assert room(state).coalesce(0) == 3
+    assert [o.sequence for o in segment.log] == [1, 2, 6, 7, 8, 9]
+    assert (segment.atomic_to, segment.ledger.coalesced_to) == (7, 7)
+    assert state.counts.overflows == {"coalesce": 1}
+    assert room(state).coalesce(0) == 0
+    assert state.counts.overflows == {"coalesce": 1}
+    segment.sent, segment.acked = 8, 9
+    assert room(state).coalesce(0) == 0
+
+
+def test_only_what_is_being_written_is_coalesced() -> None:
+    state = node()
+    filled(primary(state, 0, Phase.READ), 9)
+    filled(primary(state, 1), 9)
+    filled(primary(state, 2), 5)
+    assert room(state).coalesce_all() == 7 + 3
+
+
+def test_whose_op_log_gives_way() -> None:
+    """Stopped segments first, then the longest backup, this segment, and the longest other primary."""
+    state = node(max_operations=21)
+    for number, (phase, count) in enumerate(
+        (
+            (Phase.WRITING, 2),
+            (Phase.IDLE, 3),
+            (Phase.IDLE, 4),
+            (Phase.WRITING, 5),
+            (Phase.WRITING, 6),
+            (Phase.STOPPED, 1),
+        )
+    ):
+        filled(primary(state, number, phase), count)
+    order = []
+    for limit in (21, 20, 16, 13, 11, 5):
+        state.budget.max_operations = limit
+        before = {n for n, s in state.segments.items() if len(s.log)}
+        room(state).make(0, 1)
+        assert state.budget.has_room(1)
+        order.append(before - {n for n, s in state.segments.items() if len(s.log)})
+    assert order == [{5}, {2}, {1}, {0}, {4}, {3}]
+    assert state.counts.overflows["backup"] == 2
+
+
+def test_nothing_gives_way_while_there_is_room() -> None:
+    state = node(max_operations=3)
+    segment = filled(primary(state, 0, Phase.STOPPED), 2)
+    room(state).make(0, 1)
+    assert len(segment.log) == 2

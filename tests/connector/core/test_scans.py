@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from deelog_connector.core.effects import Scan
-from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.effects import Fence, Scan
+from deelog_connector.core.fencing import Fencing
+from deelog_connector.core.reset_strategy import KeysInKafka, Strategy
+from deelog_connector.core.scan import SegmentScan
+from deelog_connector.core.scans import Scans
+from deelog_connector.core.segment import Phase, Reset, Segment
+from deelog_connector.core.state import NodeState
+from deelog_schemas.header import Kind
+from tests.connector.core.builders import claimed, node, primary, scanned
 from tests.connector.world import (
     World,
     key_of,
@@ -84,3 +91,113 @@ def test_a_scan_that_ends_early_goes_on_where_it_was() -> None:
     assert starts == sorted(set(starts))
     assert len(starts) > 8
     world.check()
+
+
+def waiting(state: NodeState, number: int, marker: bytes, scan_next: int, phase: Phase = Phase.READ) -> Segment:
+    """A segment that reads up to a marker."""
+    segment = primary(state, number, phase)
+    segment.await_marker(marker, scan_next)
+    segment.scan = SegmentScan(segment.history)
+    return segment
+
+
+def collecting(state: NodeState, number: int, marker: bytes, scan_next: int, start: int) -> Segment:
+    """A segment that reads which keys Kafka holds."""
+    segment = primary(state, number, Phase.BEGUN, reset=Reset("id", "signal", (7, 0)))
+    segment.await_marker(marker, scan_next)
+    segment.collect_keys(KeysInKafka(start))
+    return segment
+
+
+def in_one_partition(state: NodeState) -> list[int]:
+    """The numbers of the segments of partition 0."""
+    return [n for n in range(8) if state.segment(n).partition == 0]
+
+
+def test_a_scan_of_a_partition_is_for_all_that_wait_there() -> None:
+    state = node()
+    first, second, third, other = *in_one_partition(state)[:3], 7
+    waiting(state, first, b"m1", 30)
+    waiting(state, second, b"m2", 20)
+    waiting(state, third, b"m3", 10)
+    waiting(state, other, b"m4", 5)
+    scans = Scans(state, Fencing(state))
+    assert scans.idle
+    assert scans.effects({third}) == [Scan(0, 20, frozenset({b"m1", b"m2"})), Scan(1, 5, frozenset({b"m4"}))]
+    assert not scans.idle
+    assert scans.effects(()) == []  # both are under way
+    scans.ended(1, True)
+    assert scans.effects(()) == [Scan(1, 5, frozenset({b"m4"}))]
+
+
+def test_a_takeover_is_read_before_keys_are_collected() -> None:
+    state = node()
+    first, second = in_one_partition(state)[:2]
+    collecting(state, first, b"m1", 30, 2)
+    taken = waiting(state, second, b"m2", 20)
+    scans = Scans(state, Fencing(state))
+    assert scans.effects(()) == [Scan(0, 20, frozenset({b"m2"}))]
+    scans.ended(0, True)
+    taken.marker = None
+    assert scans.effects(()) == [Scan(0, 2, frozenset({b"m1"}), frozenset({first}))]
+
+
+def test_a_segment_reads_up_to_its_marker_and_not_again_what_it_has_read() -> None:
+    state = node()
+    first, second, late = in_one_partition(state)[:3]
+    one, two = waiting(state, first, b"m1", 3), waiting(state, second, b"m2", 0)
+    scans = Scans(state, Fencing(state))
+    scans.effects(())
+    unserved = waiting(state, late, b"m3", 0)
+    for segment in (one, two, unserved):
+        segment.history = ((7, 99),)
+        segment.scan = SegmentScan(segment.history)
+    records = [
+        scanned(1, first, sequence=1),  # below where it reads on
+        scanned(3, first, sequence=2),
+        scanned(4, second, sequence=3),
+        scanned(5, first, Kind.ACTIVE, b"m1"),
+        scanned(6, first, sequence=4),  # after its marker
+        scanned(7, late, sequence=5),
+        scanned(8, 7, sequence=6),  # nobody's
+        scanned(9, second, sequence=7),
+    ]
+    scans.scanned(0, records[:5])
+    scans.scanned(0, records[5:])
+    assert [segment.scan and segment.scan.sequences for segment in (one, two, unserved)] == [{2}, {3, 7}, set()]
+    assert (one.marker_offset, two.marker_offset) == (5, -1)
+    assert scans.ended(0, True) == [one]
+    assert (one.marker, two.marker, unserved.marker) == (None, b"m2", b"m3")
+    # All was offered to the second; the third is read from where it was.
+    assert (one.scan_next, two.scan_next, unserved.scan_next) == (6, 10, 0)
+    assert scans.idle
+
+
+def test_a_scan_in_vain_fences_who_is_superseded() -> None:
+    state = node()
+    first, second = in_one_partition(state)[:2]
+    waiting(state, first, b"m1", 3)
+    primary(state, second)  # waits for nothing
+    for number in (first, second, 7):
+        claimed(state, number, 6, f"n{number + 1}@1")
+    scans = Scans(state, Fencing(state))
+    scans.effects(())
+    assert scans.ended(0, False) == []
+    assert state.outbox == [Fence(frozenset({f"n{first + 1}"}), ())]
+    assert state.counts.scans_in_vain == 1
+
+
+def test_keys_are_collected_from_the_partitions_beginning_where_the_base_does_not_do() -> None:
+    state = node()
+    segment = collecting(state, in_one_partition(state)[0], b"m1", 30, 10)
+    scans = Scans(state, Fencing(state))
+    scans.effects(())
+    scans.scanned(0, [scanned(10, segment.number), scanned(30, segment.number, Kind.RESET_BEGIN, b"m1")])
+    assert scans.ended(0, True) == []  # no reset begins at 10
+    assert segment.reset is not None
+    assert segment.reset.keys_in_kafka == KeysInKafka(-1)
+    assert (segment.scan_next, segment.marker_offset) == (-1, -1)
+    assert scans.effects(()) == [Scan(0, -1, frozenset({b"m1"}), frozenset({segment.number}))]
+    scans.scanned(0, [scanned(4, segment.number, key=b"a"), scanned(30, segment.number, Kind.RESET_BEGIN, b"m1")])
+    assert segment.reset.keys_in_kafka.keys == {b"a"}
+    assert scans.ended(0, True) == [segment]

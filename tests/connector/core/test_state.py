@@ -5,25 +5,10 @@ from __future__ import annotations
 import pytest
 
 from deelog_connector.core.effects import OpenProducer
-from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.oplog import OpLog
 from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
-from deelog_connector.core.settings import Settings
-from deelog_connector.core.state import MAX_SAMPLES, ChangeTopic, Counts, NodeState
-from deelog_schemas.operation import Entry
-
-
-class Empty:
-    """A cache without entries."""
-
-    def entries(self, segment: int) -> list[Entry]:
-        return []
-
-    def get(self, segment: int, key: bytes) -> Entry | None:
-        return None
-
-
-def node() -> NodeState:
-    return NodeState("n0@1", Settings(8, 2), Empty(), Budget(10, 1000))
+from deelog_connector.core.state import MAX_SAMPLES, ChangeTopic, Counts
+from tests.connector.core.builders import node
 
 
 def test_a_segment_is_made_once_and_shares_the_budget() -> None:
