@@ -64,6 +64,8 @@ class Runner:
         self._connector: Connector | None = None
         self._served: MetricsShare | None = None
         self._reported = False
+        self._owns = False
+        """Whether the segments were promoted: until then a change has no position to take, and stays in the queue."""
         self.stop_error: BaseException | None = None
 
     def start(self, seconds: float) -> None:
@@ -209,6 +211,7 @@ class Runner:
             sink.promote(segment, epoch, reason)
             # What an earlier epoch of this process captured is held by all owners: this process.
             sink.acked(segment, sink.last_sequence(segment))
+        self._owns = True
         self._publish()
         self._connector.wake()
 
@@ -237,6 +240,8 @@ class Runner:
 
     def _drain(self) -> int:
         assert self._connector is not None
+        if not self._owns:
+            return 0
         return self._mirror.drain(self._change_queue, self._connector.sink, _SLICE)
 
     def _drain_all(self) -> None:
