@@ -2,7 +2,7 @@
 
 An interceptor implements `CacheSide` and calls `Connector.sink`. A cache of one process needs `CaptureSink`, one
 whose entries have copies on other nodes `ReplicaSink`. Every call comes on the connector's event loop and returns at
-once; none does I/O.
+once; none does I/O. `docs/howto/interceptor.md` builds an interceptor.
 """
 
 from __future__ import annotations

@@ -1,0 +1,16 @@
+"""Checks that any interceptor has to pass, with a real Kafka: for whoever writes one.
+
+The author gives a `Driver`, which starts, uses and stops a cache of theirs, and runs every check:
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_my_cache(check, kafka):
+        check(MyDriver, kafka)
+
+A check writes down what it does to the cache, and reads the change topic with a plain consumer. Both must tell the
+same story: `history.py` says what that means, `checks.py` has the checks. `docs/howto/interceptor.md` uses them.
+"""
+
+from deelog_proof.conformance.checks import CHECKS, Check, Kafka, NotConformant
+from deelog_proof.conformance.driver import Driver
+
+__all__ = ["CHECKS", "Check", "Driver", "Kafka", "NotConformant"]
