@@ -1,14 +1,21 @@
 """What can go wrong in the connector and on its command line, drawn as a tree. A message ends with its remedy.
 
-DeelogError              1   (schemas)
-├── ConfigError          2   (schemas) the configuration: every field that is wrong, at once
-├── RecordError          4   (schemas) a record is corrupt or not ours; names topic, partition and offset
-├── RegistryError       10   (schemas) the schema registry refuses, does not answer, or is none
-├── MissingExtraError    2   a command needs something that is not installed
-└── ConnectorError       1   the connector cannot go on
-    ├── TopicError       6   a topic is missing, recreated, unsafe, or not laid out as agreed
-    ├── NodeIdTakenError 8   a newer process has this `node.id`
-    └── KafkaAwayError   9   no broker answered within the time that the caller could wait
+DeelogError                   1   (schemas)
+├── ConfigError               2   (schemas) the configuration: every field that is wrong, at once
+├── RecordError               4   (schemas) a record is corrupt or not ours; names topic, partition and offset
+├── RegistryError            10   (schemas) the schema registry refuses, does not answer, or is none
+├── MissingExtraError         2   a command needs something that is not installed
+├── KafkaUnusable             5   brokers or topics are not as they must be
+│   └── KafkaUnavailable      9   the brokers do not answer, or not as they should, at the moment
+│       └── KafkaUnauthorized 5   they answer, but not to this user
+├── TopologyError             3   the grid cannot use its topology topic or its controller group
+├── MapError                  5   the topic was written with another number of segments or partitions
+├── NodeSuperseded            6   a newer process has this `node.id`
+├── RetriesExhausted          9   more errors in a row than `errors.max.retries` allows
+├── TransformFailed          10   a transform failed, and `event.processing.failure.handling.mode` is `fail`
+├── NotStoppedError           1   only a stopped connector can be asked for this
+├── DeletedError              1   the connector was deleted
+└── KafkaTooSlowError         1   Kafka did not take in time what a stop had to write first
 
 The number is what a command ends with. 0 says that what was promised holds, 2 is also click's for a wrong option,
 130 is Ctrl-C. What an interceptor or the Spark job raises beyond this stands in their own `errors.py`.
@@ -16,19 +23,7 @@ The number is what a command ends with. 0 says that what was promised holds, 2 i
 
 from __future__ import annotations
 
-from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordError
-
-__all__ = [
-    "ConfigError",
-    "ConnectorError",
-    "DeelogError",
-    "FieldError",
-    "KafkaAwayError",
-    "MissingExtraError",
-    "NodeIdTakenError",
-    "RecordError",
-    "TopicError",
-]
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordError, RegistryError
 
 
 class MissingExtraError(DeelogError):
@@ -40,23 +35,82 @@ class MissingExtraError(DeelogError):
         super().__init__(f"deelog {command} needs {missing}, which is not installed: pip install 'deelog[{extra}]'")
 
 
-class ConnectorError(DeelogError):
-    """The base of what stops a connector by itself."""
+class KafkaUnusable(DeelogError):
+    """Brokers or topics are not as they must be: do what the message names."""
+
+    exit_code = 5
 
 
-class TopicError(ConnectorError):
-    """Repair the topic's settings, or the configuration that disagrees with them."""
+class KafkaUnavailable(KafkaUnusable):
+    """The brokers do not answer, or not as they should, at the moment: try again with a new client."""
+
+    exit_code = 9
+
+
+class KafkaUnauthorized(KafkaUnavailable):
+    """The brokers answer, but not to this user. It ends what starts; what runs asks on until the right is granted."""
+
+    exit_code = 5
+
+
+class TopologyError(DeelogError):
+    """The grid cannot use its topology topic or its controller group: do what the message names."""
+
+    exit_code = 3
+
+
+class MapError(DeelogError):
+    """The topic was written with another number of segments or partitions: configure what it was made with."""
+
+    exit_code = 5
+
+
+class NodeSuperseded(DeelogError):
+    """A newer process has this `node.id`, and this one ends: give each node an id of its own."""
 
     exit_code = 6
 
 
-class NodeIdTakenError(ConnectorError):
-    """Give each node a `node.id` of its own. The older process ends with this, the newer goes on."""
-
-    exit_code = 8
-
-
-class KafkaAwayError(ConnectorError):
-    """Check `bootstrap.servers` and that Kafka runs; nothing was lost by asking."""
+class RetriesExhausted(DeelogError):
+    """Kafka could not be written to, more often in a row than `errors.max.retries` allows."""
 
     exit_code = 9
+
+
+class TransformFailed(DeelogError):
+    """A transform failed, and `event.processing.failure.handling.mode` is `fail`. Nothing is lost: see `Connector`."""
+
+    exit_code = 10
+
+
+class NotStoppedError(DeelogError):
+    """Only a stopped connector can be asked for this: stop it first."""
+
+
+class DeletedError(DeelogError):
+    """The connector was deleted: create it first."""
+
+
+class KafkaTooSlowError(DeelogError):
+    """Kafka did not take in time what had to be written first. The connector goes on as before: try again."""
+
+
+__all__ = [
+    "ConfigError",
+    "DeelogError",
+    "DeletedError",
+    "FieldError",
+    "KafkaTooSlowError",
+    "KafkaUnauthorized",
+    "KafkaUnavailable",
+    "KafkaUnusable",
+    "MapError",
+    "MissingExtraError",
+    "NodeSuperseded",
+    "NotStoppedError",
+    "RecordError",
+    "RegistryError",
+    "RetriesExhausted",
+    "TopologyError",
+    "TransformFailed",
+]

@@ -29,9 +29,11 @@ MAY_IMPORT = {
     "deelog_proof": {"deelog_schemas", "deelog_connector", "deelog_interceptors"},
     "deelog_spark": {"deelog_schemas"},
 }
-# What an interceptor may import of the connector: the seam, the connector, what serves its REST API and its metrics.
+# What an interceptor may import of the connector: the seam, the connector, its errors, what serves its REST API and its
+# metrics.
 SEAM = (
     "deelog_connector.cache_side",
+    "deelog_connector.errors",
     "deelog_connector.runtime",
     "deelog_connector.rest",
     "deelog_connector.metrics.shared_server",

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from deelog_connector.kafka.follower import CALL_SECONDS, POLL_SECONDS, GridKafkaError, hand_over
-from deelog_connector.kafka.opening import KafkaUnusable, begin_session, common_settings, opened
+from deelog_connector.errors import KafkaUnusable, TopologyError
+from deelog_connector.kafka.follower import CALL_SECONDS, POLL_SECONDS, hand_over
+from deelog_connector.kafka.opening import begin_session, common_settings, opened
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 
@@ -190,7 +191,7 @@ class Election:
         """Whether the error is a missing right; the node is told then."""
         told = missing_acl(error, client, **self._asked)
         if told is not None:
-            hand_over(self._loop, self._on_refused, GridKafkaError(told))
+            hand_over(self._loop, self._on_refused, TopologyError(told))
         return told is not None
 
     def _tell(self, seated: bool) -> None:

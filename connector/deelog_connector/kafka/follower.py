@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.opening import KafkaUnusable, common_settings, opened, reason
+from deelog_connector.kafka.opening import common_settings, opened, reason
 from deelog_schemas.config import Config
-from deelog_schemas.errors import DeelogError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
 
@@ -26,12 +26,6 @@ log = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.1
 CALL_SECONDS: Final = 10.0
 _MAX_RECORDS: Final = 500
-
-
-class GridKafkaError(DeelogError):
-    """Kafka refuses something that the grid cannot do without; the message says what and the remedy."""
-
-    exit_code = 3
 
 
 class TopologyRecord(NamedTuple):
@@ -99,7 +93,7 @@ class TopologyReader:
                 found = [record for record in records if record is not None]
                 if found:
                     hand_over(self._loop, self._on_records, found)
-        except (KafkaException, GridKafkaError, UnicodeDecodeError) as error:
+        except (KafkaException, TopologyError, UnicodeDecodeError) as error:
             hand_over(self._loop, self._on_failure, error)
         finally:
             consumer.close()
@@ -112,7 +106,7 @@ class TopologyReader:
         refused = missing_acl(error, "consumer", topic=("Read", self._topic), group=("Read", self._group))
         if refused is not None:
             if not self._has_read:
-                raise GridKafkaError(refused)
+                raise TopologyError(refused)
             log.warning("%s", refused)  # the client asks on, and reads on once the right is back
             return None
         if error.fatal() or error.code() in (
@@ -121,7 +115,7 @@ class TopologyReader:
             KafkaError._UNKNOWN_PARTITION,
             KafkaError._AUTO_OFFSET_RESET,
         ):
-            raise GridKafkaError(f"topic {self._topic}: {error.str()}; was it deleted? Restart the nodes")
+            raise TopologyError(f"topic {self._topic}: {error.str()}; was it deleted? Restart the nodes")
         log.warning("topic %s: %s", self._topic, error.str())
         return None
 
@@ -153,7 +147,7 @@ def publish(config: Config, key: str, value: bytes) -> None:
         why = reason(KafkaException(failures[0]), connections, topic=("Write", topic)) if failures else silence
         producer.purge()
         producer.flush(1)
-        raise GridKafkaError(f"topic {topic}: {key} cannot be written: {why}")
+        raise TopologyError(f"topic {topic}: {key} cannot be written: {why}")
 
 
 def _flushed(producer: Any, connections: Connections) -> int:

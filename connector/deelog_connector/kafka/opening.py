@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_schemas.config import Config
-from deelog_schemas.errors import DeelogError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import Connections, settle
@@ -26,24 +26,6 @@ REQUEST_SECONDS: Final = 10.0
 """How long one request to the brokers may take before it is tried again or given up."""
 LOOK_SECONDS: Final = 1.0
 """How long the first request may take before the client is asked whether it has a connection at all."""
-
-
-class KafkaUnusable(DeelogError):
-    """The topics or brokers are not as they must be; the message names what and the remedy."""
-
-    exit_code = 5
-
-
-class KafkaUnavailable(KafkaUnusable):
-    """The brokers do not answer, or not as they should, at the moment: try again with a new client."""
-
-    exit_code = 9
-
-
-class KafkaUnauthorized(KafkaUnavailable):
-    """The brokers answer, but not to this user. Ends what starts; what runs goes on asking until the right is there."""
-
-    exit_code = 5
 
 
 def common_settings(config: Config) -> dict[str, Any]:

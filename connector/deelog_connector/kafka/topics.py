@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_schemas.config import Config
 
 log = logging.getLogger(__name__)

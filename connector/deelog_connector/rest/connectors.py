@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
+from deelog_connector.errors import DeletedError, KafkaTooSlowError
 from deelog_connector.rest.entities import (
     ActiveTopics,
     Answer,
@@ -25,7 +26,7 @@ from deelog_connector.rest.entities import (
     TaskState,
 )
 from deelog_connector.rest.remote import as_text, without_masks
-from deelog_connector.runtime.lifecycle import DeletedError, KafkaTooSlowError, Lifecycle, State, Task
+from deelog_connector.runtime.lifecycle import Lifecycle, State, Task
 from deelog_schemas.config import Config, ConfigError, FieldError, parse
 from deelog_schemas.config.validation import judge
 from deelog_schemas.errors import DeelogError

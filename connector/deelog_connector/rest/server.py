@@ -15,9 +15,8 @@ from typing import Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from deelog_connector.errors import DeelogError
+from deelog_connector.errors import DeelogError, KafkaUnusable
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.rest.access import Access
 from deelog_connector.rest.app import application
 from deelog_connector.rest.routes import routes

@@ -1,15 +1,16 @@
 """The connector at work: threads and sockets around the core."""
 
-from deelog_connector.runtime.connector import Connector, MapError, RetriesExhausted, Stats, SupersededError
+from deelog_connector.errors import MapError, NodeSuperseded, RetriesExhausted, TransformFailed
+from deelog_connector.runtime.connector import Connector
 from deelog_connector.runtime.lifecycle import Lifecycle
-from deelog_connector.transforms.pipeline import TransformFailed
+from deelog_connector.runtime.stats import Stats
 
 __all__ = [
     "Connector",
     "Lifecycle",
     "MapError",
+    "NodeSuperseded",
     "RetriesExhausted",
     "Stats",
-    "SupersededError",
     "TransformFailed",
 ]

@@ -22,11 +22,13 @@ from enum import StrEnum
 from typing import Any, Final
 
 from deelog_connector.core.segment import Segment
+from deelog_connector.errors import DeletedError, KafkaTooSlowError, NotStoppedError
 from deelog_connector.runtime.connector import Connector
+from deelog_connector.runtime.run_state import Event
 from deelog_schemas.config import Config
 from deelog_schemas.config.field import words
 from deelog_schemas.config.secrets import references
-from deelog_schemas.errors import ConfigError, DeelogError, FieldError
+from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.header import Position
 from deelog_schemas.keys import segments_of
 
@@ -60,18 +62,6 @@ class State(StrEnum):
     STOPPED = "STOPPED"
     RESTARTING = "RESTARTING"
     FAILED = "FAILED"
-
-
-class NotStoppedError(DeelogError):
-    """Only a stopped connector can be asked for this."""
-
-
-class DeletedError(DeelogError):
-    """The connector was deleted; only `create` is left to ask for."""
-
-
-class KafkaTooSlowError(DeelogError):
-    """Kafka did not take in time what had to be written first; the connector goes on as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +108,8 @@ class Lifecycle:
             others = self._working()
             if others and all(one.wants_pause or one.stopped for one in others):
                 connector.pause()
-                connector.core.closed = all(one.stopped for one in others)
+                if all(one.stopped for one in others):
+                    connector.apply(Event.STOP)
             self.connectors[cache] = connector
 
     async def end(self, *connectors: Connector) -> None:
@@ -128,7 +119,7 @@ class Lifecycle:
         """
         leaving = connectors or tuple(self.connectors.values())
         for connector in leaving:
-            connector.ending = True
+            connector.apply(Event.LEAVE)
         if self._work:
             await asyncio.wait(self._work, timeout=END_SECONDS)
         if not connectors:
@@ -162,7 +153,7 @@ class Lifecycle:
             return State.RUNNING  # of a connector whose caches are yet to come, or are gone
         if not self.started:
             return State.UNASSIGNED
-        if all(connector.core.closed for connector in every):
+        if all(connector.state.closed for connector in every):
             return State.STOPPED
         return State.PAUSED if all(connector.paused for connector in every) else State.RUNNING
 
@@ -292,13 +283,12 @@ class Lifecycle:
 
     def _working(self) -> list[Connector]:
         """Those of which something can be asked: neither at their end nor failed for good."""
-        return [c for c in self.connectors.values() if not c.ending and not c.failure.done()]
+        return [c for c in self.connectors.values() if not c.state.ending and not c.failure.done()]
 
     def _pause(self) -> None:
         for connector in self._working():
             connector.pause()
-            connector.core.closed = False
-            connector.wake()
+            connector.apply(Event.REOPEN)
 
     def _resume(self) -> None:
         for connector in self._working():
@@ -307,9 +297,9 @@ class Lifecycle:
     async def _stop(self, delete: bool = False) -> None:
         async with self._lock:
             self._must_be_there()
-            await self._suspend(write_out=True)
+            await self._suspend(self._not_closed(), write_out=True)
             for connector in self._working():
-                connector.let_go(stopped=True)
+                connector.apply(Event.STOP)
             self.deleted = delete
 
     async def _create(self, config: Callable[[], Config], state: State) -> None:
@@ -324,8 +314,11 @@ class Lifecycle:
             elif state is State.PAUSED:
                 self._pause()
 
-    async def _suspend(self, write_out: bool) -> None:
-        running = [c for c in self._working() if not c.core.closed]
+    def _not_closed(self) -> list[Connector]:
+        return [c for c in self._working() if not c.state.closed]
+
+    @staticmethod
+    async def _suspend(running: list[Connector], write_out: bool) -> None:
         outcomes = await asyncio.gather(
             *(c.suspend(SUSPEND_SECONDS, write_out) for c in running), return_exceptions=True
         )
@@ -333,7 +326,7 @@ class Lifecycle:
         if not failed:
             return
         for connector in running:  # all or none
-            connector.let_go(stopped=False)
+            connector.apply(Event.CONTINUE)
         if isinstance(failed[0], TimeoutError):
             raise KafkaTooSlowError(str(failed[0])) from failed[0]
         raise failed[0]
@@ -342,10 +335,10 @@ class Lifecycle:
         async with self._lock:
             config = config_of()
             self.check(config)
-            before = [(c, c.core.closed) for c in self._working()]
+            running = self._not_closed()
             self._restarting = True
             try:
-                await self._suspend(write_out=False)  # op logs keep what is not written: also where it would take long
+                await self._suspend(running, write_out=False)  # op logs keep what is not written
                 for cache, connector in list(self.connectors.items()):  # caches come and go meanwhile
                     if connector not in self._working():
                         continue
@@ -355,8 +348,8 @@ class Lifecycle:
                 self.config = config
             finally:
                 self._restarting = False
-                for connector, closed in before:
-                    connector.let_go(closed)
+                for connector in running:
+                    connector.apply(Event.CONTINUE)
 
     @staticmethod
     def _repair(connector: Connector, segments: set[int]) -> None:
@@ -412,4 +405,4 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         log.error("the restart did not come to its end: %s", error)
 
 
-__all__ = ["DeletedError", "KafkaTooSlowError", "Lifecycle", "NotStoppedError", "Offset", "State", "Task"]
+__all__ = ["Lifecycle", "Offset", "State", "Task"]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from deelog_connector.core import ConnectorCore
-from deelog_connector.kafka.opening import KafkaUnusable
+from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.records import InRecord
 from deelog_connector.kafka.tail import Tail
 from deelog_connector.signals.file_channel import SignalFile

@@ -35,6 +35,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem
+from deelog_connector.errors import TransformFailed
 from deelog_connector.transforms.loading import Step, steps_of
 from deelog_connector.transforms.record import Header, Record, Row
 from deelog_connector.transforms.values import Unencodable, Values
@@ -52,12 +53,6 @@ _LOG_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 10.0
 
 Headers = tuple[Header, ...]
-
-
-class TransformFailed(DeelogError):
-    """A transform failed, and `event.processing.failure.handling.mode` is `fail`. Nothing is lost: see `Connector`."""
-
-    exit_code = 10
 
 
 class Closing(DeelogError):

@@ -11,13 +11,8 @@ from typing import Any, Final
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
-from deelog_connector.kafka.follower import (
-    GridKafkaError,
-    TopologyReader,
-    TopologyRecord,
-    create_topology_topic,
-    publish,
-)
+from deelog_connector.errors import TopologyError
+from deelog_connector.kafka.follower import TopologyReader, TopologyRecord, create_topology_topic, publish
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Lifecycle
 from deelog_interceptors.grid.data.expiry import ExpiryTimer
@@ -151,7 +146,7 @@ class Node:
 
     async def _register_sometime(self) -> None:
         """Kafka may be away just now."""
-        async for attempt in AsyncRetrying(retry=retry_if_exception_type(GridKafkaError), wait=wait_fixed(0.5)):
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(TopologyError), wait=wait_fixed(0.5)):
             with attempt:
                 await self._register()
 

@@ -25,6 +25,7 @@ from deelog_connector.core.effects import (
     SteppedDown,
     Superseded,
 )
+from deelog_connector.errors import NodeSuperseded
 from deelog_connector.kafka.records import OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_interceptors.grid.data.policy import peek
@@ -36,7 +37,7 @@ from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.topology.lease import Lease
-from deelog_interceptors.grid.topology.registry import DuplicateNodeError, Registry
+from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_proof.simulation.context import Context
@@ -143,7 +144,7 @@ class Node:
             call(*args)
             while self._soon:
                 self._soon.pop(0)()
-        except (Gone, DuplicateNodeError):
+        except (Gone, NodeSuperseded):
             self.world.ended(self)
         except Exception as error:  # noqa: BLE001 - whatever the product raises is the judge's to hear
             self.world.checker.broken(f"{self.member}: {error!r}", error)

@@ -20,13 +20,13 @@ from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from deelog_connector.core.effects import Cause
+from deelog_connector.errors import KafkaUnavailable, KafkaUnusable, MapError, NodeSuperseded
 from deelog_connector.kafka import admin as brokers_module
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.consumer import still_holds
-from deelog_connector.kafka.opening import KafkaUnavailable, KafkaUnusable, begin_session
+from deelog_connector.kafka.opening import begin_session
 from deelog_connector.kafka.records import OutRecord, WriteFailed
 from deelog_connector.kafka.writer import Writer
-from deelog_connector.runtime import MapError, SupersededError
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from tests.connector.cache import cache, config_of, run, started
@@ -116,7 +116,7 @@ def test_a_node_id_used_twice_ends_the_older(kafka: Broker, prefix: str) -> None
             async with cache(config, 2) as newer:
                 await started(newer)
                 await older.put(b"a", b"ghost")
-                with pytest.raises(SupersededError, match="n1@2 is a newer process"):
+                with pytest.raises(NodeSuperseded, match="n1@2 is a newer process"):
                     await older.until(lambda: False, 20)
 
     run(work())

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from deelog_connector.errors import DeletedError, KafkaUnusable
 from deelog_connector.kafka import admin, consumer, writer
-from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.runtime import Lifecycle
-from deelog_connector.runtime.lifecycle import DeletedError, State
+from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config, ConfigError, parse
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.connector.signals.test_processor import send
@@ -104,9 +104,8 @@ def test_a_file_that_is_gone_for_a_moment_ends_nothing(
         async with cache(config) as found:
             await started(found)
             secrets.rename(tmp_path / "away")
-            found.connector._brokers.close()  # as after an error of Kafka: each client is made anew
-            assert found.connector._writer is not None
-            found.connector._writer.discard()
+            found.connector._clients.admin.close()  # as after an error of Kafka: each client is made anew
+            found.connector._clients.writer.discard()
             await found.put(b"a", b"1")
             await found.until(lambda: caplog.text.count("secrets.properties") >= 4)
             assert not found.connector.failure.done()
@@ -251,7 +250,7 @@ def test_one_that_failed_does_not_hold_up_the_others(kafka: Broker, prefix: str)
             bad.connector.failure.set_exception(RuntimeError("broken"))
             lifecycle = Lifecycle(configs[0], {"good": good.connector, "bad": bad.connector})
             await lifecycle.stop()
-            assert good.core.closed
+            assert good.connector.stopped
             await lifecycle.resume()
             await written(good, kafka.bootstrap)
             bad.connector.failure.exception()
@@ -295,9 +294,7 @@ def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str) -
         with impatient(), paused(own_kafka):
             for number in range(200):
                 await found.put(b"k%d" % number, b"v")
-            session = found.connector._writer
-            assert session is not None
-            producer = session._producer
+            producer = found.connector._clients.writer._producer
             assert producer is not None
             await found.until(lambda: len(producer) >= 10)
             await asyncio.wait_for(found.connector.stop(release=False), 60)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from deelog_connector.errors import KafkaUnavailable
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.opening import KafkaUnavailable
 from deelog_connector.kafka.tail import Tail
-from deelog_connector.runtime import connector
+from deelog_connector.runtime import clients, readers
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from deelog_schemas.records import ON_POSITIONS
@@ -169,8 +169,8 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
         if asked[what] == 1:
             raise KafkaUnavailable(f"{what}: Broker: Not leader for partition")
 
-    monkeypatch.setattr(connector, "Tail", AskedTail)
-    monkeypatch.setattr(connector, "KafkaAdmin", AskedAdmin)
+    monkeypatch.setattr(readers, "Tail", AskedTail)
+    monkeypatch.setattr(clients, "KafkaAdmin", AskedAdmin)
 
     async def work() -> None:
         async with cache(config_of(kafka.bootstrap, prefix)) as found:

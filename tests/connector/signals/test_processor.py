@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.runtime.run_state import Event
 from deelog_connector.signals.processor import HANDLERS
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
@@ -211,7 +212,7 @@ def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(kafka: Broker, pr
         async with cache(config_of(kafka.bootstrap, prefix)) as found:
             await started(found)
             await found.connector.suspend(30, write_out=True)
-            found.connector.let_go(stopped=True)
+            found.connector.apply(Event.STOP)
             send(kafka, prefix, "resume-writing")
             await found.until(lambda: found.connector.stats.signals == {"refused": 1})
             assert found.connector.paused
@@ -291,7 +292,7 @@ def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Bro
             assert first["ts_ms"] >= begun  # it owned nothing before
             await found.connector.suspend(20, write_out=True)
             await found.connector.restart(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=100))
-            found.connector.let_go(stopped=False)
+            found.connector.apply(Event.CONTINUE)
             beats = await beating(kafka, topic, 3)
             assert {json.dumps(key) for key, _ in beats} == {json.dumps({"serverName": prefix})}
             assert all(list(value) == ["ts_ms"] for _, value in beats)

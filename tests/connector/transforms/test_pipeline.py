@@ -16,8 +16,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.devkafka.ports import free_port
+from deelog_connector.errors import RetriesExhausted
 from deelog_connector.kafka import writer as kafka_writer
-from deelog_connector.runtime import Lifecycle, RetriesExhausted
+from deelog_connector.runtime import Lifecycle
 from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import JsonCodec
@@ -284,7 +285,7 @@ def test_a_dead_letter_topic_of_any_width_is_taken(kafka: Broker, prefix: str, m
 def test_a_slow_transform_holds_up_the_writer_alone(
     kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("deelog_connector.runtime.connector.SLOW_SECONDS", 0.1)
+    monkeypatch.setattr("deelog_connector.runtime.executor.SLOW_SECONDS", 0.1)
     goes_on = threading.Event()
     monkeypatch.setattr(Slow, "goes_on", goes_on)
 
@@ -347,8 +348,7 @@ def test_the_connector_fails_after_errors_max_retries(
             await started(found)
             await found.put(b"a", b"1")
             await found.drained()
-            writer = found.connector._writer
-            assert writer is not None
+            writer = found.connector._clients.writer
             nobody = {**writer.settings(), "bootstrap.servers": f"127.0.0.1:{free_port()}"}
             monkeypatch.setattr(writer, "settings", lambda: nobody)
             writer.discard()  # as after an error of the session

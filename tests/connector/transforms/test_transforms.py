@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem
+from deelog_connector.errors import TransformFailed
 from deelog_connector.transforms import Record, Row
 from deelog_connector.transforms.loading import steps_of
 from deelog_connector.transforms.pipeline import (
@@ -26,7 +27,6 @@ from deelog_connector.transforms.pipeline import (
     Pipeline,
     Skipped,
     TransformedOperation,
-    TransformFailed,
 )
 from deelog_schemas.config import Config, ConfigError, parse, refused_from_rest
 from deelog_schemas.digest import digest_of

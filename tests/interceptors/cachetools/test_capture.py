@@ -14,7 +14,7 @@ import cachetools
 import pytest
 
 import deelog_interceptors.cachetools as deelog
-from deelog_connector.runtime import SupersededError, TransformFailed
+from deelog_connector.errors import NodeSuperseded, TransformFailed
 from deelog_schemas.config import ConfigError
 from deelog_schemas.header import Kind
 from tests.connector.transforms.transforms_for_tests import BOMB, Bomb
@@ -192,7 +192,7 @@ def test_the_older_of_two_with_one_node_id_fails_and_says_so(kafka: Broker, pref
         with deelog.capture(new, config(kafka, prefix)) as second:
             new["k"] = "new"
             until(lambda: first.failure is not None)
-            assert isinstance(first.failure, SupersededError)
+            assert isinstance(first.failure, NodeSuperseded)
             if on_failure == "raise":
                 with pytest.raises(deelog.CaptureFailed, match="no longer reach Kafka"):
                     old["more"] = "1"

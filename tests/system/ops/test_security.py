@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka import admin, consumer, writer
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.opening import KafkaUnusable
 from deelog_connector.kafka.records import WriteFailed
 from deelog_connector.kafka.tail import Tail
 from deelog_connector.kafka.writer import Writer

@@ -7,16 +7,11 @@ from collections.abc import Callable
 
 import orjson
 
+from deelog_connector.errors import NodeSuperseded
 from deelog_connector.kafka.follower import TopologyRecord
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, View, decode_view
-from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordError
+from deelog_schemas.errors import ConfigError, FieldError, RecordError
 from deelog_schemas.member import Member, is_newer_process, node_id_of
-
-
-class DuplicateNodeError(DeelogError):
-    """A newer process with this one's node.id was admitted: this one ends."""
-
-    exit_code = 6
 
 
 class Registry:
@@ -49,7 +44,7 @@ class Registry:
         return self._waiting.setdefault(mark, asyncio.Event())
 
     def read(self, records: list[TopologyRecord]) -> None:
-        """Takes the next records. Raises `RecordError`, `ConfigError` (another segment.count), `DuplicateNodeError`."""
+        """Takes the next records. Raises `RecordError`, `ConfigError` (another segment.count), `NodeSuperseded`."""
         for record in records:
             if record.value is None:
                 continue
@@ -88,7 +83,7 @@ class Registry:
             newer = (member.incarnation, token) > (own.incarnation, self.token)
             self.overwritten = not newer
             if newer:
-                raise DuplicateNodeError(
+                raise NodeSuperseded(
                     f"node.id {own.node_id}: {member} at {registration.client} has the same node.id and is newer; "
                     "this process ends. Give each node an id of its own"
                 )

@@ -1,0 +1,68 @@
+"""What a configuration means for the core and for records."""
+
+from __future__ import annotations
+
+import uuid
+
+from deelog_connector.core import Settings
+from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.snapshot_mode import SnapshotMode
+from deelog_connector.runtime.encode import Decoder, Encoder
+from deelog_connector.runtime.executor import SCAN_SECONDS
+from deelog_connector.transforms.dead_letters import DeadLetterEncoder
+from deelog_connector.transforms.pipeline import Pipeline
+from deelog_schemas.config import Config
+from deelog_schemas.formats import codec_of, connected
+
+
+def settings_of(config: Config, pipeline: Pipeline | None) -> Settings:
+    """The core's settings."""
+    return Settings(
+        segments=config["segment.count"],
+        partitions=config["topic.creation.default.partitions"],
+        max_batch_size=config["max.batch.size"],
+        chunk_size=config["incremental.snapshot.chunk.size"],
+        commit_interval=config["commit.interval.ms"] / 1000,
+        heartbeat_interval=config["heartbeat.interval.ms"] / 1000,
+        patience=SCAN_SECONDS,
+        max_operations=config["max.queue.size"],
+        max_bytes=config["max.queue.size.in.bytes"],
+        acks_all=config["cache.acks"] == "all",
+        reset_strategy=Strategy(config["reset.strategy"]),
+        reset_interval=config["reset.interval.ms"] / 1000,
+        snapshot_mode=SnapshotMode(config["snapshot.mode"]),
+        may_skip=pipeline is not None and pipeline.may_skip,
+    )
+
+
+def codecs_of(config: Config, member: str, connector_name: str) -> tuple[Encoder, Decoder]:
+    """What encodes and decodes records. It blocks: a schema registry is asked. Raises `RegistryError`."""
+    topics, codec = config.topics, codec_of(connected(config, connector_name), connector_name)
+    has_letters = config["event.processing.failure.handling.mode"] == "dead-letter"
+    encoder = Encoder(
+        codec,
+        topics.changes,
+        topics.positions,
+        member,
+        config["tombstones.on.delete"],
+        config["tracing.headers.enabled"],
+        _context_headers(config),
+        DeadLetterEncoder(config) if has_letters else None,
+    )
+    return encoder, Decoder(codec, config["segment.count"])
+
+
+def _context_headers(config: Config) -> tuple[tuple[str, str], ...]:
+    """Debezium's context headers."""
+    if not config["extended.headers.enabled"]:
+        return ()
+    context = {
+        "connectorLogicalName": config["topic.prefix"],
+        "taskId": "0",
+        "connectorName": config["name"],
+        "runId": str(uuid.uuid4()),
+    }
+    return tuple((f"__debezium.context.{name}", value) for name, value in context.items())
+
+
+__all__ = ["codecs_of", "settings_of"]

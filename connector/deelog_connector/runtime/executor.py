@@ -1,0 +1,206 @@
+"""Carries out what the core decides: transactions, scans and fences in Kafka, and calls to the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from deelog_connector.cache_side import CacheSide
+from deelog_connector.core import ConnectorCore
+from deelog_connector.core.effects import (
+    Cause,
+    Commit,
+    Corrected,
+    Effect,
+    Fence,
+    OpenProducer,
+    Released,
+    Scan,
+    SnapshotRead,
+    SnapshotRefused,
+    SteppedDown,
+    Superseded,
+)
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, NodeSuperseded, TransformFailed
+from deelog_connector.kafka.fencing import fence
+from deelog_connector.kafka.records import WriteFailed
+from deelog_connector.kafka.scanner import Scanner
+from deelog_connector.runtime.clients import Clients
+from deelog_connector.runtime.encode import Decoder, Encoder
+from deelog_connector.runtime.meters import EventMeter
+from deelog_connector.runtime.tasks import Retries, Tasks
+from deelog_connector.signals.incremental_snapshots import Snapshots
+from deelog_connector.transforms.pipeline import SLOW_SECONDS, PipedItem, Pipeline
+from deelog_schemas.config import ConfigError
+from deelog_schemas.errors import DeelogError
+
+log = logging.getLogger(__name__)
+
+SCAN_SECONDS: Final = 15.0
+"""How long a scan waits for its own record behind somebody's open transaction before it calls for a fence."""
+GATHER_SECONDS: Final = 2.0
+"""How long a scan for what consumers hold goes on before others of its partition have their turn."""
+RETRY_SECONDS: Final = 0.2
+DENIED_SECONDS: Final = 1.0
+
+
+class Executor:
+    """Of one connector. `carry_out` returns at once; the core hears later what came of it, and `wake` is called.
+
+    `halt` is called with the error where a transform failed, `opening` says whether a session that does not come is
+    still waited for.
+    """
+
+    def __init__(
+        self,
+        core: ConnectorCore,
+        cache: CacheSide,
+        clients: Clients,
+        tasks: Tasks,
+        retries: Retries,
+        pipeline: Pipeline | None,
+        snapshots: Snapshots,
+        meter: EventMeter,
+        *,
+        wake: Callable[[], None],
+        halt: Callable[[DeelogError], None],
+        opening: Callable[[], bool],
+    ) -> None:
+        self.encoder: Encoder
+        self.decoder: Decoder
+        self.failed: Counter[Cause] = Counter()
+        """Transactions that were not committed."""
+        self._core, self._cache, self._clients, self._tasks, self._retries = core, cache, clients, tasks, retries
+        self._pipeline, self._snapshots, self._meter = pipeline, snapshots, meter
+        self._wake, self._halt, self._opening = wake, halt, opening
+        self._has_read = False
+
+    def carry_out(self, effect: Effect) -> None:
+        """Begins what the core asks for. Raises `NodeSuperseded`."""
+        if isinstance(effect, Commit):
+            self._tasks.spawn(self._commit(effect))
+        elif isinstance(effect, Scan):
+            self._tasks.spawn(self._scan(effect))
+        elif isinstance(effect, OpenProducer):
+            self._tasks.spawn(self._open())
+        elif isinstance(effect, Fence):
+            self._tasks.spawn(self._fence(effect))
+        elif isinstance(effect, Corrected):
+            self._cache.corrected(effect.segment, list(effect.operations))
+        elif isinstance(effect, Released):
+            self._cache.released(effect.segment)
+        elif isinstance(effect, SteppedDown):
+            log.warning("segment %d: stepped down, %s", effect.segment, effect.reason)
+            self._cache.stepped_down(effect.segment, effect.reason)
+        elif isinstance(effect, SnapshotRead | SnapshotRefused):
+            self._snapshots.heard(effect)
+        elif isinstance(effect, Superseded):
+            raise NodeSuperseded(f"{effect.by} is a newer process with this node.id; {self._core.member} ends")
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        try:
+            await self._retries.writing(
+                self._tasks.writing, self._clients.writer.open, stop=lambda _: not self._opening()
+            )
+        except WriteFailed as error:
+            log.warning("no session is opened: %s", error)
+            self._core.opening_given_up()
+        else:
+            self._core.producer_opened()
+        self._wake()
+
+    async def _commit(self, effect: Commit) -> None:
+        writer, encoder = self._clients.writer, self.encoder
+        began = time.monotonic()
+        try:
+            items = await self._piped(effect)
+            await self._tasks.writing(lambda: writer.commit(encoder.records(items)))
+        except WriteFailed as error:
+            log.log(logging.ERROR if error.denied else logging.WARNING, "transaction not committed: %s", error)
+            self.failed[error.cause] += 1
+            if error.denied:  # until somebody grants the right again: nothing is lost meanwhile, and nobody is hurried
+                await asyncio.sleep(DENIED_SECONDS)
+            self._core.commit_failed(effect.token, error.cause)
+            self._retries.count(error)
+        except TransformFailed as error:
+            self._halt(error)
+            self._core.commit_failed(effect.token, Cause.LOST)
+        else:
+            self._meter.committed(encoder.tally, time.monotonic() - began)
+            if self._pipeline is not None:
+                counts = self._pipeline.counts
+                self._meter.filtered, self._meter.erroneous = counts["filtered"], counts["erroneous"]
+            self._retries.committed()
+            self._core.committed(effect.token)
+        self._wake()
+
+    async def _piped(self, effect: Commit) -> Sequence[PipedItem]:
+        pipeline = self._pipeline
+        if pipeline is None:
+            return effect.items
+        work = asyncio.ensure_future(self._tasks.writing(pipeline, effect.items))
+        while not (await asyncio.wait({work}, timeout=SLOW_SECONDS))[0]:
+            since, alias = pipeline.at or (time.monotonic(), "")
+            log.warning(
+                "transform %s: %.0f s on one record; nothing is written meanwhile", alias, time.monotonic() - since
+            )
+        items: list[PipedItem] = work.result()
+        return items
+
+    async def _fence(self, effect: Fence) -> None:
+        config = self._clients.config
+        ids = [config.topics.transactional_id_node(n) for n in sorted(effect.node_ids)]
+        log.info("fencing %s for %d segments", ", ".join(sorted(effect.node_ids)), len(effect.segments))
+        await asyncio.gather(*(self._retries.writing(self._tasks.blocking, fence, config, one) for one in ids))
+        self._core.fenced(effect.segments)
+        self._wake()
+
+    # -- scans ----------------------------------------------------------------------------------------------------
+
+    async def _scan(self, effect: Scan) -> None:
+        wanted, early = set(effect.until), False
+        while not self._tasks.stopping.is_set():
+            async with self._clients.scanner() as scanner:
+                try:
+                    early = await self._tasks.blocking(self._read_up_to, scanner, effect, wanted)
+                    self._has_read = True
+                    break
+                except (KafkaUnusable, ConfigError) as error:
+                    passing = isinstance(error, KafkaUnavailable) and not isinstance(error, KafkaUnauthorized)
+                    if not passing and not self._has_read:
+                        raise
+                    log.warning("%s; trying again", error)
+                    await self._tasks.blocking(scanner.close)
+                    await asyncio.sleep(RETRY_SECONDS)
+        if wanted and not early:
+            log.error(
+                "partition %d of %s: own record not readable after %.0f s; an open transaction of another client "
+                "holds it back",
+                effect.partition,
+                self._clients.config.topics.changes,
+                SCAN_SECONDS,
+            )
+        self._core.scan_ended(effect.partition, early or not wanted)
+        self._wake()
+
+    def _read_up_to(self, scanner: Scanner, effect: Scan, wanted: set[bytes]) -> bool:
+        """In a thread: hands over batches until all that is wanted was among them; whether it ended early instead."""
+        loop, until = self._tasks.failure.get_loop(), time.monotonic() + GATHER_SECONDS
+        for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
+            records = self.decoder.scanned(batch, effect.keys)
+            loop.call_soon_threadsafe(self._core.scanned, effect.partition, records)
+            wanted.difference_update(r.key for r in records)
+            if not wanted or self._tasks.stopping.is_set():
+                return False
+            if effect.keys and time.monotonic() > until:
+                return True
+        return False
+
+
+__all__ = ["SCAN_SECONDS", "Executor"]

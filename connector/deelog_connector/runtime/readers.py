@@ -1,0 +1,149 @@
+"""What a connector reads for as long as it runs: the positions topic, the signals, and the ends of the change topic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from deelog_connector.core import ConnectorCore
+from deelog_connector.errors import KafkaUnusable, MapError
+from deelog_connector.kafka.consumer import still_holds
+from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka.tail import Tail
+from deelog_connector.runtime.clients import Clients
+from deelog_connector.runtime.meters import EventMeter
+from deelog_connector.runtime.tasks import Retries, Tasks
+from deelog_connector.signals.processor import Signals
+from deelog_schemas.config import ConfigError
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.positions import ClaimState, decode_state
+from deelog_schemas.records import ON_POSITIONS, decode
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS: Final = 1.0
+"""How often Kafka is asked for the ends of the change topic."""
+
+
+class Readers:
+    """Of one connector. `wake` is called after what the core should act on at once, `pruned` after each state read."""
+
+    def __init__(
+        self,
+        core: ConnectorCore,
+        clients: Clients,
+        tasks: Tasks,
+        retries: Retries,
+        signals: Signals,
+        meter: EventMeter,
+        *,
+        wake: Callable[[], None],
+        pruned: Callable[[], None],
+    ) -> None:
+        self._core, self._clients, self._tasks, self._retries = core, clients, tasks, retries
+        self._signals, self._meter, self._wake, self._pruned = signals, meter, wake, pruned
+        self._following: list[asyncio.Task[None]] = []
+        self._end = threading.Event()
+
+    # -- topics that are followed ---------------------------------------------------------------------------------
+
+    def follow_positions(self) -> asyncio.Event:
+        """Reads the positions topic from its beginning; the event is set once all that was there has been read."""
+        caught_up = asyncio.Event()
+        self._following = [self._tasks.spawn(self._follow(caught_up))]
+        return caught_up
+
+    async def follow_signals(self) -> None:
+        """Returns once the signals that were there have been read, and reads on. Does nothing without the channel."""
+        if "kafka" in self._clients.config["signal.enabled.channels"]:
+            blocking = partial(self._retries.reading, self._tasks.blocking)
+            await self._signals.catch_up(blocking)
+            self._following.append(self._tasks.spawn(self._signals.follow(blocking, self._end)))
+
+    async def end(self) -> None:
+        """Ends what is followed, for a restart."""
+        self.stop()
+        # They end by themselves: a consumer that is closed under the thread that reads from it crashes the process.
+        await asyncio.gather(*self._following)
+        self._end.clear()
+
+    def stop(self) -> None:
+        """Does not wait for the end of what is followed."""
+        self._end.set()
+
+    async def _follow(self, caught_up: asyncio.Event) -> None:
+        """The tail of the positions topic: it prunes, and shows one's own claims."""
+        config = self._clients.config
+        topic, partitions = config.topics.positions, self._core.settings.partitions
+        tail = await self._retries.reading(
+            self._tasks.blocking, partial(Tail, config, topic, partitions, serves=self._retries.started)
+        )
+        try:
+            while not self._end.is_set():
+                for record in await self._tasks.blocking(tail.read, 0.1):
+                    self._state_read(record)
+                if tail.caught_up:
+                    caught_up.set()
+        finally:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, tail.close))
+
+    def _state_read(self, raw: InRecord) -> None:
+        record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers, ON_POSITIONS)
+        place = f"{raw.topic}[{raw.partition}]@{raw.offset}"
+        try:
+            read = decode_state(record.key, record.value, record.header.kind)
+        except DeelogError as error:
+            raise type(error)(f"{place}: {error}") from error
+        state, layout = read.state, (self._core.settings.segments, self._core.settings.partitions)
+        if isinstance(state, ClaimState) and (state.segments, state.partitions) != layout:
+            raise MapError(
+                f"{place}: {state.member} claims with segment.count={state.segments} on {state.partitions} "
+                f"partitions, this node has {layout[0]} on {layout[1]}: set segment.count and "
+                "topic.creation.default.partitions to what the topic was made with"
+            )
+        self._core.state_read(read)
+        self._pruned()
+        if state is None or isinstance(state, ClaimState):
+            self._wake()
+
+    # -- the change topic -----------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Asks for ends, leader epochs and the topic's id, every second: what Kafka may have lost."""
+        while not self._tasks.stopping.is_set():
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                await self.read_ends()
+                await self.read_topic_id()
+            except (KafkaUnusable, ConfigError) as error:  # a file of secrets that is just being written, among others
+                log.warning("Kafka does not answer: %s", error)
+                self._meter.kafka_away = str(error)
+                continue
+            self._meter.kafka_answered(time.monotonic())
+            self._wake()
+
+    async def read_topic_id(self) -> None:
+        """Tells the core which topic this is, from its id."""
+        topic = self._clients.config.topics.changes
+        self._core.topic_is(await self._tasks.blocking(self._clients.admin.topic_id, topic))
+
+    async def read_ends(self) -> None:
+        """Tells the core where the partitions end. Raises `KafkaUnavailable`."""
+        config, blocking = self._clients.config, self._tasks.blocking
+        topic = config.topics.changes
+        for end in await blocking(self._clients.admin.ends, topic, range(self._core.settings.partitions)):
+            offset, epoch = self._core.end_of(end.partition)
+            intact: bool | None = None
+            if self._core.doubts(end.partition, end.offset, end.leader_epoch):
+                intact = await blocking(still_holds, config, topic, end.partition, offset, epoch)
+            lost = self._core.end_read(end.partition, end.offset, end.leader_epoch, intact)
+            if lost:
+                log.error("%s[%d] was truncated to %d: segments %s are reset", topic, end.partition, end.offset, lost)
+
+
+__all__ = ["Readers"]
