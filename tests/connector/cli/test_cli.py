@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,18 +16,20 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from deelog_connector import cli
+from deelog_connector import cli, errors
+from deelog_connector.cli import exit_codes
 from deelog_connector.cli.config import markdown, template
 from deelog_schemas.config import FIELDS, load, parse
 from deelog_schemas.config.field import REQUIRED
 from deelog_schemas.config.validation import definitions
+from deelog_schemas.errors import DeelogError
 from tests.support.paths import ROOT
 
 GOOD = "topic.prefix=shop\nbootstrap.servers=k1:9092\nnode.id=n1\ncache.name=sessions\n"
 
 COMMANDS = '''
 import click
-from deelog_connector.errors import TopicError
+from deelog_connector.errors import KafkaUnusable
 
 @click.command(epilog="Example: fine")
 @click.option("--say", default="done")
@@ -36,7 +40,7 @@ def fine(say):
 @click.command()
 def known():
     """Fails in a way that deelog knows."""
-    raise TopicError("topic shop.sessions has 4 partitions and needs 8: delete it or configure 4")
+    raise KafkaUnusable("topic shop.sessions has 4 partitions and needs 8: delete it or configure 4")
 
 @click.command()
 def bug():
@@ -121,11 +125,11 @@ def test_a_known_error_is_one_line_and_its_exit_code(
     run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = run("known")
-    assert (result.exit_code, result.stdout) == (6, "")
+    assert (result.exit_code, result.stdout) == (5, "")
     assert result.stderr == "Error: topic shop.sessions has 4 partitions and needs 8: delete it or configure 4\n"
     monkeypatch.setenv("DEELOG_DEBUG", "1")
     debug = run("known")
-    assert debug.exit_code == 6
+    assert debug.exit_code == 5
     assert debug.stderr.startswith("Traceback")
     assert "in known" in debug.stderr
     assert debug.stderr.endswith(result.stderr)
@@ -224,6 +228,20 @@ def test_the_page_of_all_fields_is_fresh() -> None:
     page = ROOT / "docs" / "reference" / "configuration.md"
     remedy = "stale: run `deelog config --format md > docs/reference/configuration.md`"
     assert page.read_text(encoding="utf-8") == markdown(), remedy
+
+
+def test_the_page_of_exit_codes_is_fresh() -> None:
+    page = ROOT / "docs" / "reference" / "exit-codes.md"
+    remedy = "stale: run `deelog exit-codes > docs/reference/exit-codes.md`"
+    assert page.read_text(encoding="utf-8") == exit_codes.markdown(), remedy
+
+
+def test_every_error_of_the_tree_is_drawn_with_its_code() -> None:
+    tree = inspect.getdoc(errors) or ""
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if issubclass(kind, DeelogError):
+            assert re.search(rf"(^|─ ){name} +{kind.exit_code} ", tree, re.M), name
 
 
 def test_the_page_has_every_field_in_a_whole_row() -> None:
