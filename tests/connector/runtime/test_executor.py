@@ -1,0 +1,413 @@
+"""What becomes of an effect: which call it makes, and what the core hears of it. Kafka is doubles here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from deelog_connector.core.effects import (
+    Cause,
+    Commit,
+    Corrected,
+    Effect,
+    Fence,
+    OpenProducer,
+    OperationsItem,
+    Released,
+    Scan,
+    SnapshotRead,
+    SteppedDown,
+    Superseded,
+)
+from deelog_connector.errors import (
+    KafkaUnauthorized,
+    KafkaUnavailable,
+    NodeSuperseded,
+    RetriesExhausted,
+    TransformFailed,
+)
+from deelog_connector.kafka.records import InRecord, OutRecord, WriteFailed
+from deelog_connector.runtime import executor as module
+from deelog_connector.runtime.encode import Decoder, Encoder
+from deelog_connector.runtime.executor import Executor
+from deelog_connector.runtime.meters import EventMeter
+from deelog_connector.runtime.tasks import Retries, Tasks
+from deelog_connector.transforms.pipeline import Pipeline
+from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import DeelogError
+from deelog_schemas.operation import Operation
+from tests.connector.cache import config_of, run
+
+CONFIG = config_of("h:1", "p", **{"retriable.restart.connector.wait.ms": "1", "errors.max.retries": "3"})
+CODEC = JsonCodec("p.c", "test", "p", "c")
+OPERATION = Operation(1, 1, "put", b"k", b"v", None, 1000, False)
+COMMIT = Commit(7, [OperationsItem(0, 0, [OPERATION])])
+RECORD = next(Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True).records(COMMIT.items))
+SCANNED = InRecord("p.c", 0, 5, RECORD.key, RECORD.value, cast("Any", RECORD.headers))
+KEY = CODEC.decode_key(RECORD.key)
+LOST = WriteFailed(Cause.LOST, "gone")
+
+
+class Recorder:
+    """Takes any call, and remembers it."""
+
+    member = "n1@1"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: self.calls.append((name, *args))
+
+
+@dataclass
+class Writer:
+    """Fails with each of `errors` in turn, then takes everything."""
+
+    errors: list[Exception] = field(default_factory=list)
+    written: list[OutRecord] = field(default_factory=list)
+    opened: int = 0
+
+    def open(self) -> None:
+        self.opened += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def commit(self, records: Iterable[OutRecord]) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.written += records
+
+
+@dataclass
+class Scanner:
+    """Gives its batches, one of which may be an error."""
+
+    batches: list[list[InRecord] | Exception] = field(default_factory=list)
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    closed: int = 0
+
+    def read(self, partition: int, offset: int, seconds: float) -> Iterator[list[InRecord]]:
+        self.reads.append((partition, offset))
+        while self.batches:
+            batch = self.batches.pop(0)
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Clients:
+    config = CONFIG
+
+    def __init__(self) -> None:
+        self.writer, self.one = Writer(), Scanner()
+
+    @asynccontextmanager
+    async def scanner(self) -> AsyncIterator[Scanner]:
+        yield self.one
+
+
+class World:
+    """An executor among doubles."""
+
+    def __init__(self, pipeline: Any = None) -> None:
+        self.core, self.cache, self.snapshots = Recorder(), Recorder(), Recorder()
+        self.clients, self.tasks, self.meter = Clients(), Tasks(2), EventMeter()
+        self.halts: list[DeelogError] = []
+        self.wakes, self.opening = 0, True
+        self.retries = Retries(lambda: CONFIG)
+        self.retries.started = True
+        self.executor = Executor(
+            cast("Any", self.core),
+            cast("Any", self.cache),
+            cast("Any", self.clients),
+            self.tasks,
+            self.retries,
+            cast("Pipeline | None", pipeline),
+            cast("Any", self.snapshots),
+            self.meter,
+            wake=self.wake,
+            halt=self.halts.append,
+            opening=lambda: self.opening,
+        )
+        self.executor.encoder = Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True)
+        self.executor.decoder = Decoder(CODEC, 8)
+        self.woken = asyncio.Event()
+
+    def wake(self) -> None:
+        self.wakes += 1
+        self.woken.set()
+
+    async def after(self, effect: Effect) -> list[tuple[Any, ...]]:
+        """What the core heard by the time that it is woken, or that the connector has failed."""
+        self.executor.carry_out(effect)
+        woken: asyncio.Future[Any] = asyncio.ensure_future(self.woken.wait())
+        await asyncio.wait({woken, self.tasks.failure}, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert woken.done() or self.tasks.failure.done()
+        woken.cancel()
+        return self.core.calls
+
+
+def of_a(test: Callable[[World], Any], pipeline: Any = None) -> None:
+    async def work() -> None:
+        world = World(pipeline)
+        try:
+            await test(world)
+        finally:
+            world.tasks.stopping.set()
+            await world.tasks.cancel()
+            world.tasks.shutdown()
+            if not world.tasks.failure.done():
+                world.tasks.failure.cancel()
+
+    run(work(), 20)
+
+
+# -- what only tells ------------------------------------------------------------------------------------------------
+
+
+def test_the_cache_and_the_snapshots_hear_what_is_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        read = SnapshotRead(3, 5)
+        for effect in (Corrected(1, (OPERATION,)), Released(2), SteppedDown(4, "a higher claim"), read):
+            world.executor.carry_out(effect)
+        assert world.cache.calls == [
+            ("corrected", 1, [OPERATION]),
+            ("released", 2),
+            ("stepped_down", 4, "a higher claim"),
+        ]
+        assert world.snapshots.calls == [("heard", read)]
+        assert world.core.calls == []
+
+    of_a(test)
+    assert "segment 4: stepped down, a higher claim" in caplog.messages
+
+
+def test_a_newer_process_ends_this_one() -> None:
+    async def test(world: World) -> None:
+        with pytest.raises(NodeSuperseded, match=r"^n1@2 is a newer process with this node\.id; n1@1 ends$"):
+            world.executor.carry_out(Superseded("n1@2"))
+
+    of_a(test)
+
+
+# -- transactions ---------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_is_written_counted_and_reported() -> None:
+    async def test(world: World) -> None:
+        assert await world.after(COMMIT) == [("committed", 7)]
+        assert [record.key for record in world.clients.writer.written] == [RECORD.key]
+        assert (world.meter.creates, sum(world.executor.failed.values())) == (1, 0)
+
+    of_a(test)
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_a_transaction_that_failed_is_reported_with_its_cause(cause: Cause) -> None:
+    async def test(world: World) -> None:
+        world.clients.writer.errors = [WriteFailed(cause, "no")]
+        assert await world.after(COMMIT) == [("commit_failed", 7, cause)]
+        assert world.executor.failed == {cause: 1}
+        assert world.meter.creates == 0
+
+    of_a(test)
+
+
+def test_errors_in_a_row_end_the_connector_and_a_commit_begins_the_row_anew() -> None:
+    async def test(world: World) -> None:
+        for errors in ([LOST], [LOST], [LOST], [], [LOST], [LOST], [LOST]):
+            world.clients.writer.errors = list(errors)
+            world.woken.clear()
+            await world.after(COMMIT)
+        assert not world.tasks.failure.done()
+        world.clients.writer.errors = [LOST]
+        world.woken.clear()
+        await world.after(COMMIT)
+        with pytest.raises(RetriesExhausted):
+            world.tasks.failure.result()
+
+    of_a(test)
+
+
+def test_a_missing_right_hurries_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(module, "DENIED_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        world.clients.writer.errors = [WriteFailed(Cause.LOST, "topic p.c: Write is missing", denied=True)]
+        assert await world.after(COMMIT) == [("commit_failed", 7, Cause.LOST)]
+
+    of_a(test)
+    (line,) = [one for one in caplog.records if "Write is missing" in one.message]
+    assert line.levelno == logging.ERROR
+
+
+def test_a_transform_that_fails_halts_and_counts_as_no_error_of_kafka() -> None:
+    error = TransformFailed("transform t: ValueError: no")
+
+    def pipeline(items: Any) -> Any:
+        raise error
+
+    async def test(world: World) -> None:
+        assert await world.after(COMMIT) == [("commit_failed", 7, Cause.LOST)]
+        assert world.halts == [error]
+        assert world.executor.failed == {}
+        assert world.clients.writer.written == []
+
+    of_a(test, pipeline)
+
+
+class Slow:
+    """A pipeline that takes until somebody complains about it."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.counts, self.at, self.caplog = {"filtered": 2, "erroneous": 3}, (0.0, "t"), caplog
+
+    def __call__(self, items: Any) -> Any:
+        while not any("on one record" in message for message in self.caplog.messages):
+            time.sleep(0.001)
+        return items
+
+
+def test_a_slow_transform_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.01)
+
+    async def test(world: World) -> None:
+        assert await world.after(COMMIT) == [("committed", 7)]
+        assert (world.meter.filtered, world.meter.erroneous) == (2, 3)
+
+    of_a(test, Slow(caplog))
+    assert caplog.messages[0].startswith("transform t: ")
+
+
+# -- sessions and fences --------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_opened_however_often_it_takes() -> None:
+    async def test(world: World) -> None:
+        world.clients.writer.errors = [LOST, LOST]
+        assert await world.after(OpenProducer()) == [("producer_opened",)]
+        assert world.clients.writer.opened == 3
+
+    of_a(test)
+
+
+def test_a_session_that_nobody_waits_for_is_given_up() -> None:
+    async def test(world: World) -> None:
+        world.clients.writer.errors = [LOST, LOST]
+        world.opening = False
+        assert await world.after(OpenProducer()) == [("opening_given_up",)]
+        assert world.clients.writer.opened == 1
+
+    of_a(test)
+
+
+def test_every_node_of_a_fence_is_fenced_before_the_core_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced: list[str] = []
+
+    def fence(config: object, transactional_id: str) -> None:
+        fenced.append(transactional_id)
+        if fenced.count(transactional_id) == 1:
+            raise LOST
+
+    monkeypatch.setattr(module, "fence", fence)
+
+    async def test(world: World) -> None:
+        assert await world.after(Fence(frozenset({"n2", "n3"}), (4, 5))) == [("fenced", (4, 5))]
+        ids = [CONFIG.topics.transactional_id_node(node) for node in ("n2", "n3")]
+        assert sorted(fenced) == sorted(ids * 2)
+
+    of_a(test)
+
+
+# -- scans ----------------------------------------------------------------------------------------------------------
+
+
+def heard(world: World) -> list[Any]:
+    """The core's calls about scans: offsets of what was scanned, and the end."""
+    return [([record.offset for record in call[2]] if call[0] == "scanned" else call[1:]) for call in world.core.calls]
+
+
+def test_a_scan_ends_with_the_record_that_it_waits_for() -> None:
+    async def test(world: World) -> None:
+        other = encoded_key(b"other")
+        world.clients.one.batches = [[other], [SCANNED], [SCANNED._replace(offset=9)]]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [[1], [5], (0, True)]
+        assert world.clients.one.reads == [(0, 3)]
+
+    of_a(test)
+
+
+def encoded_key(key: bytes) -> InRecord:
+    return SCANNED._replace(offset=1, key=CODEC.key(key))
+
+
+def test_a_scan_that_waits_in_vain_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        world.clients.one.batches = [[encoded_key(b"other")]]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [[1], (0, False)]
+
+    of_a(test)
+    assert any("partition 0 of p.c: own record not readable" in message for message in caplog.messages)
+
+
+def test_a_scan_for_keys_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER_SECONDS", -1.0)
+
+    async def test(world: World) -> None:
+        world.clients.one.batches = [[encoded_key(b"other")], [SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY}), frozenset({0})))
+        assert heard(world) == [[1], (0, True)]
+        world.woken.clear()
+        world.core.calls.clear()
+        world.clients.one.batches = [[encoded_key(b"other")], [SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY})))  # one that somebody waits for goes on
+        assert heard(world) == [[1], [5], (0, True)]
+
+    of_a(test)
+
+
+def test_a_scan_is_tried_again_with_a_new_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        world.clients.one.batches = [KafkaUnavailable("no leader"), [SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [[5], (0, True)]
+        assert world.clients.one.closed == 1
+
+    of_a(test)
+
+
+def test_a_missing_right_ends_the_first_scan_and_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        world.clients.one.batches = [[SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        world.woken.clear()
+        world.clients.one.batches = [KafkaUnauthorized("Read is missing"), [SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert not world.tasks.failure.done()
+
+    of_a(test)
+
+    async def first(world: World) -> None:
+        world.clients.one.batches = [KafkaUnauthorized("Read is missing")]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        with pytest.raises(KafkaUnauthorized, match="Read is missing"):
+            world.tasks.failure.result()
+
+    of_a(first)

@@ -1,0 +1,228 @@
+"""Tasks: the first error ends the connector, nothing outlives it. Retries: what is asked again, and when not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, RetriesExhausted
+from deelog_connector.kafka.records import WriteFailed
+from deelog_connector.runtime import tasks as tasks_module
+from deelog_connector.runtime.tasks import Retries, Tasks
+from deelog_schemas.config import Config
+from deelog_schemas.errors import ConfigError, FieldError
+from tests.connector.cache import config_of, run
+
+LOST = WriteFailed(Cause.LOST, "gone")
+
+
+def config(**fields: str) -> Config:
+    return config_of("h:1", "p", **{"retriable.restart.connector.wait.ms": "1", **fields})
+
+
+def retries(started: bool = True, errors: int = -1) -> Retries:
+    made = Retries(lambda: config(**{"errors.max.retries": str(errors)}))
+    made.started = started
+    return made
+
+
+class Failing:
+    """Raises the errors in turn, then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    async def __call__(self, answer: str = "done") -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return answer
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------------
+
+
+def with_tasks(test: Callable[[Tasks], Awaitable[None]]) -> None:
+    async def work() -> None:
+        made = Tasks(2)
+        try:
+            await test(made)
+        finally:
+            made.stopping.set()
+            await made.cancel()
+            made.shutdown()
+            if not made.failure.done():
+                made.failure.cancel()
+
+    run(work(), 20)
+
+
+async def fails(error: Exception) -> None:
+    raise error
+
+
+def test_the_first_error_of_a_task_is_the_failure() -> None:
+    async def test(tasks: Tasks) -> None:
+        first = tasks.spawn(fails(ValueError("first")))
+        await asyncio.wait([first])
+        await asyncio.wait([tasks.spawn(fails(ValueError("second")))])
+        with pytest.raises(ValueError, match="first"):
+            tasks.failure.result()
+
+    with_tasks(test)
+
+
+def test_what_ends_well_or_is_cancelled_is_no_failure() -> None:
+    async def test(tasks: Tasks) -> None:
+        await asyncio.wait([tasks.spawn(asyncio.sleep(0))])
+        forever = tasks.spawn(asyncio.sleep(3600))
+        await tasks.cancel()
+        assert forever.cancelled()
+        assert not tasks.failure.done()
+
+    with_tasks(test)
+
+
+def test_an_error_during_the_end_is_none_of_the_connectors() -> None:
+    async def test(tasks: Tasks) -> None:
+        tasks.stopping.set()
+        await asyncio.wait([tasks.spawn(fails(ValueError("late")))])
+        assert not tasks.failure.done()
+
+    with_tasks(test)
+
+
+def test_blocking_calls_run_beside_the_loop_and_those_of_the_writer_in_one_thread() -> None:
+    async def test(tasks: Tasks) -> None:
+        assert await tasks.blocking(pow, 2, 3) == 8
+        pool = await tasks.blocking(threading.current_thread)
+        writers = {await tasks.writing(threading.current_thread) for _ in range(3)}
+        assert len(writers) == 1
+        assert not writers & {pool, threading.current_thread()}
+        both = threading.Barrier(2)  # passes only where two calls of the pool run at the same time
+        await asyncio.gather(tasks.blocking(both.wait, 10), tasks.blocking(both.wait, 10))
+
+    with_tasks(test)
+
+
+def test_a_shutdown_waits_for_the_threads() -> None:
+    async def work() -> None:
+        made, ended = Tasks(1), threading.Event()
+        begun, go = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            begun.set()
+            assert go.wait(10)
+            ended.set()
+
+        call = asyncio.ensure_future(made.writing(slow))
+        await asyncio.to_thread(begun.wait, 10)
+        shutdown = asyncio.ensure_future(asyncio.to_thread(made.shutdown))
+        go.set()
+        await shutdown
+        assert ended.is_set()
+        await call
+        made.failure.cancel()
+
+    run(work(), 20)
+
+
+# -- retries --------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_written_is_tried_again() -> None:
+    call = Failing(LOST, LOST, LOST)
+    run(retries().writing(call), 20)
+    assert call.calls == 4
+
+
+def test_an_error_that_is_none_of_kafkas_is_raised_at_once() -> None:
+    call = Failing(ValueError("ours"))
+    for ask in (retries().writing, retries().reading):
+        call.errors[:] = [ValueError("ours")]
+        with pytest.raises(ValueError, match="ours"):
+            run(_nothing(ask(call)), 20)
+    assert call.calls == 2
+
+
+async def _nothing(work: Awaitable[object]) -> None:
+    await work
+
+
+def test_writing_stops_where_it_is_told_to() -> None:
+    call, going_on = Failing(*[LOST] * 10), [True, True, False]
+    with pytest.raises(WriteFailed, match="gone"):
+        run(retries().writing(call, stop=lambda _: not going_on.pop(0)), 20)
+    assert call.calls == 3
+
+
+def test_one_error_more_in_a_row_than_allowed_ends_it() -> None:
+    some = retries(errors=2)
+    some.count(LOST)
+    some.count(LOST)
+    some.committed()
+    some.count(LOST)
+    some.count(LOST)
+    with pytest.raises(
+        RetriesExhausted, match=r"^3 errors in a row, errors\.max\.retries=2 allows no more: lost: gone"
+    ):
+        some.count(LOST)
+
+
+def test_retries_of_a_call_count_too() -> None:
+    call = Failing(*[LOST] * 3)
+    with pytest.raises(RetriesExhausted):
+        run(retries(errors=2).writing(call), 20)
+    assert call.calls == 3
+
+
+@pytest.mark.parametrize("cause", [Cause.FENCED, Cause.REFUSED])
+def test_only_what_was_lost_counts(cause: Cause) -> None:
+    some = retries(errors=0)
+    for _ in range(3):
+        some.count(WriteFailed(cause, "how a takeover works"))
+    with pytest.raises(RetriesExhausted):
+        some.count(LOST)
+
+
+def test_by_default_nothing_is_counted_out() -> None:
+    some = retries()
+    for _ in range(1000):
+        some.count(LOST)
+
+
+def test_a_connector_that_runs_asks_until_kafka_answers() -> None:
+    problem = ConfigError([FieldError("sasl.password", "the file is just being written")])
+    call = Failing(KafkaUnavailable("away"), KafkaUnauthorized("denied"), KafkaUnusable("odd"), problem)
+    run(_nothing(retries().reading(call, "answer")), 20)
+    assert call.calls == 5
+
+
+@pytest.mark.parametrize("error", [KafkaUnauthorized("denied"), KafkaUnusable("odd")])
+def test_what_a_start_is_refused_ends_it(error: Exception) -> None:
+    call = Failing(error)
+    with pytest.raises(type(error)):
+        run(_nothing(retries(started=False).reading(call)), 20)
+    assert call.calls == 1
+
+
+def test_a_start_asks_again_for_as_long_as_one_request_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Failing(KafkaUnavailable("no leader yet"))
+    run(_nothing(retries(started=False).reading(call)), 20)
+    assert call.calls == 2
+    monkeypatch.setattr(tasks_module, "REQUEST_SECONDS", 0.0)
+    call = Failing(KafkaUnavailable("away"))
+    with pytest.raises(KafkaUnavailable, match="away"):
+        run(_nothing(retries(started=False).reading(call)), 20)
+    assert call.calls == 1
+
+
+def test_the_waits_are_those_of_the_configuration_of_now() -> None:
+    now = [config(**{"errors.max.retries": "0"})]
+    some = Retries(lambda: now[0])
+    now[0] = config(**{"errors.max.retries": "5"})
+    some.count(LOST)  # a restart allowed more
