@@ -25,9 +25,9 @@ the command promises holds; `deelog node`, `deelog kafka` and `deelog diff` end 
 commands with 130 on Ctrl-C. 2 is also the code for a wrong option, 1 for every error that has no row here.
 """
 
-_OF_ALL: Final = ("deelog_schemas.errors",)
+_OF_ALL: Final = ("deelog_schemas.errors", "deelog_schemas.java")
 _PROGRAMS: Final = {
-    "Every command but `deelog diff`": (*_OF_ALL, "deelog_connector.errors", "deelog_connector.devkafka.java"),
+    "Every command but `deelog diff`": (*_OF_ALL, "deelog_connector.errors", "deelog_connector.devkafka.errors"),
     "`deelog diff`": (*_OF_ALL, "deelog_spark.errors"),
 }
 
