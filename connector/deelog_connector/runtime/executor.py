@@ -122,7 +122,7 @@ class Executor:
             items = await self._piped(effect)
             await self._tasks.writing(lambda: writer.commit(encoder.records(items)))
         except WriteFailed as error:
-            log.log(logging.ERROR if error.denied else logging.WARNING, "transaction not committed: %s", error)
+            log.warning("transaction not committed: %s", error)
             self.failed[error.cause] += 1
             if error.denied:  # until somebody grants the right again: nothing is lost meanwhile, and nobody is hurried
                 await asyncio.sleep(DENIED_SECONDS)
@@ -179,7 +179,7 @@ class Executor:
                     await self._tasks.blocking(scanner.close)
                     await asyncio.sleep(RETRY_SECONDS)
         if wanted and not early:
-            log.error(
+            log.warning(
                 "partition %d of %s: own record not readable after %.0f s; an open transaction of another client "
                 "holds it back",
                 effect.partition,
