@@ -22,7 +22,7 @@ from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.metrics import GridMetrics, stats
 from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.frames import AnyFrame, Heard, Heartbeat, Hello
-from deelog_interceptors.grid.replication.peers import Incoming, Link, PeerListener
+from deelog_interceptors.grid.replication.peers import Incoming, Link, Links, PeerListener
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.resp import admin, cluster, strings
@@ -65,7 +65,9 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._config = config
-        self._links: dict[str, Link] = {}
+        hello = Hello(settings.cluster, self.member, settings.segments)
+        self._links = Links(hello, self)
+        self._listener = PeerListener(hello, self)
         self.connector = Connector(config, self.member, self, connector_name="grid")
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
         self.sources = (GridMetrics(self, config["topic.prefix"], config["cache.name"]),)
@@ -93,7 +95,6 @@ class Node:
             on_refused=self._refused,
         )
         self.clients = Clients(Dispatcher(self), settings.max_entry_bytes, MAX_CONNECTIONS)
-        self._listener = PeerListener(self.member, self._problem_of, self)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._role_changed: asyncio.Future[None] = self._loop.create_future()
@@ -197,8 +198,7 @@ class Node:
             self._beat_timer.cancel()
         await self.controller_service.stop()
         await asyncio.to_thread(self._reader.stop)
-        for link in list(self._links.values()):
-            link.close()
+        self._links.dial({})
         await self._listener.close()
         if self._server is not None:
             self._server.close()
@@ -279,18 +279,8 @@ class Node:
 
     def _dial(self) -> None:
         """A link to each other member of the view, and to the controller."""
-        if self._beats < 0:
-            return
-        wanted = {name: member.peer for name, member in self.view.members.items()}
-        for member in self._registry.members.values():
-            if member.member == self._registry.controller:
-                wanted[member.member] = member.peer
-        wanted.pop(self.member, None)
-        for name in self._links.keys() - wanted.keys():
-            self._links.pop(name).close()
-        hello = Hello(self.settings.cluster, self.member, self.settings.segments)
-        for name in wanted.keys() - self._links.keys():
-            self._links[name] = Link(name, wanted[name], hello, self)
+        if self._beats >= 0:
+            self._links.dial(self._registry.peer_addresses())
 
     def _beat_soon(self) -> None:
         if self._beat_timer is None:
@@ -381,13 +371,6 @@ class Node:
     def incoming_down(self, connection: Incoming) -> None:
         """See `peers.IncomingEvents`."""
         self.backup.down(connection)
-
-    def _problem_of(self, hello: Hello) -> str | None:
-        if hello.cluster != self.settings.cluster:
-            return f"a node of {hello.cluster}"
-        if hello.segments != self.settings.segments:
-            return f"segment.count {hello.segments}; here it is {self.settings.segments}"
-        return None
 
     # -- writes -------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from deelog_interceptors.grid.replication import frames
@@ -117,6 +117,21 @@ class Link:
             self._events.link_down(self)
 
 
+class Links(dict[str, Link]):
+    """The links of a member, by the member that each leads to."""
+
+    def __init__(self, hello: Hello, events: LinkEvents) -> None:
+        super().__init__()
+        self._hello, self._events = hello, events
+
+    def dial(self, addresses: Mapping[str, str]) -> None:
+        """Keeps one link to each of these members, by name and address, and closes all others."""
+        for member in self.keys() - addresses.keys():
+            self.pop(member).close()
+        for member in addresses.keys() - self.keys():
+            self[member] = Link(member, addresses[member], self._hello, self._events)
+
+
 class Incoming:
     """A connection that another member dialled."""
 
@@ -146,9 +161,8 @@ class IncomingEvents(Protocol):
 class PeerListener:
     """Takes the connections of other members of the same cache with the same segment count."""
 
-    def __init__(self, member: str, expected: Callable[[Hello], str | None], events: IncomingEvents) -> None:
-        self._welcome = Welcome(member)
-        self._expected, self._events = expected, events
+    def __init__(self, hello: Hello, events: IncomingEvents) -> None:
+        self._hello, self._events = hello, events
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -166,16 +180,22 @@ class PeerListener:
                 writer.transport.abort()
             await self._server.wait_closed()
 
+    def _check(self, hello: Hello) -> None:
+        if hello.cluster != self._hello.cluster:
+            raise FrameError(f"a node of {hello.cluster}")
+        if hello.segments != self._hello.segments:
+            raise FrameError(f"segment.count {hello.segments}; here it is {self._hello.segments}")
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         connection: Incoming | None = None
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
                 hello = await frames.read(reader)
-            problem = self._expected(hello) if isinstance(hello, Hello) else "no hello"
-            if problem is not None or not isinstance(hello, Hello):
-                raise FrameError(problem or "no hello")
-            writer.write(frames.encode(self._welcome))
+            if not isinstance(hello, Hello):
+                raise FrameError("no hello")
+            self._check(hello)
+            writer.write(frames.encode(Welcome(self._hello.member)))
             connection = Incoming(hello.member, writer)
             self._events.incoming_up(connection)
             while True:

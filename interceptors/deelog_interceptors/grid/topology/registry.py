@@ -39,6 +39,13 @@ class Registry:
         body = {"member": own.member, "client": own.client, "peer": own.peer, "token": self.token}
         return f"member/{node_id_of(own.member)}", orjson.dumps(body | {"segment_count": self._segments})
 
+    def peer_addresses(self) -> dict[str, str]:
+        """Where the other members of the view, and the controller, listen to other nodes."""
+        addresses = {name: registration.peer for name, registration in self.view.members.items()}
+        addresses |= {r.member: r.peer for r in self.members.values() if r.member == self.controller}
+        addresses.pop(self.own or "", None)
+        return addresses
+
     def expect(self, mark: str) -> asyncio.Event:
         """An event for the reading of the record that carries `mark` (a token or nonce); ask before you write it."""
         return self._waiting.setdefault(mark, asyncio.Event())
