@@ -44,7 +44,7 @@ def run(seed: str, faults: Sequence[str]) -> dict[str, Any]:
     wanted = script(seed, faults)
     try:
         verdict = World(wanted).run()
-    except Exception as error:  # noqa: BLE001 - whatever a mutant raises where the judge does not hear it
+    except Exception as error:  # noqa: BLE001 - whatever a mutant raises where the checker does not hear it
         return found | {"part": "broken", "text": "".join(traceback.format_exception(error)[-3:])}
     if verdict.violation is not None:
         found |= {"part": verdict.violation.part, "text": str(verdict.violation)}

@@ -29,12 +29,12 @@ OPLOG: Final = "connector/deelog_connector/core/oplog.py"
 HELD: Final = "connector/deelog_connector/core/reset_strategy.py"
 ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
-REPLICATOR: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
+PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
-ATTENDANCE: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
-OFFICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
+LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
+CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
 SIM_NODE: Final = "proof/deelog_proof/simulation/node.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
@@ -566,7 +566,7 @@ RESETS: Final = (
         "without Kafka and with a node gone, a controller goes on answering",
         (
             Edit(
-                ATTENDANCE,
+                LIVENESS,
                 "        if self._misses_a_node and now - self._confirmed > self._timeout:\n            return False\n",
                 "",
             ),
@@ -677,7 +677,7 @@ BACKUPS: Final = (
         "report-of-any-view",
         "in-sync-order",
         "what a backup held some views ago is taken for what it holds now",
-        (Edit(REPLICATOR, " or (topology_id is not None and topology_id < session.asked_in)\n", "\n"),),
+        (Edit(PRIMARY, " or (topology_id is not None and topology_id < session.asked_in)\n", "\n"),),
         detector="scenario report_of_an_older_view",
         because=RARE,
     ),
@@ -748,7 +748,7 @@ BACKUPS: Final = (
         "the primary stops waiting for a backup before the view without it is there",
         (
             Edit(
-                REPLICATOR,
+                PRIMARY,
                 "segment.sessions[member].shrinking = True\n",
                 "segment.sessions[member].shrinking = True\n                    segment.waiting.discard(member)\n",
             ),
@@ -760,8 +760,8 @@ BACKUPS: Final = (
         "in-sync-order",
         "a newcomer is let in before the primary waits for it",
         (
-            Edit(REPLICATOR, "self._wait_for(segment, segment.waiting | {member})", "pass"),
-            Edit(REPLICATOR, '- {me or ""}) | streaming | segment.admitting)', '- {me or ""}))'),
+            Edit(PRIMARY, "self._wait_for(segment, segment.waiting | {member})", "pass"),
+            Edit(PRIMARY, '- {me or ""}) | streaming | segment.admitting)', '- {me or ""}))'),
         ),
         detector="scenario newcomer_is_waited_for",
         because=RARE,
@@ -770,7 +770,7 @@ BACKUPS: Final = (
         "acked-before-replicated",
         "",
         "an operation is acknowledged before the backups hold it",
-        (Edit(REPLICATOR, "reached = min(reached, session.answered)", "reached = max(reached, session.answered)"),),
+        (Edit(PRIMARY, "reached = min(reached, session.answered)", "reached = max(reached, session.answered)"),),
     ),
     Mutant(
         "unreachable-is-not-waited-for",
@@ -778,7 +778,7 @@ BACKUPS: Final = (
         "who has no connection at the moment is not waited for",
         (
             Edit(
-                REPLICATOR,
+                PRIMARY,
                 "            if session is None:\n                return\n            reached",
                 "            if session is None:\n                continue\n            reached",
             ),

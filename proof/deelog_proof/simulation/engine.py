@@ -61,7 +61,7 @@ class Yield:
 
 
 class Task:
-    """A coroutine that is driven event by event; what `replicator.Work` asks for."""
+    """A coroutine that is driven event by event; as `session.Work`."""
 
     def __init__(self, work: Coroutine[Any, Any, None], later: Callable[[Callable[[], None]], None]) -> None:
         self._work, self._later = work, later

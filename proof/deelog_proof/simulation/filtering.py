@@ -2,7 +2,7 @@
 
 By key (`set skips 1`) what is derived is what the cache holds, without the keys that are filtered, each value as it was
 rewritten. By value (`set skips 2`) it depends on what came before: a value that is left out leaves the one before it
-standing until the next reset. Of that run the judge asks only that no entry stands there which no survivor ever had.
+standing until the next reset. Of that run the checker asks only that no entry stands there which no survivor ever had.
 """
 
 from __future__ import annotations

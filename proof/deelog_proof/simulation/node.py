@@ -146,7 +146,7 @@ class Node:
                 self._soon.pop(0)()
         except (Gone, NodeSuperseded):
             self.world.ended(self)
-        except Exception as error:  # noqa: BLE001 - whatever the product raises is the judge's to hear
+        except Exception as error:  # noqa: BLE001 - whatever the product raises is the checker's to hear
             self.world.checker.broken(f"{self.member}: {error!r}", error)
 
     def resume(self) -> None:

@@ -225,7 +225,7 @@ class World:
         self.losing.discard(node.node_id)
         return True
 
-    # -- moments: a node that ends at one does nothing more, not even the rest of its turn ----------------------------
+    # -- failpoints: a node that ends at one does nothing more, not even the rest of its turn --------------------------
 
     def effect_comes(self, node: Process, effect: Effect) -> None:
         """A core's effect is about to be carried out."""

@@ -79,7 +79,7 @@ class Story:
 
 
 class Teller(Checker):
-    """A judge that tells what it sees."""
+    """A checker that writes down what it sees."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -73,7 +73,7 @@ class ControllerService:
         return self._holding
 
     def start(self) -> None:
-        """Stand for the office."""
+        """Stands for election."""
         self._seat.start()
 
     async def stop(self) -> None:
@@ -108,7 +108,7 @@ class ControllerService:
         """A registration came."""
         self._event.set()
 
-    # -- the office ---------------------------------------------------------------------------------------------------
+    # -- as controller ---------------------------------------------------------------------------------------------
 
     def _seated(self, seated: bool) -> None:
         self._leave()

@@ -1,7 +1,7 @@
 """What a controller knows since it took office: who was heard when, what they ask for, who is dead, whom to answer.
 
-Pure, like the decision that is made of it (`controller.decide`): times are given. The office, which asks Kafka for the
-seat, fences and commits, keeps one of these for each term; so does that of the simulation.
+Pure, like the decision that is made of it (`controller.decide`): times are given. `ControllerService`, which
+asks Kafka for the seat, fences and commits, keeps one of these for each term; so does the simulation.
 """
 
 from __future__ import annotations
