@@ -12,7 +12,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka.opening import LOOK_SECONDS, REQUEST_SECONDS, common_settings, failure, hear, opened, reason
+from deelog_connector.kafka.client import LOOK_SECONDS, REQUEST_SECONDS, common_settings, failure, hear, opened, reason
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections

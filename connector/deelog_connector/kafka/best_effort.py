@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from deelog_connector.kafka.opening import common_settings
+from deelog_connector.kafka.client import common_settings
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deelog_connector.errors import KafkaUnavailable
-from deelog_connector.kafka.opening import LOOK_SECONDS, REQUEST_SECONDS, common_settings, failure, hear, opened
+from deelog_connector.kafka.client import LOOK_SECONDS, REQUEST_SECONDS, common_settings, failure, hear, opened
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections

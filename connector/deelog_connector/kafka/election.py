@@ -19,8 +19,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
+from deelog_connector.kafka.client import begin_session, common_settings, opened
 from deelog_connector.kafka.follower import CALL_SECONDS, POLL_SECONDS, hand_over
-from deelog_connector.kafka.opening import begin_session, common_settings, opened
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 

@@ -6,7 +6,7 @@ from confluent_kafka import KafkaException, Producer
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.opening import REQUEST_SECONDS, begin_session, common_settings, hear, opened, reason
+from deelog_connector.kafka.client import REQUEST_SECONDS, begin_session, common_settings, hear, opened, reason
 from deelog_connector.kafka.records import WriteFailed
 from deelog_schemas.config import Config, ConfigError
 

@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.opening import common_settings, opened, reason
+from deelog_connector.kafka.client import common_settings, opened, reason
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections

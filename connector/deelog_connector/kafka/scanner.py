@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from deelog_connector.kafka.client import failure, opened
 from deelog_connector.kafka.consumer import bounds, consumer_settings
-from deelog_connector.kafka.opening import failure, opened
 from deelog_connector.kafka.records import InRecord, record_of
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.connections import Connections

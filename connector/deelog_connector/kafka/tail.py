@@ -9,8 +9,8 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka.client import opened
 from deelog_connector.kafka.consumer import bounds, consumer_settings
-from deelog_connector.kafka.opening import opened
 from deelog_connector.kafka.records import InRecord, record_of
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnusable
-from deelog_connector.kafka.opening import REQUEST_SECONDS, begin_session, common_settings, hear, opened, reason
+from deelog_connector.kafka.client import REQUEST_SECONDS, begin_session, common_settings, hear, opened, reason
 from deelog_connector.kafka.records import OutRecord, WriteFailed
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl

@@ -23,7 +23,7 @@ from tenacity.stop import StopBaseT
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, RetriesExhausted
-from deelog_connector.kafka.opening import REQUEST_SECONDS
+from deelog_connector.kafka.client import REQUEST_SECONDS
 from deelog_connector.kafka.records import WriteFailed
 from deelog_schemas.config import Config, ConfigError
 

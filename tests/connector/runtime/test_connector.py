@@ -23,8 +23,8 @@ from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable, MapError, NodeSuperseded
 from deelog_connector.kafka import admin as brokers_module
 from deelog_connector.kafka.admin import KafkaAdmin
+from deelog_connector.kafka.client import begin_session
 from deelog_connector.kafka.consumer import still_holds
-from deelog_connector.kafka.opening import begin_session
 from deelog_connector.kafka.records import OutRecord, WriteFailed
 from deelog_connector.kafka.writer import Writer
 from deelog_schemas.errors import RecordError
