@@ -42,6 +42,7 @@ from deelog_schemas.kafka.connections import Connections, settle
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
 from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
+from deelog_spark.folding.by_records import PositionsView
 
 REQUEST_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 60.0
@@ -132,15 +133,6 @@ class Layout(NamedTuple):
 
     topic_id: str
     partitions: int
-
-
-class PositionsView(NamedTuple):
-    """The content of the positions topic, by segment."""
-
-    base: dict[int, int]
-    """The base offset, at which the last completed reset begins."""
-    open: dict[int, ResetState]
-    """The open reset."""
 
 
 def consumer(config: Config, group: str, **more: Any) -> Consumer:

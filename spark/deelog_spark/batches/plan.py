@@ -26,7 +26,7 @@ from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicErro
 from deelog_spark.folding import by_columns, by_records
 from deelog_spark.folding.diff_record import RESET, Renderer, Row, tolerant
 from deelog_spark.folding.walk import Ended, Segment
-from deelog_spark.kafka import Cluster, KafkaException, PositionsView
+from deelog_spark.kafka import Cluster, KafkaException
 from deelog_spark.sinks.kafka import Writer, Written
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ class Planner:
 
 
 def _start(
-    view: PositionsView,
+    view: by_records.PositionsView,
     begins: Mapping[int, int],
     ends: Mapping[int, int],
     dead_letter_ends: Mapping[int, int],

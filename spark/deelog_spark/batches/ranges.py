@@ -135,7 +135,10 @@ class Tables:
             last[record.key] = record
         entries: dict[int, dict[bytes, Entry]] = {}
         for record in last.values():
-            key, entry = self.entry(record)
+            try:
+                key, entry = self.entry(record)
+            except RecordError as error:
+                raise error.at(record.topic, record.partition, record.offset) from error
             if entry is not None:
                 entries.setdefault(record.header.segment, {})[key] = entry
         return entries
@@ -145,14 +148,14 @@ class Tables:
         return self._decoded(self._new, self._layout.changes)
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
-        """Key and entry of a change, row or tombstone; RecordError, with its place, where it cannot be decoded."""
+        """Key and entry of a change, row or tombstone; RecordError where it cannot be decoded."""
         kind = record.header.kind
         try:
             return entry_of(self.codec, kind, record.key, record.value)
         except Undecodable as error:
-            placed = error.at(record.topic, record.partition, record.offset)
-            passes = self._tolerant and kind is not Kind.READ
-            raise (Undecodable(str(placed), error.key) if passes else placed) from error
+            if self._tolerant and kind is not Kind.READ:
+                raise
+            raise RecordError(str(error)) from error
 
     def _decoded(self, rows: pa.Table, topic: str) -> Iterator[Record]:
         for batch in rows.to_batches(_CHUNK):

@@ -35,7 +35,6 @@ from deelog_spark.folding.walk import (
     position_tuple,
     rises,
 )
-from deelog_spark.kafka import PositionsView
 
 _CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
 _BEGIN, _END = int(Kind.RESET_BEGIN), int(Kind.RESET_END)
@@ -114,7 +113,7 @@ def start(
     codec: Codec,
     renderer: Renderer,
     partition: int,
-    positions: PositionsView,
+    positions: by_records.PositionsView,
     number: int,
     end: int,
 ) -> tuple[list[Row], Segment | None] | None:

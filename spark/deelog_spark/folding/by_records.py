@@ -18,7 +18,6 @@ from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record
 from deelog_spark.folding.diff_record import CHANGE, Renderer, Row, Undecodable
 from deelog_spark.folding.walk import Ended, Open, Segment, position_bytes, position_tuple, waiting
-from deelog_spark.kafka import PositionsView
 
 START_REASON = "start"
 
@@ -35,8 +34,17 @@ class Tables(Protocol):
         ...
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
-        """Key and entry of a change, row or tombstone; RecordError, with its place, where it cannot be decoded."""
+        """Key and entry of a change, row or tombstone; RecordError, or `Undecodable` where a fold may pass it over."""
         ...
+
+
+class PositionsView(NamedTuple):
+    """The content of the positions topic, by segment."""
+
+    base: dict[int, int]
+    """The base offset, at which the last completed reset begins."""
+    open: dict[int, ResetState]
+    """The open reset."""
 
 
 class StartFold:
@@ -64,7 +72,7 @@ class StartFold:
         self._deleted: set[bytes] = set()
         self._at_base = ""
         """The id of the reset at the base offset, until its end is read."""
-        self._inside: Undecodable | None = None
+        self._inside: RecordError | None = None
         """The first error that was passed over inside that reset; its end raises it."""
 
     def apply(self, record: Record, tables: Tables) -> None:
@@ -118,7 +126,8 @@ class StartFold:
             return
         self.mark = record.header.position
         self.undecodable.append(record)
-        self._inside = self._inside or (error if self._at_base else None)
+        if self._at_base and self._inside is None:
+            self._inside = error.at(record.topic, record.partition, record.offset)
         if error.key is not None and error.key not in self.entries:
             self._kept.add(error.key)
 
@@ -131,7 +140,7 @@ class StartFold:
     def _end(self, record: Record) -> None:
         if record.control["id"] == self._at_base:
             if self._inside is not None:
-                raise self._inside
+                raise RecordError(f"reset {self._at_base} has a record that cannot be decoded: {self._inside}")
             self._at_base = ""
         self.mark = max(self.mark, record.header.position)
         opened = self.open

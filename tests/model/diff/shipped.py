@@ -20,7 +20,6 @@ from deelog_schemas.positions import ResetState
 from deelog_schemas.records import Record, decode
 from deelog_spark.folding import by_records
 from deelog_spark.folding.walk import Ended, Open, PartitionWalk, Segment
-from deelog_spark.kafka import PositionsView
 from deelog_spark.sinks.kafka import BatchMarker, Writer
 from tests.model.diff.state import Rec, World
 
@@ -119,7 +118,7 @@ def plan_start(world: World, keys: int, based: bool = True, named: bool = True) 
         g: ResetState(f"r{o.opened}", o.named[0], o.named[1], "model", o.named[2], "") for g, o in owners if o.named
     }
     tables, renderer = cast(Any, Tables(world, keys)), cast(Any, Renderer())
-    known = PositionsView(bases, opened if named else {})
+    known = by_records.PositionsView(bases, opened if named else {})
     found = by_records.start(tables, renderer, 0, known, range(len(owners)), world.head, len(world.log))
     return Planned(tuple(cast(list[Row], found.rows)), frozen(found.segments), tuple(found.lost))
 

@@ -17,7 +17,6 @@ from deelog_spark.batches import ranges
 from deelog_spark.folding import by_columns, by_records
 from deelog_spark.folding.diff_record import Renderer, Row
 from deelog_spark.folding.walk import PartitionWalk, Segment, position_bytes
-from deelog_spark.kafka import PositionsView
 from tests.spark.history import History, Turn
 
 CODEC = JsonCodec("p.c", "grid", "p", "c", cause=True)
@@ -131,7 +130,7 @@ def test_starts(odd: float) -> None:
         if chance.random() < odd:
             named[SEGMENT] = ResetState("z", history.epoch, history.sequence, "overflow", history.end, "n@1")
         keep = [row for row in history.rows if chance.random() > odd]  # compaction
-        known = PositionsView(base, named)
+        known = by_records.PositionsView(base, named)
         found = tables(told, keep)
         in_columns = by_columns.start(*found.columns(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
         try:
@@ -164,7 +163,7 @@ def test_a_start_takes_rows_of_an_incremental_snapshot_for_the_changes_that_comp
         last = {row.key: row.offset for row in history.rows}
         gone = chance.choice(((), (Kind.RESET_BEGIN, Kind.RESET_END, Kind.CLAIM, Kind.ACTIVE)))
         keep = [row for row in history.rows if last[row.key] == row.offset and row.kind not in gone]
-        known, found = PositionsView({SEGMENT: base}, {}), tables([], keep)
+        known, found = by_records.PositionsView({SEGMENT: base}, {}), tables([], keep)
         started = by_records.start(found, RENDERER, 0, known, [SEGMENT], 0, history.end)
         told = {r.key: CODEC.decode_value(r.value).after for r in started.rows if r.value is not None}
         assert told == {CODEC.key(key): entry for key, entry in history.entries.items()}
