@@ -14,7 +14,7 @@ import pytest
 
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Entry
-from deelog_spark import DiffJob, java_options, latest
+from deelog_spark import DiffJob, latest
 from deelog_spark.errors import DiffError, RightsError
 from deelog_spark.kafka import RETRY_SECONDS
 from tests.spark.reference import in_topic
@@ -152,50 +152,3 @@ def test_a_wrong_way_in_is_told_in_time(
     finally:
         job.stop()
     assert time.monotonic() - began < RETRY_SECONDS / 2, "it waited as for a broker that is away"
-
-
-def test_what_java_is_told() -> None:
-    assert java_options.options({}) == {}
-    assert java_options.options({"linger.ms": "1"}) == {}
-    scram = {"security.protocol": "sasl_plaintext", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "u"}
-    assert java_options.options({**scram, "sasl.password": 'a"b\\c'}) == {
-        "kafka.security.protocol": "SASL_PLAINTEXT",
-        "kafka.sasl.mechanism": "SCRAM-SHA-256",
-        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
-        'username="u" password="a\\"b\\\\c";',
-    }
-    store = {"security.protocol": "ssl", "ssl.keystore.location": "/s.p12", "ssl.keystore.password": "p"}
-    named = {"ssl.ca.pem": "PEM", "ssl.endpoint.identification.algorithm": "none"}
-    assert java_options.options({**store, **named}) == {
-        "kafka.security.protocol": "SSL",
-        "kafka.ssl.endpoint.identification.algorithm": "",
-        "kafka.ssl.truststore.type": "PEM",
-        "kafka.ssl.truststore.certificates": "PEM",
-        "kafka.ssl.keystore.type": "PKCS12",
-        "kafka.ssl.keystore.location": "/s.p12",
-        "kafka.ssl.keystore.password": "p",
-        "kafka.ssl.key.password": "p",
-    }
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
-            "sasl.mechanism=OAUTHBEARER.*PLAIN, SCRAM",
-        ),
-        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism=GSSAPI"),
-        ({"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}, "has nothing like it"),
-        ({"security.protocol": "SSL", "ssl.cipher.suites": "x"}, "Java has other names"),
-        ({"security.protocol": "SSL", "ssl.certificate.location": "/nowhere"}, "/nowhere cannot be read"),
-        ({"security.protocol": "SSL", "ssl.certificate.pem": "c"}, "ssl.key.location: Java reads keys in PKCS#8 alone"),
-        (
-            {"security.protocol": "SSL", "ssl.certificate.pem": "c", "ssl.key.pem": "-----BEGIN EC PRIVATE KEY-----"},
-            "openssl pkcs8 -topk8",
-        ),
-    ],
-)
-def test_what_java_cannot_be_told(given: dict[str, str], said: str) -> None:
-    with pytest.raises(DiffError, match=said):
-        java_options.options(given)

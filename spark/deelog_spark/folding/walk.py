@@ -319,7 +319,7 @@ class PartitionWalk:
     def _end(self, segment: Segment, number: int, offset: int, position: bytes, reset_id: str) -> None:
         segment.mark = max(segment.mark, position)
         opened = segment.open
-        if opened is None or not opened.reset_id or opened.reset_id != reset_id:
+        if opened is None or opened.reset_id != reset_id:
             return  # an end closes only its own begin
         if (number, offset) in self._void:
             segment.open = waiting()

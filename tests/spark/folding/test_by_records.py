@@ -165,6 +165,17 @@ def test_a_named_reset_at_the_end_of_the_log_is_open_even_before_any_record() ->
     assert Log({b"k": b"v"}).start(named=named) == Started({0: Segment(position_bytes((1, 2)), opened)}, [], [])
 
 
+def test_a_named_reset_opens_at_its_offset_and_not_before() -> None:
+    log = Log()
+    log.begin(1, "r1")
+    log.end(2, "r1", {})
+    named = ResetState("r2", 1, 3, "overflow", len(log.log), "n@1")
+    log.row(3, b"k", b"v")
+    opened = log.start(named=named).segments[0].open
+    assert opened is not None
+    assert (opened.reset_id, opened.mark) == ("r2", position_bytes((1, 3)))
+
+
 def test_a_named_reset_does_not_replace_a_later_one() -> None:
     log = Log()
     begin = log.begin(3, "r2")
@@ -274,6 +285,25 @@ def test_a_reset_that_was_open_before_the_batch_is_read_from_its_begin() -> None
     state = Segment(position_bytes((1, 1)), opened)
     assert reads_from(state, batch) == begin + 1
     assert content(log.resets(ended(begin, end), state, batch)) == {b"k": ("c", b"v")}
+
+
+def test_each_segment_is_read_from_its_own_offset_and_others_not_at_all() -> None:
+    log = Log()
+    opened = log.begin(1, "r1")
+    log.put(1, b"other", b"v", segment=1)
+    log.row(1, b"k", b"v")
+    batch = log.put(2, b"another", b"v", segment=2)
+    end = log.end(2, "r1", {b"k": b"v"})
+    states = {
+        0: Segment(position_bytes((1, 1)), Open("r1", "overflow", opened, position_bytes((1, 1)), bytes(12))),
+        1: Segment(),
+    }
+    second = log.add(Kind.RESET_BEGIN, 3, b"k", None, {"id": "r2", "reason": "overflow"}, segment=1)
+    control = {"id": "r2", "reason": "overflow", "count": 0, "digest": digest_of([])}
+    last = log.add(Kind.RESET_END, 4, b"k", None, control, segment=1)
+    both = [ended(opened, end), Ended(1, "r2", "overflow", second, last)]
+    rows = resets(log, RENDERER, 0, states, both, frozenset(), batch)
+    assert content(rows) == {b"k": ("c", b"v")}, "segment 1 has only what the batch brought: nothing"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,16 @@ from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
-from deelog_spark.folding.walk import PartitionWalk, Segment, located, position_bytes, position_tuple
+from deelog_spark.folding.walk import (
+    PartitionWalk,
+    Segment,
+    located,
+    matrix,
+    ours,
+    position_bytes,
+    position_tuple,
+    waiting,
+)
 
 RUNS = 300
 
@@ -241,3 +250,28 @@ def test_a_skipped_record_that_does_not_say_what_it_stands_for_stops_the_walk() 
     strange = pa.array([pack(Kind.SKIPPED, 0, 5, 1, 2, 0)], pa.binary())
     with pytest.raises(RecordError, match="segment 5 does not belong on this partition"):
         PartitionWalk({}, (), 2, 6).steps(0, np.arange(1), strange, pa.array([told], pa.binary()))
+
+
+@pytest.mark.parametrize("at", [0, 2, 3], ids=["version", "reserved byte", "flags"])
+def test_a_header_is_ours_only_if_version_reserved_byte_and_flags_fit(at: int) -> None:
+    other = bytearray(CHANGE)
+    other[at] ^= 0x80
+    raw = matrix(pa.array([CHANGE, bytes(other), CHANGE[:3] + b"\x07" + CHANGE[4:]], pa.binary()))
+    assert raw is not None
+    assert ours(raw).tolist() == [True, False, True]
+
+
+def test_no_end_closes_a_segment_that_waits() -> None:
+    control = canonical.dumps({"epoch": 1, "member": "n@1", "reason": "x", "count": 0, "digest": "0", "id": "a"})
+    walk = PartitionWalk({3: Segment(open=waiting())})
+    walk.step(0, 11, pack(Kind.RESET_END, 0, 3, 1, 6, 0), control)
+    assert walk.ended == []
+    assert walk.now[3] == Segment(position_bytes((1, 6)), waiting())
+
+
+def test_a_reset_without_an_id_is_refused() -> None:
+    """So that none of them closes a segment that waits, whose reset has an empty one."""
+    for kind in (Kind.RESET_BEGIN, Kind.RESET_END):
+        control = canonical.dumps({"epoch": 1, "member": "n@1", "reason": "x", "count": 0, "digest": "0", "id": ""})
+        with pytest.raises(RecordError, match="no str `id`"):
+            PartitionWalk({3: Segment(open=waiting())}).step(0, 11, pack(kind, 0, 3, 1, 6, 0), control)

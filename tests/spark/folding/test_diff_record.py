@@ -1,0 +1,145 @@
+"""What a captured change and a difference become in the diff topic."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.errors import RecordError
+from deelog_schemas.fold import Change
+from deelog_schemas.header import Flags, Kind, pack, unpack
+from deelog_schemas.operation import Entry, Operation, Reason
+from deelog_spark.folding.diff_record import (
+    CHANGE,
+    RESET,
+    ROW_DDL,
+    ROW_SCHEMA,
+    Renderer,
+    Row,
+    Undecodable,
+    entry_of,
+    op_of,
+    tombstone,
+)
+
+CAPTURE = JsonCodec("t", "grid", "p", "c")
+CODEC = JsonCodec("t", "grid", "p", "c", cause=True)
+STAMP = Stamp(7, "n", 5)
+ENTRY = Entry(b"k", b"v", None)
+LENIENT, STRICT = Renderer(CODEC), Renderer(CODEC, strict=True)
+
+
+def captured(
+    value: bytes | None = b"v",
+    existed: bool = False,
+    kind: Kind = Kind.CHANGE,
+    flags: int = 0,
+    raw: bytes | None = None,
+) -> Row:
+    """A captured change, or with `raw` one of that value."""
+    operation = Operation(2, 9, Reason.PUT, b"k", value, None, 3, existed)
+    raw = CAPTURE.change(operation, STAMP) if raw is None else raw
+    return Row(1, 11, 0, CHANGE, "", pack(kind, flags, 7, 2, 9, 4), CODEC.key(b"k"), raw)
+
+
+@pytest.mark.parametrize(
+    ("row", "op"), [(captured(), "c"), (captured(existed=True), "u"), (captured(None, existed=True), "d")]
+)
+@pytest.mark.parametrize("renderer", [LENIENT, STRICT], ids=["lenient", "strict"])
+def test_a_captured_change_keeps_all_but_its_cause(row: Row, op: str, renderer: Renderer) -> None:
+    record = renderer.change(row)
+    assert (record.op, record.key, record.header) == (op, row.key, row.header)
+    before = orjson.loads(row.value or b"")
+    before["source"]["cause"] = "change"
+    assert orjson.loads(record.value) == before
+
+
+def test_marks_of_a_transaction_on_the_change_topic_are_taken_off() -> None:
+    others = max(Flags) & ~(Flags.FIRST | Flags.LAST)
+    record = LENIENT.change(captured(flags=int(Flags.FIRST | Flags.LAST | others)))
+    assert record.header == pack(Kind.CHANGE, int(others), 7, 2, 9, 4)
+
+
+def test_a_tombstone_whose_delete_is_gone_becomes_a_delete() -> None:
+    row = captured(kind=Kind.TOMBSTONE)._replace(value=None)
+    record = STRICT.change(row)
+    assert (record.op, record.key) == ("d", row.key)
+    assert unpack(record.header) == unpack(pack(Kind.CHANGE, 0, 7, 2, 9, 4))
+    envelope = CODEC.decode_value(record.value)
+    assert (envelope.op, envelope.before, envelope.after) == ("d", Entry(b"k", b"", None), None)
+    assert (envelope.source["cause"], envelope.source["segment"]) == ("change", 7)
+    assert tombstone(record.header) == pack(Kind.TOMBSTONE, 0, 7, 2, 9, 4)
+
+
+@pytest.mark.parametrize("renderer", [LENIENT, STRICT], ids=["lenient", "strict"])
+def test_a_change_without_a_value_is_foreign(renderer: Renderer) -> None:
+    with pytest.raises(RecordError, match="a change without a value") as caught:
+        renderer.change(captured()._replace(value=None))
+    assert not isinstance(caught.value, Undecodable)
+
+
+@pytest.mark.parametrize("renderer", [LENIENT, STRICT], ids=["lenient", "strict"])
+def test_a_row_of_a_reset_is_no_captured_change(renderer: Renderer) -> None:
+    with pytest.raises(RecordError, match="op 'r' does not belong"):
+        renderer.change(captured(raw=CAPTURE.row(ENTRY, (2, 9), "true", "overflow", STAMP)))
+
+
+def test_only_a_strict_renderer_decodes_the_key_and_the_value() -> None:
+    bad_key = captured()._replace(key=b'{"key":5}')
+    bad_value = captured(
+        raw=CAPTURE.change(Operation(2, 9, Reason.PUT, b"k", b"v", None, 3, False), STAMP).replace(b'"v"', b"5")
+    )
+    for row, key in ((bad_key, None), (bad_value, b"k")):
+        assert LENIENT.change(row).op == "c"
+        assert LENIENT.reads(row)
+        assert not STRICT.reads(row)
+        with pytest.raises(Undecodable) as caught:
+            STRICT.change(row)
+        assert caught.value.key == key
+
+
+def test_a_difference_is_at_the_end_of_its_reset() -> None:
+    old = Entry(b"k", b"o", 5)
+    for before, after, op in ((None, ENTRY, "c"), (old, ENTRY, "u"), (old, None, "d")):
+        row = LENIENT.difference(Change(b"k", before, after, (3, 4), RESET), 1, 20, 6, 7, "overflow", 1_000_001)
+        assert row[:5] == (1, 20, 6, RESET, op)
+        assert (row.header, row.key) == (pack(Kind.CHANGE, 0, 7, 3, 4, 0), CODEC.key(b"k"))
+        envelope = CODEC.decode_value(row.value or b"")
+        assert (envelope.op, envelope.before, envelope.after) == (op, before, after)
+        source = envelope.source
+        assert (source["cause"], source["reason"], source["segment"], source["ts_us"]) == (
+            "reset",
+            "overflow",
+            7,
+            1_000_001,
+        )
+
+
+def test_ops() -> None:
+    assert [op_of(*pair) for pair in ((None, ENTRY), (ENTRY, ENTRY), (ENTRY, None), (None, None))] == [
+        "c",
+        "u",
+        "d",
+        "d",
+    ]
+
+
+def test_entries_of_records() -> None:
+    change = captured()
+    assert entry_of(CODEC, Kind.CHANGE, change.key, change.value) == (b"k", ENTRY)
+    assert entry_of(CODEC, Kind.TOMBSTONE, change.key, None) == (b"k", None)
+    row = CAPTURE.row(ENTRY, (2, 9), "true", "overflow", STAMP)
+    assert entry_of(CODEC, Kind.READ, change.key, row) == (b"k", ENTRY)
+    for kind, value in ((Kind.CHANGE, row), (Kind.CHANGE, None), (Kind.READ, None)):
+        with pytest.raises(Undecodable) as caught:
+            entry_of(CODEC, kind, change.key, value)
+        assert caught.value.key == b"k"
+
+
+def test_the_schemas_are_those_of_a_row() -> None:
+    assert ROW_SCHEMA.names == list(Row._fields) == [column.split()[0] for column in ROW_DDL.split(", ")]
+
+
+def test_the_class_that_encodes_a_part_is_named() -> None:
+    assert LENIENT.converter("key") == LENIENT.converter("value") == "deelog_schemas.envelope.JsonCodec"
