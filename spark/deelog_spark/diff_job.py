@@ -274,14 +274,14 @@ class DiffJob:
                 raise DiffError("the job is stopping")
             begun = time.monotonic()
             try:
-                state = self._do(number)
+                state = self._run(number)
             except BaseException as error:
                 if self._failure is None:
                     self._failure = error
                 raise
             self._report(state, time.monotonic() - begun)
 
-    def _do(self, number: int) -> Batch:
+    def _run(self, number: int) -> Batch:
         before = self._checkpoint.state(number - 1) if number else self._started
         end = self._checkpoint.reads_to(number)
         plans = self._planner

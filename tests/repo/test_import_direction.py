@@ -161,6 +161,17 @@ def _ends_in(node: ast.expr, word: str) -> bool:
     return name.lstrip("_") == word
 
 
+def test_the_folds_of_the_job_need_neither_kafka_nor_spark() -> None:
+    wanted = {"deelog_schemas", "numpy", "pyarrow", *PURE, "time"}  # the time goes into `ts_*` of a difference
+    wrong = [
+        f"{place} imports {name}"
+        for module, place, name in found("deelog_spark")
+        if within(module, "deelog_spark.folding")
+        if top(name) not in wanted and not within(name, "deelog_spark.folding")
+    ]
+    assert wrong == []
+
+
 def test_nothing_imports_the_tests() -> None:
     assert [place for package in PACKAGES for _, place, name in found(package) if top(name) == "tests"] == []
 
