@@ -129,9 +129,18 @@ def test_cachetools(check: Check, kafka: Broker) -> None:
 
 
 @pytest.mark.slow
-def test_while_kafka_is_away(own_kafka: Broker, driver: type[Driver]) -> None:
-    nothing_is_lost_while_kafka_is_away(driver, own_kafka)
+def test_cachetools_while_kafka_is_away(own_kafka: Broker) -> None:
     nothing_is_lost_while_kafka_is_away(CachetoolsDriver, own_kafka)
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+def test_the_dictionary_while_kafka_is_away_as_the_page_runs_it(page: Path) -> None:
+    """With the page's own broker; the other checks run above."""
+    command = [sys.executable, "-m", "pytest", "test_captured_dict.py", "-k", "kafka_is_away", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=page, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 # -- interceptors that are wrong ---------------------------------------------------------------------------------------
