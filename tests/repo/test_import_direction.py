@@ -34,8 +34,8 @@ MAY_IMPORT = {
 SEAM = (
     "deelog_connector.cache_side",
     "deelog_connector.errors",
-    "deelog_connector.runtime",
-    "deelog_connector.rest",
+    *(f"deelog_connector.runtime.{name}" for name in ("Connector", "Lifecycle", "Stats")),
+    *("deelog_connector.rest.served", "deelog_connector.rest.server.RestServer"),
     "deelog_connector.metrics.shared_server",
 )
 # The grid also elects its controller with a Kafka consumer group, and adds metrics of its own to the connector's.

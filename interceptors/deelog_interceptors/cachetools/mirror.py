@@ -2,7 +2,7 @@
 
 When the connector reads a segment for a reset, it could read the cache under the user's lock, or a mirror that the
 same thread keeps up to date as it takes changes from the queue. The mirror was taken, for four reasons. Its content
-is by construction the fold of what has a position, so it is consistent with `core.last_sequence`. It holds the values
+is by construction the fold of what has a position, so it is consistent with `sink.last_sequence`. It holds the values
 as they were captured: a list that its owner changed after the write is not read again. It needs no lock, so a reset
 never holds up a write, and, what decided it: with `oplog.overflow=block` a writer waits *holding the lock* until the
 connector has made room; a connector that needs the lock for that would never make it. And reading it moves nothing in
@@ -84,7 +84,7 @@ class Mirror:
             value = self._values[segment].get(raw_key)
         return None if value is None else Entry(key, encoded(value), self._expiries.get(raw_key))
 
-    def drain(self, changes: ChangeQueue, core: Appender, limit: int) -> int:
+    def drain(self, changes: ChangeQueue, sink: Appender, limit: int) -> int:
         """Gives at most `limit` changes their positions, and counts them as acknowledged; returns how many it took."""
         popleft = changes.queue.popleft
         last: dict[int, int] = {}
@@ -94,7 +94,7 @@ class Mirror:
             self.drained += charge(raw_key, raw_value, trace)
             ts_us = int(at * 1_000_000)
             if reason is _CLEAR:
-                last |= self._clear(core, ts_us)
+                last |= self._clear(sink, ts_us)
                 continue
             key = encoded(raw_key)
             segment = segment_of(key, self._segments)
@@ -106,10 +106,10 @@ class Mirror:
                 continue
             value, expires_at = self._take(values, raw_key, raw_value, expires)
             image = encoded(before) if self._full_before and before is not None else None
-            operation = core.append(segment, reason, key, value, expires_at, ts_us, before is not None, image, trace)
+            operation = sink.append(segment, reason, key, value, expires_at, ts_us, before is not None, image, trace)
             last[segment] = operation.sequence
         for segment, sequence in last.items():
-            core.acked(segment, sequence)
+            sink.acked(segment, sequence)
         return count
 
     def _take(
@@ -133,12 +133,12 @@ class Mirror:
     def _moment(self, expires: Any) -> int | None:
         return None if expires is None else self._unix_ms(expires)
 
-    def _clear(self, core: Appender, ts_us: int) -> dict[int, int]:
+    def _clear(self, sink: Appender, ts_us: int) -> dict[int, int]:
         """One operation for each segment that has entries; returns their sequences."""
         last = {}
         for segment, values in enumerate(self._values):
             if values:
                 values.clear()
-                last[segment] = core.append(segment, _CLEAR, b"", None, None, ts_us, True).sequence
+                last[segment] = sink.append(segment, _CLEAR, b"", None, None, ts_us, True).sequence
         self._expiries.clear()
         return last
