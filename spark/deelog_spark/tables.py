@@ -171,7 +171,7 @@ def _check_as_of(
         age = 0 if first is None else time.time() * 1000 - first.timestamp()[1]
         if age > lag:
             raise LossError(
-                f"{topic}[{partition}]: records below offset {offset} may be compacted away (the record there is "
+                f"{topic}[{partition}]: records below offset {offset} may be compacted by now (the record there is "
                 f"{age / 1000:.0f} s old, min.compaction.lag.ms is {lag}): ask for later offsets"
             )
 
