@@ -42,6 +42,8 @@ _SILENCED: Final = (
     f"{_STREAMING}.ResolveWriteToStream",
     f"{_STREAMING}.ProcessingTimeExecutor",  # the log line of each batch gives its seconds and the lag
 )
+_NETWORK_CLIENT: Final = "org.apache.kafka.clients.NetworkClient"
+"""Warns every second while a broker is away; the job's own clients say it once."""
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -99,6 +101,7 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
     log4j = jvm.org.apache.logging.log4j
     for name in _SILENCED:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    log4j.core.config.Configurator.setLevel(_NETWORK_CLIENT, log4j.Level.ERROR)
     return spark
 
 

@@ -28,6 +28,7 @@ _REASONS: Final = {
     "topic_recreated": "the topic was deleted and created again",
     "signal": "somebody asked for it",
     "clear": "the cache was cleared",
+    "unclean_election": "a backup that lagged took over, since no other owner was left",
 }
 """What the reasons of resets mean; why each comes about is in docs/protocol.md."""
 
@@ -114,8 +115,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             report["covered_by_reset"],
-            "acknowledged operations that a reset had to cover: their nodes were lost before Kafka had them, and the "
-            "reset says what is left",
+            "acknowledged operations that a reset had to cover: lost with their nodes, or given up by a full op log, "
+            "before Kafka had them; the reset says what is left",
         ),
         (
             report["lost_acked"],

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from redis.cluster import RedisCluster
 
 from tests.support.java import hide_java
 from tests.support.programs import Program
@@ -39,6 +41,7 @@ class Demo(Program):
 @pytest.fixture(autouse=True)
 def machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_java(tmp_path_factory.mktemp("path") / "bin", monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture
@@ -77,6 +80,26 @@ def test_all_faults_and_every_promise(start: Any) -> None:
     assert report["diff"].keys() == {"changes", "resets"}
     assert sum(report["diff"]["changes"].values()) > 0
     assert report["seconds"].keys() == {"setup", "run", "drain", "verify"}
+    assert list(demo.temporary.iterdir()) == demo.spark_files() == []
+    assert [line for line in output.splitlines() if len(line) > 80 and "files are in" not in line] == []
+    assert "Next: `deelog demo --keep`" in output
+
+
+def test_with_keep_all_runs_on_until_it_is_interrupted(start: Any) -> None:
+    demo = start("--ops", "300", "--faults", "none", "--keep")
+    waiting(lambda: demo.said("Ctrl-C ends it all."), 300, "the invitation to look")
+    assert orjson.loads(demo.report.read_bytes())["equal"]
+    lines = demo.output.read_text().splitlines()
+    (status,) = (line.strip().split() for line in lines if line.strip().startswith("deelog diff --status"))
+    asked = [sys.executable, "-m", "deelog_connector", *status[1:], "--json"]
+    told = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
+    assert set(orjson.loads(told.stdout)["lag"].values()) == {0}
+    (node,) = (line.split()[-1] for line in lines if line.startswith("node n2 "))
+    with RedisCluster(host=node.split(":")[0], port=int(node.split(":")[1])) as client:
+        client.set("hello", "world")
+        assert client.get("hello") == b"world"
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.ended() == 0, demo.output.read_text()
     assert list(demo.temporary.iterdir()) == demo.spark_files() == []
 
 

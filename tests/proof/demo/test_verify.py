@@ -11,6 +11,7 @@ import orjson
 import pytest
 from rich.console import Console
 
+from deelog_connector.metrics.families import _RESETS
 from deelog_proof.audit.topics import ChangeTopic, DiffTopic, Ownership
 from deelog_proof.audit.verify import differences, takeovers, verify
 from deelog_proof.demo import report as reports
@@ -97,6 +98,17 @@ def test_a_good_report_holds_and_says_so(tmp_path: Path) -> None:
     assert "exactly what t.final.tsv lists" in out.getvalue()
     reports.write(report, tmp_path / "r.json")
     assert orjson.loads((tmp_path / "r.json").read_bytes()) == report
+
+
+def test_it_reads_well_at_80_columns_and_explains_every_reason() -> None:
+    out = io.StringIO()
+    reports.show(_report(resets=dict.fromkeys(_RESETS, 12_345)), Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    for reason in _RESETS:
+        (line,) = (line for line in lines if f"· {reason}: " in line)
+        assert line.startswith("  12,345  ·")
+    assert "docs/protocol.md" not in out.getvalue(), "a reason without a clause of its own"
 
 
 @pytest.mark.parametrize(
