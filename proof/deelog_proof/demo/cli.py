@@ -21,8 +21,8 @@ _MAX_VALUE = click.option(
 )
 
 _NEXT = """
-Next: `deelog demo --keep` leaves all of it running, with addresses and things to
-try. docs/tutorial.md goes through it by hand, README.md captures your own cache."""
+Next: `deelog demo --keep` leaves all of it running, with things to try.
+docs/tutorial.md goes through it by hand, README.md captures your own cache."""
 
 
 @click.command(
