@@ -63,7 +63,8 @@ TAKEOVER: Final = (
                 "        self._primaries[segment] = seg\n",
                 "        self._primaries[segment] = seg\n"
                 "        from deelog_connector.core.effects import Fence\n"
-                "        from deelog_connector.core.rules import foreign, node_of\n"
+                "        from deelog_connector.core.rules import foreign\n"
+                "        from deelog_schemas.member import node_id_of\n"
                 "        known = foreign(self.table.claimants(segment), self.member)\n"
                 "        self._node.outbox.append(Fence(frozenset(map(node_id_of, known)), ()))\n",
             ),
