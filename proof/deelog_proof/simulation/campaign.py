@@ -161,13 +161,13 @@ def run(script: Script, trace: bool = False) -> Outcome:
     try:
         with _alone(STUCK_SECONDS * (1 + events / 1e4)):
             world = World(script)
-            found = world.run()
-            violation = found.violation
+            verdict = world.run()
+            violation = verdict.violation
             part, text = (violation.part, str(violation).partition(": ")[2]) if violation is not None else ("", "")
-            lines = tuple(found.trace) if trace else ()
+            lines = tuple(verdict.trace) if trace else ()
             return Outcome(
-                script.settings["seed"], found.digest, found.steps, found.seconds, time.process_time() - begin,
-                dict(found.counts), part, text, lines,
+                script.settings["seed"], verdict.digest, verdict.steps, verdict.seconds, time.process_time() - begin,
+                dict(verdict.counts), part, text, lines,
             )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - told as what it is: a run that broke
         where = "".join(traceback.format_exception(error)[-3:])
@@ -272,8 +272,8 @@ class Shortening:
             raise _EnoughError
         self.runs += 1
         self._tell(len(self.best.events), self.runs)
-        found = run(script)
-        if found.way != self._way:
+        outcome = run(script)
+        if outcome.way != self._way:
             return False
-        self.best, self.outcome = script, found
+        self.best, self.outcome = script, outcome
         return True

@@ -118,9 +118,9 @@ class Checker:
     @property
     def digest(self) -> str:
         """The hash of the trace, the answers and the times of all events so far."""
-        found = self._hash.copy()
-        found.update(f"{self.world.engine.steps} {self.world.engine.order}".encode())
-        return found.hexdigest()
+        digest = self._hash.copy()
+        digest.update(f"{self.world.engine.steps} {self.world.engine.order}".encode())
+        return digest.hexdigest()
 
     def fail(self, part: str, text: str) -> None:
         """Keeps the first violation."""
@@ -184,8 +184,8 @@ class Checker:
         """More of a partition can be read."""
         if log.topic != CHANGES:
             return
-        found, self._offsets[log.partition] = log.read(self._offsets[log.partition], 1_000_000)
-        for raw in found:
+        records, self._offsets[log.partition] = log.read(self._offsets[log.partition], 1_000_000)
+        for raw in records:
             try:
                 self._record(raw)
             except RecordError as error:
@@ -425,13 +425,13 @@ class Checker:
     def _hidden(self, segment: int) -> set[Position]:
         """Positions that are committed behind somebody's open transaction."""
         log = self.world.kafka.logs[CHANGES, self.world.partition_of(segment)]
-        found = set()
+        hidden = set()
         for slot in log.slots[log.stable - log.first :]:
             if slot.record is not None and slot.transaction is not None and slot.transaction.state == "committed":
                 record = decode(*slot.record)
                 if record.header.segment == segment:
-                    found |= _positions(record)
-        return found
+                    hidden |= _positions(record)
+        return hidden
 
     # -- at the end -------------------------------------------------------------------------------------------------
 

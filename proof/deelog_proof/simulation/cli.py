@@ -105,10 +105,10 @@ def simulate(
 
 
 def _range(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,12})(?:\.\.(\d{1,12}))?", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d{1,12})(?:\.\.(\d{1,12}))?", text.strip())
+    if match is None:
         raise click.BadParameter(f"{text!r} is no range of seeds: write --seeds 1..200", param_hint="--seeds")
-    first, last = int(found[1]), int(found[2] or found[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     if first > last:
         raise click.BadParameter(f"{text} ends before it begins: write --seeds {last}..{first}", param_hint="--seeds")
     return first, last
@@ -201,8 +201,8 @@ def _run(tally: Tally, jobs: int, show: Display) -> int:
 
     show.begin("seeds", tally.plan.seeds, "seeds")
     try:
-        with closing(outcomes(tally.plan, jobs)) as found:
-            for outcome in found:
+        with closing(outcomes(tally.plan, jobs)) as results:
+            for outcome in results:
                 tally.add(outcome)
                 if outcome.part:
                     show.say(f"seed {outcome.seed} fails: {_violation(outcome).splitlines()[0]}")

@@ -98,8 +98,8 @@ class Clients:
         if not write.key:
             return node.store.clear(segment)
         if write.value is None:
-            found = node.store.find(segment, write.key)
-            return None if found is None else node.store.remove(segment, write.key)
+            stored = node.store.find(segment, write.key)
+            return None if stored is None else node.store.remove(segment, write.key)
         expires_at = None if ttl is None else node.clock_us() // 1000 + ttl
         return node.store.put(segment, write.key, write.value, expires_at)
 

@@ -26,10 +26,10 @@ class Engine:
 
     def stream(self, name: str) -> random.Random:
         """The random numbers of one name."""
-        found = self._streams.get(name)
-        if found is None:
-            found = self._streams[name] = random.Random(f"{self.seed}/{name}")
-        return found
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = random.Random(f"{self.seed}/{name}")
+        return stream
 
     def at(self, moment: float, call: Callable[..., None], *args: Any) -> None:
         """Calls at a moment, now at the earliest."""

@@ -94,17 +94,17 @@ class Failpoints:
 
 
 def _kinds(effect: Commit) -> frozenset[str]:
-    found = set()
+    kinds = set()
     for item in effect.items:
         if isinstance(item, ControlItem):
             name = item.kind.name.lower()
-            found.add(_CONTROL.get(name, name))
+            kinds.add(_CONTROL.get(name, name))
         elif isinstance(item, OperationsItem):
-            found |= {"changes", *(str(o.reason) for o in item.operations)}
+            kinds |= {"changes", *(str(o.reason) for o in item.operations)}
         elif isinstance(item, RowsItem):
-            found |= {"rows"} if not item.first else {"rows", "first"}
+            kinds |= {"rows"} if not item.first else {"rows", "first"}
         elif isinstance(item, TakenBackItem):
-            found.add("taken_back")
+            kinds.add("taken_back")
         elif isinstance(item, StateItem):
-            found.add(item.kind.name.lower())
-    return frozenset(found)
+            kinds.add(item.kind.name.lower())
+    return frozenset(kinds)

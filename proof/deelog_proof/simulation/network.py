@@ -153,16 +153,16 @@ class SimLink:
         if self._closed or self._connection is not None:
             return
         pair = self._owner.node_id, node_id_of(self.member)
-        found = self._network.find(self.member)
-        if pair in self._network.cut or pair[::-1] in self._network.cut or (found and found.paused):
+        dialled = self._network.find(self.member)
+        if pair in self._network.cut or pair[::-1] in self._network.cut or (dialled and dialled.paused):
             self._owner.after(10 * self._wait(), self._dial)
-        elif found is None:
+        elif dialled is None:
             self._owner.link_refused(self.member)
             self._owner.after(self._wait(), self._dial)
         else:
-            connection = self._connection = Connection(self._network, self, self._owner, found)
+            connection = self._connection = Connection(self._network, self, self._owner, dialled)
             self._network.connections.append(connection)
-            self._network.carry(connection, False, lambda: found.now(found.incoming_up, connection.incoming))
+            self._network.carry(connection, False, lambda: dialled.now(dialled.incoming_up, connection.incoming))
             self._network.carry(connection, True, lambda: self._owner.now(self._up, connection))
 
     def _up(self, connection: Connection) -> None:

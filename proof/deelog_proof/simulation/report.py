@@ -51,12 +51,12 @@ def _rows(tally: Tally, wall: float) -> list[tuple[int, str]]:
     c, faults = tally.counts, tally.faults()
     resets = {name[6:]: n for name, n in c.items() if name.startswith("reset ")}
     overflows = {name[9:]: n for name, n in c.items() if name.startswith("overflow ")}
-    found = figures(tally, wall, {})
+    shown = figures(tally, wall, {})
     return [
         (tally.seeds, f"of {tally.plan.seeds:,} seeds, {tally.plan.first}..{tally.plan.last}, in {wall:.0f} s"),
-        (found["seeds_per_minute"], "seeds per minute"),
+        (shown["seeds_per_minute"], "seeds per minute"),
         (tally.steps, f"steps, {tally.simulated / 3600:.1f} simulated hours"),
-        (found["steps_per_second_per_core"], "steps per second of a core"),
+        (shown["steps_per_second_per_core"], "steps per second of a core"),
         (sum(faults.values()), f"faults: {_listed(faults)}"),
         (c["acked"], f"writes acknowledged, {c['written']:,} changes in Kafka"),
         (c["takeovers"], f"takeovers, {c['other owners']:,} from another owner, {c['controllers']:,} controllers"),

@@ -104,21 +104,22 @@ def parse(text: str) -> Script:
     for number, line in enumerate(text.splitlines(), 1):
         if line.rstrip() == "---":
             break
-        words, _, remark = line.partition("#")
-        if not words.strip():
+        event, _, remark = line.partition("#")
+        words = event.split()
+        if not words:
             if not events and remark:
                 about.append(remark.strip())
             continue
         try:
-            if words.split()[0] == "expect":
-                expects.append(_expect(words.split()))
+            if words[0] == "expect":
+                expects.append(_expect(words))
             else:
-                events += _event(words.split(), settings)
-                lines.append((number, line, words.split()))
+                events += _event(words, settings)
+                lines.append((number, line, words))
         except (ValueError, KeyError) as error:
             raise ScriptError(f"line {number}: {line.strip()!r}: {error}") from error
-    for number, line, found in lines:
-        if found[0] != "set" and (wrong := _wrong(found[1:], settings)):
+    for number, line, words in lines:
+        if words[0] != "set" and (wrong := _wrong(words[1:], settings)):
             raise ScriptError(f"line {number}: {line.strip()!r}: {wrong}")
     events.sort(key=lambda e: e.at)
     return Script(settings, tuple(events), "\n".join(about), expects=tuple(expects))

@@ -329,20 +329,20 @@ def skew(cluster: Cluster, node_id: str, seconds: str) -> None:
 def let(cluster: Cluster, name: str, who: str, segment: str) -> bool:
     """A name for the node id that now has this part."""
     primary = cluster.primary_of(int(segment))
-    found: list[str] = []
+    candidates: list[str] = []
     if who in cluster.nodes:
-        found = [who]
+        candidates = [who]
     elif who == "controller":
-        found = [node_id_of(cluster.group.holder)] if cluster.group.holder else []
+        candidates = [node_id_of(cluster.group.holder)] if cluster.group.holder else []
     elif primary is not None:
         holders = [n.node_id for n in cluster.holders(int(segment))]
         others = [n for n in sorted(cluster.nodes) if n not in holders]
         line = [node_id_of(m) for m in primary.registry.view.rows[int(segment)].owners]  # as the next is elected
         backups = sorted(holders[1:], key=lambda n: line.index(n) if n in line else len(line))
-        found = {"primary": holders[:1], "backup": backups, "other": others}[who]
-    if found:
-        cluster.names[name] = found[0]
-    return bool(found)
+        candidates = {"primary": holders[:1], "backup": backups, "other": others}[who]
+    if candidates:
+        cluster.names[name] = candidates[0]
+    return bool(candidates)
 
 
 @_verb(fault=False)

@@ -54,20 +54,20 @@ class World:
     """Make it, `run()` it once."""
 
     def __init__(self, script: Script, checker: type[Checker] = Checker) -> None:
-        found = script.settings
+        settings = script.settings
         self.script = script
-        self.engine = Engine(found["seed"])
-        self.node_count, self.copies = found["nodes"], found["copies"]
-        self.segments, self.partitions = found["segments"], found["partitions"]
-        self.batch, self.chunk = found["batch"], found["chunk"]
-        self.max_operations = found["max_operations"]
-        self.acks_all, self.tombstones = bool(found["acks_all"]), bool(found["tombstones"])
-        self.strategy, self.reset_interval = list(Strategy)[found["strategy"]], found["interval"] / 1000
-        self.skips = found["skips"]
+        self.engine = Engine(settings["seed"])
+        self.node_count, self.copies = settings["nodes"], settings["copies"]
+        self.segments, self.partitions = settings["segments"], settings["partitions"]
+        self.batch, self.chunk = settings["batch"], settings["chunk"]
+        self.max_operations = settings["max_operations"]
+        self.acks_all, self.tombstones = bool(settings["acks_all"]), bool(settings["tombstones"])
+        self.strategy, self.reset_interval = list(Strategy)[settings["strategy"]], settings["interval"] / 1000
+        self.skips = settings["skips"]
         self.failure_timeout, self.session_timeout = 0.15, 0.3
         timeouts = (self.session_timeout, self.failure_timeout)
         self.lease, self.lease_expiry = lease_of(*timeouts), lease_expiry_of(*timeouts)
-        self.grid_settings = _settings(found)
+        self.grid_settings = _settings(settings)
         self.counts: Counter[str] = Counter()
         self.skews: dict[str, float] = {}
         self.no_kafka: set[str] = set()
@@ -184,8 +184,8 @@ class World:
 
     def primary_of(self, segment: int) -> Node | None:
         """Who holds it as primary in the highest epoch."""
-        found = [n for n in self.living() if n.store.segments[segment].role is Role.PRIMARY]
-        return max(found, key=lambda n: n.store.segments[segment].epoch, default=None)
+        primaries = [n for n in self.living() if n.store.segments[segment].role is Role.PRIMARY]
+        return max(primaries, key=lambda n: n.store.segments[segment].epoch, default=None)
 
     def holders(self, segment: int) -> list[Node]:
         """The primary and its in-sync backups."""
@@ -294,16 +294,16 @@ class World:
         self.engine.after(0.5, self._restart_all)
 
 
-def _settings(found: dict[str, int]) -> Settings:
+def _settings(settings: dict[str, int]) -> Settings:
     fields = {
         "topic.prefix": "p",
         "cache.name": "c",
         "node.id": "n",
         "bootstrap.servers": "h:1",
-        "segment.count": str(found["segments"]),
-        "topic.creation.default.partitions": str(found["partitions"]),
-        "cache.backups": str(found["copies"] - 1),
-        "cache.max.entries": str(found["capacity"] * found["segments"]),
-        "cache.acks": "all" if found["acks_all"] else "1",
+        "segment.count": str(settings["segments"]),
+        "topic.creation.default.partitions": str(settings["partitions"]),
+        "cache.backups": str(settings["copies"] - 1),
+        "cache.max.entries": str(settings["capacity"] * settings["segments"]),
+        "cache.acks": "all" if settings["acks_all"] else "1",
     }
     return Settings.of(parse(fields))
