@@ -11,18 +11,33 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from deelog_connector.errors import DeletedError, KafkaUnusable
+from deelog_connector.core.segment import Phase
+from deelog_connector.errors import (
+    DeelogError,
+    DeletedError,
+    KafkaTooSlowError,
+    KafkaUnusable,
+    NotStoppedError,
+    TransformFailed,
+)
 from deelog_connector.kafka import admin, consumer, writer
 from deelog_connector.runtime import Lifecycle
-from deelog_connector.runtime.lifecycle import State
+from deelog_connector.runtime import lifecycle as module
+from deelog_connector.runtime.connector import Connector
+from deelog_connector.runtime.lifecycle import Offset, State, Task
+from deelog_connector.runtime.run_state import Event, RunState
 from deelog_schemas.config import Config, ConfigError, parse
+from deelog_schemas.keys import segments_of
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.connector.signals.test_processor import send
 from tests.support.kafka import Broker
 from tests.support.topics import derived, read_topic
+from tests.support.waiting import awaiting
 
 
 def with_secret(bootstrap: str, prefix: str, folder: Path) -> tuple[Config, Path]:
@@ -302,3 +317,371 @@ def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str) -
         assert derived(read_topic(own_kafka.bootstrap, config.topics.changes))[0] == {}
 
     run(work())
+
+
+# -- rules that need no Kafka: the connectors are doubles -----------------------------------------------------------
+
+PLAIN = config_of("h:1", "p")
+
+
+def segment(number: int, phase: Phase = Phase.WRITING, **more: Any) -> SimpleNamespace:
+    """A segment whose operation 5 of epoch 2 is written."""
+    fields = {"stopped_by": "", "written": 5, "owed": None, "history": ((1, 3), (2, 9)), "epoch": 2}
+    return SimpleNamespace(number=number, phase=phase, **{**fields, **more})
+
+
+class Double:
+    """A connector that remembers what it is asked for; `too_slow` fails when it is suspended."""
+
+    def __init__(self, *segments: SimpleNamespace, config: Config = PLAIN) -> None:
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.config, self.state, self.started = config, RunState(), True
+        self.halted: DeelogError | None = None
+        self.asked: list[Any] = []
+        self.too_slow: Exception | None = None
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.core = SimpleNamespace(
+            settings=SimpleNamespace(partitions=2, segments=8),
+            counts=SimpleNamespace(transactions=0),
+            primaries=lambda: list(segments),
+            request_reset=lambda *reset: self.asked.append(reset),
+        )
+
+    @property
+    def holds(self) -> set[str]:
+        return set(map(str, self.state.holds))
+
+    paused = property(lambda self: self.state.paused)
+    wants_pause = property(lambda self: self.state.wants_pause)
+    stopped = property(lambda self: self.state.stopped)
+
+    def apply(self, event: Event) -> None:
+        self.state = self.state.after(event)
+
+    def pause(self) -> None:
+        self.apply(Event.PAUSE)
+
+    def resume(self) -> None:
+        self.apply(Event.RESUME)
+
+    def end(self) -> None:
+        self.apply(Event.END)
+
+    def wake(self) -> None:
+        self.asked.append("wake")
+
+    async def suspend(self, seconds: float, write_out: bool) -> None:
+        if self.too_slow is not None:
+            self.apply(Event.CONTINUE)
+            raise self.too_slow
+        self.asked.append("suspend, write out" if write_out else "suspend")
+        self.apply(Event.SUSPEND)
+
+    async def restart(self, config: Config) -> None:
+        assert self.state.closed
+        await self.goes_on.wait()
+        self.config = config
+        self.asked.append("restart")
+
+
+def of(*doubles: Double) -> Lifecycle:
+    return Lifecycle(PLAIN, {f"c{number}": cast("Connector", one) for number, one in enumerate(doubles)})
+
+
+def test_the_state_is_what_all_caches_have_in_common() -> None:
+    async def work() -> None:
+        one, two = Double(), Double()
+        lifecycle = of(one, two)
+        assert (str(of().state), str(lifecycle.state)) == ("RUNNING", "RUNNING")
+        one.pause()
+        assert str(lifecycle.state) == "RUNNING"
+        two.pause()
+        assert str(lifecycle.state) == "PAUSED"
+        await lifecycle.stop()
+        assert str(lifecycle.state) == "STOPPED"
+        two.started = False
+        assert (lifecycle.state, lifecycle.started) == (State.UNASSIGNED, False)
+        two.halted = TransformFailed("transform t")
+        assert (lifecycle.state, lifecycle.trace) == (State.FAILED, "TransformFailed: transform t")
+
+    run(work(), 20)
+
+
+def test_a_cache_that_comes_later_is_paused_or_stopped_as_the_others_are() -> None:
+    async def work() -> None:
+        for events, holds in (
+            ([], set()),
+            ([Event.PAUSE], {"paused"}),
+            ([Event.STOP], {"paused", "stopped"}),
+        ):
+            one, two, later = Double(), Double(), Double()
+            lifecycle = of(one, two)
+            for event in events:
+                one.apply(event)
+            await lifecycle.join("early", cast("Connector", early := Double()))
+            assert early.holds == set(), "one of the others writes"
+            for event in events:
+                two.apply(event)
+                early.apply(event)
+            await lifecycle.join("later", cast("Connector", later))
+            assert later.holds == holds
+            assert set(lifecycle.connectors) == {"c0", "c1", "early", "later"}
+        alone = Double()
+        await of().join("c", cast("Connector", alone))
+        assert alone.holds == set()
+
+    run(work(), 20)
+
+
+def test_one_that_ends_or_failed_is_asked_nothing() -> None:
+    async def work() -> None:
+        working, ending, failed = Double(), Double(), Double()
+        ending.apply(Event.LEAVE)
+        failed.failure.set_exception(RuntimeError("broken"))
+        lifecycle = of(working, ending, failed)
+        await lifecycle.pause()
+        assert [one.state.wants_pause for one in (working, ending, failed)] == [True, False, False]
+        await lifecycle.stop()
+        await lifecycle.restart()
+        assert (ending.asked, failed.asked) == ([], [])
+        assert lifecycle.trace == "RuntimeError: broken"
+        failed.failure.exception()
+
+    run(work(), 20)
+
+
+def test_a_stop_writes_out_and_a_pause_or_resume_opens_the_producer_again() -> None:
+    async def work() -> None:
+        one = Double()
+        lifecycle = of(one)
+        await lifecycle.stop()
+        assert (one.asked, one.holds) == (["suspend, write out"], {"stopped"})
+        await lifecycle.stop()
+        assert one.asked == ["suspend, write out"], "it is stopped already"
+        await lifecycle.pause()
+        assert one.holds == {"paused"}
+        await lifecycle.stop()
+        await lifecycle.resume()
+        assert one.holds == set()
+
+    run(work(), 20)
+
+
+def test_all_are_stopped_or_none() -> None:
+    async def work() -> None:
+        one, two = Double(), Double()
+        two.too_slow = TimeoutError("Kafka did not take it")
+        with pytest.raises(KafkaTooSlowError, match="Kafka did not take it"):
+            await of(one, two).stop()
+        assert (one.holds, two.holds) == (set(), set())
+        two.too_slow = ValueError("a bug")
+        with pytest.raises(ValueError, match="a bug"):
+            await of(one, two).stop()
+
+    run(work(), 20)
+
+
+@pytest.mark.parametrize("event", [None, Event.PAUSE, Event.STOP])
+def test_a_restart_leaves_the_state_as_it_was(event: Event | None) -> None:
+    async def work() -> None:
+        one = Double()
+        if event is not None:
+            one.apply(event)
+        before, lifecycle = one.state, of(one)
+        await lifecycle.restart()
+        assert one.state == before
+        assert one.asked[-1] == "restart"
+        assert lifecycle.state is not State.RESTARTING
+
+    run(work(), 20)
+
+
+def test_a_restart_tries_again_what_halted() -> None:
+    async def work() -> None:
+        one = Double()
+        one.apply(Event.HALT)
+        await of(one).restart()
+        assert one.holds == set()
+
+    run(work(), 20)
+
+
+@pytest.mark.parametrize(("tasks", "reset"), [(True, [(2, "restart")]), (False, [])])
+def test_a_restart_of_tasks_repairs_the_segments_that_were_stopped(tasks: bool, reset: list[Any]) -> None:
+    async def work() -> None:
+        one = Double(segment(1), segment(2, Phase.STOPPED, stopped_by="too large"))
+        lifecycle = of(one)
+        await lifecycle.restart(tasks)
+        assert [asked for asked in one.asked if isinstance(asked, tuple)] == reset
+
+    run(work(), 20)
+
+
+def test_a_configuration_comes_into_force_if_every_field_of_it_can() -> None:
+    async def work() -> None:
+        one = Double()
+        lifecycle = of(one)
+        changed = config_of("h:1", "p", **{"max.batch.size": 7})
+        await lifecycle.configure(lambda: changed)
+        assert lifecycle.config is changed
+        assert one.config is changed
+        one.asked.clear()
+        with pytest.raises(ConfigError, match=r"segment\.count.*cannot be changed while the process runs") as raised:
+            await lifecycle.configure(lambda: config_of("h:1", "p", **{"segment.count": 16, "max.batch.size": 8}))
+        assert [error.field for error in raised.value.errors] == ["segment.count"]
+        assert (one.asked, one.holds) == ([], set())
+        assert lifecycle.config is changed
+
+    run(work(), 20)
+
+
+def test_what_is_deleted_is_gone_until_it_is_created_and_then_reset() -> None:
+    async def work() -> None:
+        for state, holds in ((State.RUNNING, set()), (State.PAUSED, {"paused"}), (State.STOPPED, {"stopped"})):
+            one = Double(segment(1), segment(4))
+            lifecycle = of(one)
+            await lifecycle.delete()
+            assert lifecycle.deleted
+            for refused in (lifecycle.pause, lifecycle.resume, lifecycle.stop, lifecycle.delete):
+                with pytest.raises(DeletedError, match="Connector test not found"):
+                    await refused()
+            await lifecycle.create(lambda: PLAIN, state)
+            assert not lifecycle.deleted
+            assert one.holds == holds
+            assert one.asked[-2:] == [(1, "created"), (4, "created")]
+
+    run(work(), 20)
+
+
+def test_only_what_is_stopped_can_have_its_offsets_reset() -> None:
+    async def work() -> None:
+        one = Double(segment(1))
+        lifecycle = of(one)
+        with pytest.raises(NotStoppedError, match="test is not stopped"):
+            lifecycle.reset([("c0", 1)])
+        await lifecycle.stop()
+        lifecycle.reset([("c0", 1)])
+        assert one.asked[-1] == (1, "offsets")
+
+    run(work(), 20)
+
+
+def test_a_task_is_a_partition_of_a_cache() -> None:
+    async def work() -> None:
+        first, second = segments_of(0, 2, 8), segments_of(1, 2, 8)
+        one, two = Double(segment(first[0]), segment(first[1])), Double(segment(second[0]))
+        lifecycle = of(one, two)
+        assert lifecycle.tasks() == [
+            Task(0, "c0", 0, (first[0], first[1]), State.RUNNING),
+            Task(1, "c0", 1, (), State.UNASSIGNED),
+            Task(2, "c1", 0, (), State.UNASSIGNED),
+            Task(3, "c1", 1, (second[0],), State.RUNNING),
+        ]
+        one.pause()
+        assert lifecycle.tasks()[0].state is State.PAUSED
+        await lifecycle.stop()
+        assert lifecycle.tasks() == []
+        stopped = of(Double(segment(first[0], Phase.STOPPED, stopped_by="too large"), segment(first[1])))
+        assert (stopped.tasks()[0].state, stopped.tasks()[0].trace) == (State.FAILED, f"segment {first[0]}: too large")
+        stopped.restart_task(stopped.tasks()[0])
+        assert cast("Double", stopped.connectors["c0"]).asked == [(first[0], "restart"), "wake"]
+
+    run(work(), 20)
+
+
+def test_offsets_name_the_epoch_that_the_last_written_operation_is_of() -> None:
+    async def work() -> None:
+        one = Double(
+            segment(4, written=3),
+            segment(1, written=4),
+            segment(2, written=None),
+            segment(3, owed="overflow"),
+        )
+        assert of(one).offsets() == [Offset("c0", 1, 2, 4), Offset("c0", 4, 1, 3)]
+
+    run(work(), 20)
+
+
+def test_active_topics_are_those_that_were_written_to_since_they_were_forgotten() -> None:
+    async def work() -> None:
+        one = Double()
+        lifecycle = of(one)
+        assert lifecycle.topics() == []
+        one.core.counts.transactions = 1
+        assert lifecycle.topics() == sorted([PLAIN.topics.changes, PLAIN.topics.positions])
+        lifecycle.forget_topics()
+        assert lifecycle.topics() == []
+        one.core.counts.transactions = 2
+        assert len(lifecycle.topics()) == 2
+
+    run(work(), 20)
+
+
+def test_at_the_end_nobody_asks_anything_and_what_was_asked_is_given_up() -> None:
+    async def work() -> None:
+        one, leaving = Double(), Double()
+        lifecycle = of(one, leaving)
+        await lifecycle.pause()
+        await lifecycle.end(cast("Connector", leaving))
+        assert (one.holds, leaving.holds) == ({"paused"}, {"ending"})
+        await lifecycle.end()
+        await lifecycle.pause()
+        assert one.holds == {"ending"}
+
+    run(work(), 20)
+
+
+def test_a_restart_shows_while_it_lasts_and_the_end_gives_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "END_SECONDS", 0.0)
+
+    async def work() -> None:
+        one = Double(segment(0), segment(1))
+        one.goes_on.clear()
+        lifecycle = of(one)
+        lifecycle.restart_soon()
+        assert str(lifecycle.state) == "RESTARTING"
+        await awaiting(lambda: one.asked, 20, "the suspension")
+        assert "RESTARTING" in [str(task.state) for task in lifecycle.tasks()]
+        await lifecycle.end()
+        assert (one.asked, one.holds) == (["suspend"], {"ending"})
+        assert str(lifecycle.state) == "RUNNING"
+
+    run(work(), 20)
+
+
+def test_a_restart_that_nobody_waits_for_is_logged_where_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        one = Double()
+        one.too_slow = TimeoutError("too slow")
+        of(one).restart_soon()
+        await awaiting(lambda: caplog.messages, 20, "the line in the log")
+        assert "the restart did not come to its end: too slow" in caplog.messages[0]
+        caplog.clear()
+        one.too_slow = None
+        (lifecycle := of(one)).restart_soon()
+        await lifecycle.stop()  # after it
+
+    run(work(), 20)
+    assert caplog.messages == []
+
+
+def test_references_are_compared_as_they_are_written(tmp_path: Path) -> None:
+    async def work() -> None:
+        (tmp_path / "s").write_text("password=one\nother=one\n")
+
+        def with_password(key: str) -> Config:
+            return config_of("h:1", "p", **{"producer.override.sasl.password": f"${{file:{tmp_path}/s:{key}}}"})
+
+        lifecycle = Lifecycle(with_password("password"), {})
+        lifecycle.check(with_password("password"))
+        with pytest.raises(ConfigError, match=r"producer\.override\.sasl\.password"):
+            lifecycle.check(with_password("other"))
+        with pytest.raises(ConfigError, match=r"producer\.override\.sasl\.password"):
+            lifecycle.check(PLAIN)
+        # A default that is written out means the same.
+        of().check(config_of("h:1", "p", **{"snapshot.mode": "initial"}))
+        with pytest.raises(ConfigError, match=r"snapshot\.mode"):
+            of().check(config_of("h:1", "p", **{"snapshot.mode": "no_data"}))
+
+    run(work(), 20)
