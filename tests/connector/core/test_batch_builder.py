@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deelog_connector.core.batch import Advance, Batch
+from deelog_connector.core.batch_builder import BatchBuilder
+from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem
+from deelog_connector.core.ledger import CommittedRun, Ledger
+from deelog_connector.core.replica import Replica
 from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.resets import Resets
+from deelog_connector.core.segment import Phase, Segment, Snapshot
+from deelog_connector.core.snapshots import Snapshots
+from deelog_connector.core.state import NodeState
+from deelog_connector.core.takeover import Takeover
 from deelog_schemas.header import Kind
+from tests.connector.core.builders import captured, node, operation, primary
 from tests.connector.world import (
     SEGMENTS,
     World,
@@ -46,3 +62,134 @@ def test_keys_are_read_of_one_partition_at_a_time() -> None:
     assert max(map(len, gathering)) == 1
     assert {p for found in gathering for p in found} == {0, 1}
     assert {node.core.phase(s) for s in range(SEGMENTS)} == {"writing"}
+
+
+def builder(state: NodeState) -> BatchBuilder:
+    snapshots = Snapshots(state)
+    return BatchBuilder(state, Takeover(state, Replica(state)), Resets(state, snapshots), snapshots)
+
+
+def filled(state: NodeState, number: int, count: int, **fields: Any) -> Segment:
+    """A segment that is being written, with acknowledged operations."""
+    segment = primary(state, number, **fields)
+    captured(segment, *(operation(sequence, b"k%d" % sequence) for sequence in range(1, count + 1)))
+    return segment
+
+
+def written(batch: Batch) -> dict[int, list[int]]:
+    """The sequences in it by segment, in the order of the segments."""
+    return {i.segment: [o.sequence for o in i.operations] for i in batch.items if isinstance(i, OperationsItem)}
+
+
+def kinds(batch: Batch) -> list[tuple[int, Kind]]:
+    return [(i.segment, i.kind) for i in batch.items if isinstance(i, ControlItem | StateItem)]
+
+
+def test_a_few_operations_wait_until_a_commit_is_due() -> None:
+    state = node(max_batch_size=4)
+    filled(state, 0, 3)
+    assert written(builder(state).next(due=False)) == {}
+    assert written(builder(state).next(due=True)) == {0: [1, 2, 3]}
+    filled(state, 1, 1)
+    assert written(builder(state).next(due=False)) == {0: [1, 2, 3], 1: [1]}
+
+
+def test_a_control_record_takes_operations_along() -> None:
+    state = node()
+    filled(state, 0, 1)
+    primary(state, 1, Phase.CLAIM)
+    batch = builder(state).next(due=False)
+    assert kinds(batch) == [(1, Kind.CLAIM), (1, Kind.CLAIM_STATE), (0, Kind.POSITION)]
+    assert written(batch) == {0: [1]}
+
+
+def test_a_batch_is_filled_from_another_segment_each_time() -> None:
+    state = node(max_batch_size=3)
+    for number in range(3):
+        filled(state, number, 2)
+    one = builder(state)
+    assert [written(one.next(due=True)) for _ in range(4)] == [
+        {1: [1, 2], 2: [1]},
+        {2: [1, 2], 0: [1]},
+        {0: [1, 2], 1: [1]},
+        {1: [1, 2], 2: [1]},
+    ]
+
+
+def test_what_is_written_and_where_the_segment_is_then() -> None:
+    state = node()
+    segment = filled(state, 0, 5, sent=2)
+    segment.acked = 4
+    batch = builder(state).next(due=True)
+    assert written(batch) == {0: [3, 4]}
+    assert (segment.in_flight, batch.entries) == (4, 2)
+    assert batch.advances == [Advance(0, 0, Phase.WRITING, 4, 3, 2)]
+    (position,) = [i for i in batch.items if isinstance(i, StateItem)]
+    assert position.position == (7, 4)
+
+
+def test_an_atomic_run_is_whole_or_waits() -> None:
+    state = node(max_batch_size=2)
+    segment = filled(state, 0, 6, sent=1, atomic_to=5)
+    segment.acked = 4
+    assert written(builder(state).next(due=True)) == {}
+    segment.acked = 6
+    assert written(builder(state).next(due=True)) == {0: [2, 3, 4, 5]}
+    segment.sent = 5
+    assert written(builder(state).next(due=True)) == {0: [6]}
+
+
+def test_only_suspects_write_after_a_refusal() -> None:
+    state = node()
+    for number in range(3):
+        filled(state, number, 2)
+    primary(state, 3, Phase.CLAIM)
+    batch = builder(state).only([2, 0])
+    assert written(batch) == {0: [1, 2], 2: [1, 2]}
+    assert kinds(batch)[0] == (3, Kind.CLAIM)
+
+
+def test_the_position_of_an_idle_segment_is_renewed() -> None:
+    state = node(heartbeat_interval=5.0)
+    idle = primary(state, 0, sent=3, written=3, history=((7, 3),), renewed_at=100.0)
+    primary(state, 1, sent=3, written=2, history=((7, 3),))
+    one = builder(state)
+    for now, renewed in ((104.9, False), (105.0, True), (106.0, False), (110.0, True)):
+        state.now = now
+        assert kinds(one.next(due=False)) == []
+        assert kinds(one.next(due=True)) == [(0, Kind.POSITION_RENEWAL)] * renewed
+    assert idle.renewed_at == 110.0
+    state.settings = replace(state.settings, heartbeat_interval=0.0)
+    state.now = 999.0
+    assert kinds(one.next(due=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "released"),
+    [
+        ({}, True),
+        ({"release_wanted": False}, False),
+        ({"owed": "signal"}, False),
+        ({"written": 2}, False),
+        ({"ledger": Ledger(since_last_look=[CommittedRun(-1, -1, 1, 5)])}, False),
+        ({"ledger": Ledger(since_last_look=[CommittedRun(3, 3, 1, 5)])}, True),
+    ],
+)
+def test_what_is_drained_is_released(fields: dict[str, Any], released: bool) -> None:
+    state = node(heartbeat_interval=0.0)
+    drained: dict[str, Any] = {"sent": 3, "written": 3, "history": ((7, 3),), "release_wanted": True}
+    segment = primary(state, 0, **drained | fields)
+    batch = builder(state).next(due=True)
+    assert ((0, Kind.RELEASE) in kinds(batch)) is released
+    assert segment.phase is (Phase.RELEASING if released else Phase.WRITING)
+
+
+def test_chunks_of_a_snapshot_come_last_and_one_at_least() -> None:
+    state = node({b"a": b"1", b"b": b"2"}, max_batch_size=2, heartbeat_interval=0.0)
+    segment = primary(state, 0, snapshot=Snapshot())
+    filled(state, 1, 2)
+    batch = builder(state).next(due=True)
+    assert [type(i) for i in batch.items] == [OperationsItem, StateItem, RowsItem]
+    assert batch.entries == 4
+    segment.release_wanted = True
+    assert not builder(state).next(due=True).chunks

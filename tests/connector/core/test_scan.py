@@ -104,3 +104,126 @@ def test_of_a_run_beyond_the_history_nothing_is_written_and_no_key_is_a_phantom(
     assert (scan.written, scan.sequences, scan.sequences_beyond, scan.ahead) == (3, {2, 3}, {4, 5, 6}, (1, 6))
     scan.apply(skipped(1, 2, 4, 4))  # an epoch that this node never heard of
     assert (scan.written, scan.ahead, scan.phantoms, scan.is_truncated) == (3, (2, 4), set(), False)
+
+
+def read(scan: SegmentScan, *records: tuple[Kind, int, int, bytes]) -> SegmentScan:
+    """Folds records of these kinds, epochs, sequences and keys; an end has the rows that were read."""
+    rows = 0
+    for offset, (kind, epoch, sequence, key) in enumerate(records):
+        rows = 0 if kind is BEGIN else rows + (kind is ROW)
+        scan.apply(ScannedRecord(offset, kind, 0, epoch, sequence, key, {"count": rows} if kind is END else {}))
+    return scan
+
+
+CHANGE = Kind.CHANGE
+HISTORY = ((1, 3), (4, 6))
+
+
+def test_changes_beyond_the_history_are_phantoms_until_their_key_is_written_again() -> None:
+    scan = read(SegmentScan(HISTORY), (CHANGE, 1, 3, b"a"), (CHANGE, 1, 4, b"b"), (CHANGE, 2, 4, b"c"))
+    assert (scan.written, scan.phantoms, scan.ahead) == (3, {b"b", b"c"}, (2, 4))
+    assert (scan.sequences, scan.sequences_beyond) == ({3}, {4})
+    assert (scan.highest, scan.highest_anywhere) == (3, 4)
+    read(scan, (CHANGE, 4, 5, b"b"))
+    assert (scan.written, scan.phantoms, scan.highest) == (5, {b"c"}, 5)
+
+
+def test_a_reset_makes_phantoms_good_unless_it_ends_beyond_the_history() -> None:
+    phantom = (CHANGE, 2, 4, b"a")
+    scan = read(SegmentScan(HISTORY), phantom, (BEGIN, 4, 3, b""))
+    assert scan.open_reset
+    read(scan, (END, 4, 4, b""))
+    assert (scan.phantoms, scan.open_reset, scan.end_beyond, scan.written, scan.reset_at) == (set(), False, False, 4, 4)
+    scan = read(SegmentScan(HISTORY), phantom, (BEGIN, 4, 3, b""), (END, 5, 9, b""))
+    assert (scan.phantoms, scan.open_reset, scan.end_beyond, scan.written, scan.reset_at) == (
+        {b"a"},
+        False,
+        True,
+        None,
+        -1,
+    )
+
+
+def claim(scan: SegmentScan, kind: Kind, epoch: int, member: str) -> None:
+    scan.apply(ScannedRecord(0, kind, 0, epoch, 0, b"", {"epoch": epoch, "member": member}))
+
+
+def test_an_active_ends_lower_claims_and_a_release_its_members() -> None:
+    scan = SegmentScan(HISTORY)
+    claim(scan, Kind.CLAIM, 1, "n0@1")
+    claim(scan, Kind.CLAIM, 2, "n1@1")
+    claim(scan, Kind.CLAIM, 3, "n2@1")
+    claim(scan, Kind.ACTIVE, 2, "n1@1")
+    assert scan.claims == {(2, "n1@1"), (3, "n2@1")}
+    claim(scan, Kind.RELEASE, 2, "n1@1")
+    assert scan.claims == {(3, "n2@1")}
+
+
+@pytest.mark.parametrize(
+    ("expected", "anywhere", "truncated"), [(3, -1, False), (4, -1, True), (-1, 5, False), (-1, 6, True)]
+)
+def test_the_position_that_is_named_must_be_read(expected: int, anywhere: int, truncated: bool) -> None:
+    scan = SegmentScan(((1, 3),), expected=expected, expected_anywhere=anywhere)
+    assert read(scan, (CHANGE, 1, 3, b"a"), (CHANGE, 2, 5, b"a")).is_truncated is truncated
+
+
+@pytest.mark.parametrize(
+    ("run", "truncated"),
+    [
+        (CommittedRun(1, 3, 2, 0), False),
+        (CommittedRun(1, 3, 3, 0), True),
+        (CommittedRun(1, 2, 2, 0), True),
+        (CommittedRun(4, 5, 1, 0, known=False), False),
+        (CommittedRun(4, 5, 2, 0, known=False), True),
+        (CommittedRun(4, 4, 0, 3), False),  # the reset that begins at offset 3
+        (CommittedRun(4, 4, 0, 4), True),
+        (CommittedRun(5, 5, 0, 3), True),
+    ],
+)
+def test_what_was_committed_must_be_found(run: CommittedRun, truncated: bool) -> None:
+    scan = SegmentScan(HISTORY, runs=[run])
+    records = ((CHANGE, 1, 1, b"a"), (CHANGE, 1, 3, b"b"), (CHANGE, 2, 4, b"c"), (BEGIN, 4, 4, b""), (END, 4, 4, b""))
+    assert read(scan, *records).is_truncated is truncated
+
+
+def test_what_another_owner_committed_is_looked_for_where_the_leader_has_changed() -> None:
+    def scan(unverified: bool, **fields: Any) -> SegmentScan:
+        found = SegmentScan(HISTORY, inherited_from=(1, 7), inherited_unverified=unverified, **fields)
+        return read(found, (CHANGE, 1, 3, b"a"))
+
+    assert SegmentScan(HISTORY, expected=3).inherited_runs() == []
+    assert scan(False, expected=3).inherited_runs() == [CommittedRun(2, 3, 2, 7)]
+    assert scan(False, expected_anywhere=3).inherited_runs() == [CommittedRun(2, 3, 2, 7, known=False)]
+    assert scan(False, expected=1).inherited_runs() == []
+    assert not scan(False, expected=3).is_truncated
+    assert scan(True, expected=3).is_truncated  # 2 is missing
+    after_reset = read(scan(True, expected=3), (BEGIN, 1, 2, b""), (END, 1, 2, b""))
+    assert after_reset.inherited_runs() == [CommittedRun(3, 3, 1, 7)]
+    assert not after_reset.is_truncated
+
+
+def test_what_was_found_is_looked_for_again() -> None:
+    runs = [CommittedRun(1, 3, 3, 4), CommittedRun(2, 2, 0, 5), CommittedRun(-1, -1, 2, 6)]
+    scan = SegmentScan(HISTORY, runs=runs)
+    assert scan.to_find_again(9) == runs[1:]
+    read(scan, (CHANGE, 1, 1, b"a"), (BEGIN, 1, 1, b""), (END, 1, 1, b""), (CHANGE, 1, 2, b"a"), (CHANGE, 4, 5, b"b"))
+    assert scan.to_find_again(9) == [*runs[1:], CommittedRun(2, 5, 2, 9)]
+
+
+@pytest.mark.parametrize(
+    ("scan", "complete_from", "owed", "open_reset", "reason"),
+    [
+        (SegmentScan((), 4), 5, None, False, None),
+        (SegmentScan((), 4), 6, None, False, "hole"),
+        (SegmentScan(()), 1, None, False, "unknown_history"),
+        (SegmentScan((), 4, end_beyond=True), 5, None, False, "end_beyond"),
+        (SegmentScan((), 4, open_reset=True, end_beyond=True), 5, None, False, "open_reset"),
+        (SegmentScan((), 4), 5, None, True, "open_reset"),
+        (SegmentScan((), 4, expected=5, open_reset=True), 5, None, True, "truncated"),
+        (SegmentScan((), 4, expected=5), 5, "signal", False, "signal"),
+    ],
+)
+def test_why_a_segment_is_reset(
+    scan: SegmentScan, complete_from: int, owed: str | None, open_reset: bool, reason: str | None
+) -> None:
+    assert reason_to_reset(scan, complete_from, owed, open_reset) == reason
