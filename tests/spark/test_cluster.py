@@ -106,6 +106,7 @@ def driver(job: Job) -> psutil.Process:
     return next(c for c in children if c.status() != psutil.STATUS_ZOMBIE and "--config" in c.cmdline())
 
 
+@pytest.mark.slow
 def test_from_the_zip_alone(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str, away: dict[str, str]) -> None:
     """Two cores, ended by SIGTERM; then one, on the same checkpoint."""
     config = both_sinks(kafka, prefix, tmp_path)

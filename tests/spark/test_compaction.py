@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from deelog_spark import DiffJob
@@ -34,6 +35,7 @@ def alter(cache: Cache, kind: ResourceType, name: str, settings: dict[str, str])
         future.result(30)
 
 
+@pytest.mark.slow
 def test_compacted_while_the_job_runs_and_while_it_is_away(
     own_kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -59,6 +59,7 @@ def entries(rows: list[Any]) -> dict[bytes, Entry]:
     return {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
 
 
+@pytest.mark.slow
 def test_through_spark_connect(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, spark_jars: str
 ) -> None:

@@ -24,7 +24,9 @@ from tests.support.kafka import Broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SIZES = pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+SIZES = pytest.mark.parametrize(
+    "size", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
+)
 
 
 def tolerant(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Config:

@@ -89,7 +89,7 @@ def test_scripted(
     assert {k: e for k, e in entries.items() if e is not None} == cache.entries()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_batches_cut_anywhere(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, seed: int
 ) -> None:

@@ -67,6 +67,7 @@ def test_lost_records_are_asked_for(kafka: Broker, prefix: str, tmp_path: Path, 
     assert {k: e for k, e in found.items() if e is not None} == cache.entries()
 
 
+@pytest.mark.slow
 def test_broker_paused_and_restarted(own_kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
     config = configured(own_kafka, prefix, tmp_path)
     cache = Cache(config)

@@ -20,6 +20,7 @@ KILLS = 4
 SEED = 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_any_instant(own_kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
     """Nothing twice and nothing missing in any sink, and totals that count once; then SIGTERM, then a stranger."""
@@ -63,6 +64,7 @@ def test_available_now_ends_by_itself(kafka: Broker, prefix: str, tmp_path: Path
         assert (job.told()["resets_rows"]["c"], job.told()["changes"]["c"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_several_caches_by_one_application(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
     """Each topic gets its own; a record that is not ours in one of them ends the application with its exit code, and
     the next one goes on with both."""

@@ -42,6 +42,7 @@ def by_registry(url: str) -> dict[str, Any]:
     return {**AVRO, "key_converter_schema_registry_url": url, "value_converter_schema_registry_url": url}
 
 
+@pytest.mark.slow
 def test_avro_with_a_registry_that_goes_away(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, own_registry: Apicurio
 ) -> None:
@@ -113,6 +114,7 @@ def _bytes(found: Any) -> bytes:
     return found.encode() if isinstance(found, str) else bytes(found)
 
 
+@pytest.mark.slow
 def test_letters_in_avro(
     kafka: Broker,
     prefix: str,

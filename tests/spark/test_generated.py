@@ -184,7 +184,11 @@ def test_histories_hold_every_turn() -> None:
     assert not [name for name, number in found.items() if not number], found
 
 
-@pytest.mark.parametrize(("small", "segments"), [(True, 96), (False, 32)], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize(
+    ("small", "segments"),
+    [(True, 96), pytest.param(False, 32, marks=pytest.mark.slow)],
+    ids=["by the driver", "by executors"],
+)
 def test_generated_topics(
     kafka: Broker,
     prefix: str,
@@ -278,6 +282,7 @@ def test_all_segments_reset_in_one_batch(
     assert [row.cause for row in found[0]] == ["change"] * 3 + ["reset"] * 4 + ["change"] * 2
 
 
+@pytest.mark.slow
 def test_two_caches_on_one_application(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried
 ) -> None:

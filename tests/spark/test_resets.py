@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_schemas.config import Config
 from deelog_schemas.operation import Reason
@@ -68,6 +70,7 @@ async def second_life(kafka: Broker, prefix: str, strategy: Strategy) -> dict[by
         return found.entries_of
 
 
+@pytest.mark.slow
 def test_the_differences_are_the_same_under_every_strategy(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:

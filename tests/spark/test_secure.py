@@ -72,6 +72,7 @@ def test_the_least_set_is_enough(secure: SecureKafka, cache: Cache, tmp_path: Pa
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "right", rights_of("diff"), ids=lambda right: f"{right.operation} {right.resource} {right.name}"
 )

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 KEY = b"a"
 
 
-@pytest.mark.parametrize(("size", "largest"), [(960_000, "1000000"), (10_000_000, "10500000")])
+@pytest.mark.parametrize(
+    ("size", "largest"), [(960_000, "1000000"), pytest.param(10_000_000, "10500000", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("small", [20_000, 0], ids=["by the driver", "by executors"])
 def test_large_values_of_a_short_key(
     kafka: Broker,

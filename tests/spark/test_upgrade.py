@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.interceptors.grid.clients import Writer, assert_nothing_lost
 from tests.interceptors.grid.cluster import Grid, eventually
 from tests.spark.reference import in_topic
@@ -25,6 +27,7 @@ def _more(writer: Writer, before: int) -> bool:
     return sum(writer.acked.values()) > before
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_loses_nothing_resets_nothing_and_tells_nothing_twice(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:

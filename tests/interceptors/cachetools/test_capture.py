@@ -137,7 +137,7 @@ def test_a_cached_function_and_threads(kafka: Broker, prefix: str) -> None:
     assert told(kafka, prefix).entries == expected
 
 
-@pytest.mark.parametrize("policy", ["block", "reset"])
+@pytest.mark.parametrize("policy", ["block", pytest.param("reset", marks=pytest.mark.slow)])
 def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
     own_kafka: Broker, prefix: str, policy: str
 ) -> None:
@@ -163,6 +163,7 @@ def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
     assert topic.repeats == 0
 
 
+@pytest.mark.slow
 def test_a_write_waits_no_longer_than_it_takes_to_make_room(own_kafka: Broker, prefix: str) -> None:
     cache: Any = cachetools.FIFOCache(1000)
     small = config(own_kafka, prefix, max_queue_size=200, max_block_ms=60_000)
@@ -182,7 +183,7 @@ def test_a_write_waits_no_longer_than_it_takes_to_make_room(own_kafka: Broker, p
     assert topic.resets == {"start": SEGMENTS}
 
 
-@pytest.mark.parametrize("on_failure", ["continue", "raise"])
+@pytest.mark.parametrize("on_failure", [pytest.param("continue", marks=pytest.mark.slow), "raise"])
 def test_the_older_of_two_with_one_node_id_fails_and_says_so(kafka: Broker, prefix: str, on_failure: Any) -> None:
     old: Any = cachetools.LRUCache(10)
     new: Any = cachetools.LRUCache(10)
@@ -228,6 +229,7 @@ def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
     assert told(kafka, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
 
 
+@pytest.mark.slow
 def test_of_two_processes_on_one_cache_name_one_gives_up(kafka: Broker, prefix: str) -> None:
     caches: list[Any] = [cachetools.LRUCache(10), cachetools.LRUCache(10)]
     captures = []
@@ -306,6 +308,7 @@ def test_what_capture_refuses(kafka: Broker, prefix: str) -> None:
     assert our_threads() == []
 
 
+@pytest.mark.slow
 def test_a_kafka_that_is_not_there(prefix: str) -> None:
     cache: Any = cachetools.LRUCache(10)
     fields = {

@@ -47,6 +47,7 @@ def test_a_captured_cache_tells_until_it_is_closed(kafka: Broker, prefix: str) -
         fetched(port, "/metrics")
 
 
+@pytest.mark.slow
 def test_a_forked_child_does_not_keep_the_port(kafka: Broker, prefix: str) -> None:
     port = free_port()
     reader, writer = os.pipe()

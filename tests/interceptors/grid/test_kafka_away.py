@@ -42,6 +42,7 @@ def overflows(grid: Grid, policy: str) -> int:
     return sum(int(node.stats()["overflow"].get(policy, 0)) for node in grid.live())
 
 
+@pytest.mark.slow
 def test_a_full_op_log_coalesces_under_load_while_kafka_hangs(own_grid: Grid, own_kafka: Broker) -> None:
     """Readers end where the caches are, without a reset, and no client was refused."""
     grid = own_grid

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 
+import pytest
 from redis import Connection
 from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
@@ -114,6 +115,7 @@ def test_a_stopped_primary_that_continues_acknowledges_nothing_and_catches_up(gr
         each.close()
 
 
+@pytest.mark.slow
 def test_owners_that_were_stopped_until_their_segments_were_given_away_acknowledge_nothing(grid: Grid) -> None:
     """Both owners continue at once, in the same old view: neither would refuse what the other one says."""
     grid.config["cache.failure.timeout.ms"] = "500"
@@ -168,6 +170,7 @@ def test_a_killed_node_that_is_restarted_takes_the_state(grid: Grid) -> None:
     client.close()
 
 
+@pytest.mark.slow
 def test_a_node_restarted_before_its_death_is_noticed_is_another_member(grid: Grid) -> None:
     grid.config["cache.failure.timeout.ms"] = "20000"
     grid.start(2)
@@ -291,6 +294,7 @@ def test_the_line_names_member_and_addresses(grid: Grid) -> None:
     assert json.loads(json.dumps(node.stats()))["grid"]["member"] == node.member
 
 
+@pytest.mark.slow
 def test_a_lone_primary_that_was_stopped_reads_the_views_before_it_acknowledges(grid: Grid) -> None:
     grid.config["cache.backups"] = "0"
     grid.start(2)
@@ -314,6 +318,7 @@ def test_a_lone_primary_that_was_stopped_reads_the_views_before_it_acknowledges(
     late.close()
 
 
+@pytest.mark.slow
 def test_a_node_without_kafka_ends_with_one_line(grid: Grid) -> None:
     grid.config["bootstrap.servers"] = "127.0.0.1:1"
     node = grid.node("n1")

@@ -101,6 +101,7 @@ def prometheus(watched: Grid, ports: list[int], tmp_path: Path) -> Iterator[Prom
         yield found
 
 
+@pytest.mark.slow
 def test_boards_and_alerts_on_a_real_prometheus(watched: Grid, prometheus: Prometheus) -> None:
     prefix = watched.config["topic.prefix"]
     board = json.loads(BOARD.read_text("utf-8"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from redis.cluster import RedisCluster
 
@@ -149,6 +150,7 @@ def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middl
     assert {("Owner Change", "STARTED"), ("Owner Change", "COMPLETED"), ("Initial Snapshot", "COMPLETED")} <= others
 
 
+@pytest.mark.slow
 def test_a_pause_stands_for_a_node_that_joins_later(grid: Grid) -> None:
     grid.start(2)
     client = grid.client()

@@ -326,6 +326,7 @@ def test_what_other_attempts_have_staged_counts_for_nothing(
 # -- what goes wrong -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_database_down_for_a_while(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ OPTIONAL = ("__debezium-heartbeat.shop", "shop-signal")
 NODE = [right for right in rights_of("node") if right.name not in OPTIONAL or right.operation == "Read"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", NODE, ids=lambda right: f"{right.operation} {right.resource} {right.name}")
 def test_a_node_without_a_right_says_which(granted: SecureKafka, right: Right) -> None:
     said = refusal(granted, right)

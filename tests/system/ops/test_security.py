@@ -134,7 +134,11 @@ WRONG = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WRONG)
+QUICK = ("password", "authority", "plaintext at TLS", "no certificate", "no file")
+"""One of each kind; with the others it is minutes."""
+
+
+@pytest.mark.parametrize("way", [way if way in QUICK else pytest.param(way, marks=pytest.mark.slow) for way in WRONG])
 def test_a_wrong_way_in_is_told_with_its_remedy_in_time(
     secure_for_all: SecureKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -154,6 +158,7 @@ def test_a_wrong_way_in_is_told_with_its_remedy_in_time(
         assert secret not in said
 
 
+@pytest.mark.slow
 def test_producer_and_consumer_alone(secure_for_all: SecureKafka, prefix: str) -> None:
     """Their users may be others than the admin's: each names its own."""
     scram = secure_for_all.user("a")
