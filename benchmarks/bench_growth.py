@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.common import Figure, kafka, parser, show
-from tests.spark.processes import Job, until
+from tests.spark.processes import WAIT, Job
 from tests.support.changes import Cache, config_of
+from tests.support.waiting import waiting
 
 PARTITIONS = 4
 KEPT_BY_SPARK = 100
@@ -40,7 +41,7 @@ def measure(bootstrap: str, folder: Path, batches: int, segments: int) -> list[F
                 for _ in range(100):
                     cache.put(b"key:%d" % (written % LIVE), b"%d" % written)
                     written += 1
-            until(lambda: job.caught_up(cache))
+            waiting(lambda: job.caught_up(cache), WAIT, "the job to catch up")
         return disk(place), memory(job)
 
     try:

@@ -22,8 +22,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.common import Figure, kafka, parser, quiet, show
 from deelog_schemas.config import Config
-from tests.spark.processes import Job, until
+from tests.spark.processes import WAIT, Job
 from tests.support.changes import Cache, config_of
+from tests.support.waiting import waiting
 
 PARTITIONS, SEGMENTS = 4, 256
 COMMITS_PER_SECOND = 20
@@ -73,7 +74,7 @@ def measure(bootstrap: str, folder: Path, rate: int, interval: int, seconds: int
         for watcher in watchers:
             watcher.start()
         committed = _write(cache, rate, seconds + WARM_SECONDS)
-        until(lambda: len(watchers[1].seen) == len(committed))
+        waiting(lambda: len(watchers[1].seen) == len(committed), WAIT, "every difference")
         for watcher in watchers:
             watcher.ending = True
             watcher.join()

@@ -31,12 +31,13 @@ from deelog_connector.devkafka import jars
 from deelog_schemas.config import Config
 from deelog_spark.session import JARS_VARIABLE
 from tests.spark import scenes, watched
-from tests.spark.processes import Job, until
+from tests.spark.processes import WAIT, Job
 from tests.spark.reference import DiffRecord, expected, held, in_parquet, in_topic, places
 from tests.spark.tables import Database, OnPostgres, Sqlite, in_table
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker, running_broker
 from tests.support.postgres import running_postgres
+from tests.support.waiting import waiting
 
 log = logging.getLogger("tests.kills")
 
@@ -104,6 +105,7 @@ class Kills:
         self._notes = folder / "step"
         self._children: list[psutil.Process] = []
         self._job: Job | None = None
+        self._next_turn = 0.0
         self._begun = time.monotonic()
 
     def play(self, kills: int) -> Report:
@@ -189,16 +191,22 @@ class Kills:
         It must not hang."""
         before = job.told().get("batches", 0)
         self.player.turn()
-        until(lambda: job.process.poll() is not None or job.told().get("batches", 0) > before + 1 or self._turn())
+
+        def seen() -> bool:
+            self._turn()
+            return job.process.poll() is not None or job.told().get("batches", 0) > before + 1
+
+        waiting(seen, WAIT, "two batches more, or the end")
         if job.process.poll() is not None:
             assert job.close() == 1, job.errors.read_text()
             assert len(job.said()) == 1, job.errors.read_text()
             self.report.ended += 1
 
-    def _turn(self) -> bool:
-        self.player.turn()
-        time.sleep(0.2)
-        return False
+    def _turn(self) -> None:
+        """A turn, where the last one is half a second ago."""
+        if time.monotonic() > self._next_turn:
+            self.player.turn()
+            self._next_turn = time.monotonic() + _TURN_SECONDS
 
     def _restart_kafka(self) -> None:
         if self.chance.random() < 0.5:
@@ -231,15 +239,16 @@ class Kills:
         assert in_table(self.database, self.config) == held(wanted), "the table differs"
         os.kill(job.process.pid, signal.SIGTERM)
         assert job.close() == 0, job.errors.read_text()
-        until(lambda: not any(child.is_running() for child in self._children), 60)
+        waiting(lambda: not any(child.is_running() for child in self._children), 60, "the end of all processes")
 
     def _await_a_batch(self, job: Job) -> None:
         before = job.told().get("batches", 0)
-        until(lambda: job.told().get("batches", 0) > before or job.caught_up(self.cache) or self._ended(job))
 
-    def _ended(self, job: Job) -> bool:
-        assert job.process.poll() is None, job.errors.read_text()
-        return False
+        def done() -> bool:
+            assert job.process.poll() is None, job.errors.read_text()
+            return job.told().get("batches", 0) > before or job.caught_up(self.cache)
+
+        waiting(done, WAIT, "a batch")
 
 
 def _shuffled(choices: tuple[str, ...], number: int, chance: random.Random) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import psutil
 from deelog_schemas.config import Config
 from deelog_spark.batches.checkpoint import Checkpoint
 from tests.support.changes import Cache
+from tests.support.waiting import waiting
 
 WAIT = 120.0
 
@@ -47,7 +47,7 @@ class Job:
 
     def running(self) -> str:
         """Waits for the one line."""
-        until(lambda: "running\n" in self.output.read_text() or self.process.poll() is not None)
+        waiting(lambda: "running\n" in self.output.read_text() or self.process.poll() is not None, WAIT, "the start")
         line = self.output.read_text()
         assert "running\n" in line, self.printed
         return line
@@ -82,15 +82,7 @@ class Job:
         return self.process.wait(WAIT)
 
 
-def until(condition: Callable[[], bool], seconds: float = WAIT) -> None:
-    """Waits for something that must happen."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-
-
 def until_read(cache: Cache) -> None:
     """Waits until a job that runs, wherever it does, has come to the change topic's end."""
     ends, checkpoint = cache.ends(), Checkpoint(cache.config["diff.checkpoint.location"])
-    until(lambda: (done := checkpoint.now()) is not None and done.end == ends)
+    waiting(lambda: (done := checkpoint.now()) is not None and done.end == ends, WAIT, f"the job to read to {ends}")

@@ -15,11 +15,12 @@ import pytest
 
 from deelog_schemas.config import Config
 from tests.spark import scenes
-from tests.spark.processes import Job, until
+from tests.spark.processes import WAIT, Job
 from tests.spark.reference import expected, in_parquet, in_topic, unordered
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 from tests.support.spark import DRIVER_NEEDS, EXECUTORS_NEED, QUICK, python_with, pythons, standalone, submit
+from tests.support.waiting import waiting
 from tools import pyfiles
 from tools.pyfiles import ROOT, build
 
@@ -96,7 +97,7 @@ def running(config: Config, folder: Path, *options: str, command: list[str], env
 
 def goes_on(job: Job, cache: Cache) -> None:
     """Waits until the job has read everything."""
-    until(lambda: job.caught_up(cache) or job.process.poll() is not None)
+    waiting(lambda: job.caught_up(cache) or job.process.poll() is not None, WAIT, "the job to catch up")
     assert job.caught_up(cache), job.printed
 
 

@@ -11,12 +11,13 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from deelog_spark import DiffJob
 from deelog_spark.batches.checkpoint import Checkpoint
-from tests.spark.processes import until, until_read
+from tests.spark.processes import WAIT, until_read
 from tests.spark.reference import Follower, expected, held, in_topic, read
 from tests.spark.scenes import Player
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +68,7 @@ def test_compacted_while_the_job_runs_and_while_it_is_away(
             seen = [len(follower.read()) for follower in followers]
             return all(len(read(config, n, cache.partitions)) < s / 2 for n, s in zip(names, seen, strict=True))
 
-        until(gone)
+        waiting(gone, WAIT, "compaction")
     finally:
         job.stop()
     wanted = expected(config, cache.partitions, records=changes.read())
@@ -79,7 +80,7 @@ def test_compacted_while_the_job_runs_and_while_it_is_away(
     play()
     state = Checkpoint(config["diff.checkpoint.location"]).now()
     assert state is not None
-    until(lambda: time.time() * 1000 > state.written_ms + LAG_MS)
+    waiting(lambda: time.time() * 1000 > state.written_ms + LAG_MS, WAIT, "records older than the lag")
     run(config, spark)
     rest = [record for record in diff.read() if record.offset > ends[record.partition]]
     new = in_topic(config, cache.partitions, records=rest)

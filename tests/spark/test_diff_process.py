@@ -10,11 +10,12 @@ from click.testing import CliRunner
 from deelog_proof.harness.child import deelog_command
 from deelog_spark.cli import diff
 from tests.spark.kills import Kills, configured
-from tests.spark.processes import Job, until, written
+from tests.spark.processes import WAIT, Job, written
 from tests.spark.reference import held, in_topic
 from tests.spark.tables import Sqlite
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 KILLS = 4
 SEED = 3
@@ -85,11 +86,15 @@ def test_several_caches_by_one_application(kafka: Broker, prefix: str, tmp_path:
 
     first = job()
     try:
-        until(lambda: first.output.read_text().count("running\n") == 2 or first.process.poll() is not None)
+        waiting(
+            lambda: first.output.read_text().count("running\n") == 2 or first.process.poll() is not None,
+            WAIT,
+            "both jobs to run",
+        )
         keys = [cache.key(0, number) for number, cache in enumerate(caches)]
         for cache, key in zip(caches, keys, strict=True):
             cache.put(key, b"v")
-        until(lambda: told() == [{key} for key in keys])
+        waiting(lambda: told() == [{key} for key in keys], WAIT, "both differences")
         first.process.terminate()
         assert first.close() == 0, first.printed
         assert [f"{config.topics.changes} -> " in first.printed for config in configs] == [True, True]

@@ -14,10 +14,11 @@ from deelog_schemas.config import Config
 from deelog_spark import DiffJob
 from deelog_spark.errors import DiffError
 from tests.spark import scenes
-from tests.spark.processes import until
+from tests.spark.processes import WAIT
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +51,7 @@ def test_figures_of_a_job_over_restarts(config: Config, spark: SparkSession) -> 
     job = DiffJob(config, spark).start()
     try:
         cache.put(cache.key(0, 0), b"behind the restart")
-        until(lambda: scraped(config).get(("records_total",)) == told["records"] + 1)
+        waiting(lambda: scraped(config).get(("records_total",)) == told["records"] + 1, WAIT, "the record")
         found = scraped(config)
         assert found["repeats_total",] == told["repeats"] == 2
         assert {k[1]: v for k, v in found.items() if k[0] == "resets_total"} == told["resets"] != {}

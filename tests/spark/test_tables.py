@@ -15,11 +15,12 @@ from deelog_schemas.operation import Entry
 from deelog_spark import DiffJob, changes, collapse, latest, real_time
 from deelog_spark.errors import DiffError, LossError, TopicError
 from tests.spark import scenes
-from tests.spark.processes import until
+from tests.spark.processes import WAIT
 from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import configured, run
 from tests.support.changes import Cache, config_of, settled_ends
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,27 +143,23 @@ def test_latest_has_no_tombstone_and_no_key_whose_delete_compaction_took(
     assert (row.key.encode(), bytes(row.value), row.expires_at) == (cache.key(0, 1), b"\xff\x00", 1_800_000_000_000)
 
 
-@pytest.mark.parametrize(
-    ("as_of", "said"),
-    [
-        ({0: 0}, r"as_of names partitions \[0\].*has \[0, 1\]: name each"),
-        ({0: 0, 1: 0, 2: 0}, "name each"),
-        ({0: 0, 1: 10**9}, "as_of asks for 1000000000"),
-        ({0: -1, 1: 0}, "as_of asks for -1"),
-        ({0: 0, 1: 0}, r"may be compacted by now.*min.compaction.lag.ms is 1000\)"),
-    ],
-)
-def test_offsets_that_cannot_be_answered(
-    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, as_of: dict[int, int], said: str
-) -> None:
+def test_offsets_that_cannot_be_answered(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
     config = configured(kafka, prefix, tmp_path, reader_max_lag_ms=LAG_MS)
     cache = Cache(config)
     cache.put(cache.key(0, 0), b"a")
     run(config, spark)
-    kind = LossError if set(as_of) == {0, 1} else DiffError
-    time.sleep(LAG_MS / 1000)  # the record's age is what the last case is about
-    with pytest.raises(kind, match=said):
-        latest(spark, config, as_of=as_of)
+    written = time.time()
+    for as_of, kind, said in (
+        ({0: 0}, DiffError, r"as_of names partitions \[0\].*has \[0, 1\]: name each"),
+        ({0: 0, 1: 0, 2: 0}, DiffError, "name each"),
+        ({0: 0, 1: 10**9}, LossError, "as_of asks for 1000000000"),
+        ({0: -1, 1: 0}, LossError, "as_of asks for -1"),
+    ):
+        with pytest.raises(kind, match=said):
+            latest(spark, config, as_of=as_of)
+    waiting(lambda: time.time() > written + LAG_MS / 1000, WAIT, "records older than the lag")
+    with pytest.raises(LossError, match=r"may be compacted by now.*min.compaction.lag.ms is 1000\)"):
+        latest(spark, config, as_of={0: 0, 1: 0})
 
 
 def test_latest_without_a_diff_topic(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
@@ -208,7 +205,7 @@ def test_real_time_mode_delivers_every_partition(
                 found.update(message.key() for message in seen.consume(100, 0.1))
                 return found >= keys or not query.isActive
 
-            until(all_seen)
+            waiting(all_seen, WAIT, "a row of every segment")
             assert (query.exception(), found, query.lastProgress) == (None, keys, None)
         finally:
             query.stop()

@@ -15,8 +15,9 @@ import pytest
 import deelog_interceptors.cachetools as deelog
 from deelog_schemas.config import ConfigError, Role, load, parse
 from tests.interceptors.cachetools.reading import read
-from tests.interceptors.cachetools.test_capture import config, our_threads, ready, until
+from tests.interceptors.cachetools.test_capture import SECONDS, config, our_threads, ready
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "p", "cache.name": "sessions", "node.id": "n1"}
 
@@ -73,9 +74,9 @@ def test_a_signal_in_the_file_is_for_all_of_them(kafka: Broker, prefix: str, tmp
             for turn in range(times):
                 with file.open("a") as writing:
                     writing.write(json.dumps({"id": str(turn), "type": kind, "data": data}) + "\n")
-                until(lambda: not file.read_text())
-        until(lambda: [one.stats.signals.get("log") for one in of.values()] == [20, 20, 20])
-        until(lambda: of["second"].stats.resets.get("signal") == 1)
+                waiting(lambda: not file.read_text(), SECONDS, "the line to be taken")
+        waiting(lambda: [one.stats.signals.get("log") for one in of.values()] == [20, 20, 20], SECONDS, "all signals")
+        waiting(lambda: of["second"].stats.resets.get("signal") == 1, SECONDS, "the reset")
         assert {name: one.stats.resets.get("signal", 0) for name, one in of.items()} == {
             "first": 0,
             "second": 1,

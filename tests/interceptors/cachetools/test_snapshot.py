@@ -8,9 +8,10 @@ import cachetools
 
 import deelog_interceptors.cachetools as deelog
 from deelog_schemas.header import Kind
-from tests.interceptors.cachetools.test_capture import SEGMENTS, config, ready, told, until
+from tests.interceptors.cachetools.test_capture import SECONDS, SEGMENTS, config, ready, told
 from tests.support.kafka import Broker
 from tests.support.topics import read_topic
+from tests.support.waiting import waiting
 
 
 def filled() -> Any:
@@ -41,7 +42,7 @@ def test_no_data_sends_what_changes_and_a_restart_repairs(kafka: Broker, prefix:
 def test_initial_only_sends_the_cache_and_lets_it_go(kafka: Broker, prefix: str) -> None:
     cache = filled()
     capture = deelog.capture(cache, config(kafka, prefix, snapshot_mode="initial_only"))
-    until(lambda: type(cache) is cachetools.LRUCache)
+    waiting(lambda: type(cache) is cachetools.LRUCache, SECONDS, "the end of the capture")
     cache["late"] = "not captured"
     capture.close()
     assert capture.failure is None

@@ -27,8 +27,9 @@ from deelog_schemas.config import ConfigError, parse
 from deelog_schemas.header import HEADER_NAME, Kind, unpack
 from deelog_schemas.operation import Operation, Trace, TracedOperation
 from tests.interceptors.cachetools.support import Attached
-from tests.interceptors.cachetools.test_capture import config, ready, until
+from tests.interceptors.cachetools.test_capture import SECONDS, config, ready
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PROPAGATOR = TraceContextTextMapPropagator()
@@ -103,7 +104,7 @@ def test_a_consumer_goes_on_with_the_trace_of_the_write(
             del cache["k"]
         with tracer.start_as_current_span("clear"):
             cache.clear()
-        until(lambda: capture.stats.unwritten == 0)
+        waiting(lambda: capture.stats.unwritten == 0, SECONDS, "everything written")
     told = headers_of(kafka, f"{prefix}.sessions")
     put, delete, _ = spans.get_finished_spans()
     by_key: dict[str, list[tuple[str, dict[str, str]]]] = {}
@@ -135,7 +136,7 @@ def test_it_survives_a_transaction_that_was_fenced(kafka: Broker, prefix: str, t
                 fence(settings, settings.topics.transactional_id_node("n1"))
                 for _ in range(20):
                     cache[f"k{(written := written + 1)}"] = "v"
-                until(lambda: capture.stats.unwritten == 0)
+                waiting(lambda: capture.stats.unwritten == 0, SECONDS, "everything written")
         assert capture.stats.zombie_commits_refused > 0
     changes = [headers for kind, _, headers in headers_of(kafka, f"{prefix}.sessions") if kind is Kind.CHANGE]
     assert len(changes) == written
@@ -155,7 +156,7 @@ def test_off_there_is_no_header_and_no_span_is_asked_for(
         with tracer.start_as_current_span("put"):
             cache["k"] = "v"
             del cache["k"]
-        until(lambda: capture.stats.unwritten == 0)
+        waiting(lambda: capture.stats.unwritten == 0, SECONDS, "everything written")
     told = headers_of(kafka, f"{prefix}.sessions")
     assert [(kind, headers) for kind, _, headers in told] == [
         (Kind.CHANGE, {}),

@@ -15,8 +15,9 @@ import deelog_interceptors.cachetools as deelog
 from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_schemas.config import ConfigError
 from tests.connector.metrics.test_watched import fetched, parsed
-from tests.interceptors.cachetools.test_capture import config, ready, until
+from tests.interceptors.cachetools.test_capture import SECONDS, config, ready
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 
 def test_a_captured_cache_tells_until_it_is_closed(kafka: Broker, prefix: str) -> None:
@@ -28,15 +29,15 @@ def test_a_captured_cache_tells_until_it_is_closed(kafka: Broker, prefix: str) -
         ready(capture)
         for i in range(5):
             cache[f"k{i}"] = "v"
-        until(lambda: capture.stats.written == 5)
+        waiting(lambda: capture.stats.written == 5, SECONDS, "five records")
         found = parsed(fetched(port, "/metrics")[2], "sessions")
         assert found["debezium_metrics_TotalNumberOfCreateEventsSeen", "streaming"] == 5
         assert found["debezium_metrics_Connected", "streaming"] == 1
         assert found["deelog_segments", "writing", "primary"] == 16
         assert fetched(port, "/health")[0] == 200
         with deelog.capture(cachetools.LRUCache(5), settings | {"metrics.port": 0}):  # a newer process, same node.id
-            until(lambda: capture.failure is not None)
-        until(lambda: fetched(port, "/health/live")[0] == 503)
+            waiting(lambda: capture.failure is not None, SECONDS, "the failure")
+        waiting(lambda: fetched(port, "/health/live")[0] == 503, SECONDS, "/health/live to say so")
         body = json.loads(fetched(port, "/health")[2])
         assert (body["status"], body["alive"]) == ("unhealthy", False)
         assert body["reasons"][0].startswith("cache sessions: the connector cannot go on: ")

@@ -88,5 +88,5 @@ def assert_copies_equal(grid: Grid) -> None:
 
     try:
         eventually(equal, 60, "equal copies")
-    except AssertionError:
+    except TimeoutError:
         raise AssertionError(seen[:3], [n.stats()["grid"] for n in grid.live()]) from None

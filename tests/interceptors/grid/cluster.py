@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,25 +18,24 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from tests.support.waiting import waiting
+
 START_SECONDS = 90.0
 _LINE = re.compile(r"deelog node (\S+) serves (\S+):(\d+) peers (\S+)")
 
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], seconds: float = 60.0, what: str = "") -> T:
-    """Polls until the condition holds; fails with its last value after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found: object
+def eventually(condition: Callable[[], T], seconds: float = 60.0, what: str = "what was asked of the nodes") -> T:
+    """`waiting`, where an error of Redis is no answer yet: nodes die and come back."""
+
+    def answer() -> T | None:
         try:
-            found = value = condition()
-            if value:
-                return value
-        except RedisError as error:
-            found = error
-        assert time.monotonic() < deadline, f"{what or condition} within {seconds} s: {found!r}"
-        time.sleep(0.02)
+            return condition()
+        except RedisError:
+            return None
+
+    return waiting(answer, seconds, what)
 
 
 class GridNode:
@@ -69,14 +67,17 @@ class GridNode:
         """Reads the line that it prints once it serves."""
         assert self.process is not None
         assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
-        deadline = time.monotonic() + START_SECONDS
+        process, stdout = self.process, self.process.stdout
+        os.set_blocking(stdout.fileno(), False)
         line = ""
-        while not line.endswith("\n"):
-            assert self.process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            line += self.process.stdout.readline()
-            time.sleep(0.01)
+
+        def complete() -> bool:
+            nonlocal line
+            assert process.poll() is None, self.log
+            line += stdout.readline()
+            return line.endswith("\n")
+
+        waiting(complete, START_SECONDS, f"{self.node_id} to serve, see {self._log}")
         match = _LINE.fullmatch(line.strip())
         assert match is not None, line
         self.member, self.port = match[1], int(match[3])

@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from redis.cluster import RedisCluster
 
 from deelog_schemas.envelope import JsonCodec
@@ -16,7 +15,7 @@ from deelog_schemas.header import Kind
 from deelog_schemas.records import Record
 from tests.interceptors.grid.clients import SEGMENTS, Writer
 from tests.interceptors.grid.cluster import Grid, eventually
-from tests.support.topics import derived, read_topic
+from tests.support.topics import derived, messages, read_topic
 
 CODEC = JsonCodec("", "test", "", "")
 KEYS = 1500
@@ -65,19 +64,9 @@ def rows_outside(records: list[Record]) -> list[Record]:
 
 def notifications(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     """All that stand on the topic."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "t", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[dict[str, Any]] = []
-    try:
-        while True:
-            message = consumer.poll(20)
-            assert message is not None, f"{topic} has no end"
-            if message.error() is not None:
-                return found
-            found.append(json.loads(message.value() or b""))
-            assert json.loads(message.key() or b"") == {"id": found[-1]["id"]}
-    finally:
-        consumer.close()
+    found = [(json.loads(m.key()), json.loads(m.value())) for m in messages(bootstrap, topic)]
+    assert all(key == {"id": value["id"]} for key, value in found)
+    return [value for _, value in found]
 
 
 def ends(records: list[Record]) -> dict[int, int]:

@@ -19,7 +19,7 @@ from deelog_spark.errors import BusyError, DiffError, SinkError
 from deelog_spark.sinks import jdbc
 from deelog_spark.sinks.jdbc import JdbcSink
 from tests.spark import scenes
-from tests.spark.processes import until
+from tests.spark.processes import WAIT
 from tests.spark.reference import expected, held, in_topic
 from tests.spark.scenes import Carried
 from tests.spark.tables import Database, OnPostgres, Sqlite, in_table
@@ -27,6 +27,7 @@ from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 from tests.support.postgres import PASSWORD, Postgres, running_postgres
+from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -338,9 +339,10 @@ def test_database_down_for_a_while(
         try:
             server.stop()
             cache.put(b"a", b"while it is away")
-            until(lambda: bool(in_topic(config, 2)))
+            waiting(lambda: in_topic(config, 2), WAIT, "the diff topic")
             server.start()
-            until(lambda: bool(database.rows(f"select 1 from deelog_entries where topic_prefix = '{prefix}'")))
+            rows_there = f"select 1 from deelog_entries where topic_prefix = '{prefix}'"
+            waiting(lambda: database.rows(rows_there), WAIT, "the table")
             assert not job.await_termination(0)
         finally:
             job.stop()

@@ -20,6 +20,7 @@ from redis.retry import Retry
 from deelog_connector.devkafka.ports import HOST, free_ports
 from deelog_schemas.operation import Entry
 from tests.support.paths import ROOT
+from tests.support.waiting import waiting
 
 NODES = ("node1", "node2", "node3")
 CONTAINERS = ("address", "kafka", "registry", *NODES, "diff", "prometheus")
@@ -150,17 +151,15 @@ class Stack:
 
 
 def eventually(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Polls until the condition holds; what a client is refused meanwhile counts as not yet."""
-    deadline = time.monotonic() + seconds
-    while True:
-        problem: Exception | None = None
+    """`waiting`, where what a client is refused is no answer yet."""
+
+    def answer() -> bool:
         try:
-            if condition():
-                return
-        except (RedisError, OSError, AssertionError) as error:
-            problem = error
-        assert time.monotonic() < deadline, f"{what} within {seconds:g} s: {problem!r}"
-        time.sleep(0.3)
+            return condition()
+        except (RedisError, OSError, AssertionError):
+            return False
+
+    waiting(answer, seconds, what)
 
 
 def _compose_command() -> list[str]:

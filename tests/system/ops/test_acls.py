@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,6 +24,7 @@ from deelog_schemas.errors import DeelogError
 from tests.connector.cache import run
 from tests.support.rights import CACHE, PREFIX, creating, rights_of
 from tests.support.secure import Right, SecureKafka, overrides
+from tests.support.waiting import awaiting, waiting
 
 TOPIC = f"{PREFIX}.{CACHE}"
 SECONDS = 30.0
@@ -71,10 +71,9 @@ def granted(secure: SecureKafka) -> SecureKafka:
 async def serving(config: Config) -> AsyncIterator[Node]:
     """A real node that serves and has written what it holds; raises what kept it from it."""
     node = Node(config)
-    deadline = time.monotonic() + SECONDS
     try:
         await node.start()
-        await until_written(node, deadline)
+        await written(node)
     except BaseException:
         await node.abort()
         raise
@@ -84,13 +83,15 @@ async def serving(config: Config) -> AsyncIterator[Node]:
         await node.stop()
 
 
-async def until_written(node: Node, deadline: float) -> None:
+async def written(node: Node) -> None:
     """Everything is in Kafka; raises the node's failure."""
-    while not node.connector.stats.transactions or node.connector.stats.unwritten:
+
+    def done() -> bool:
         if node.failure.done():
             node.failure.result()
-        assert time.monotonic() < deadline, "nothing is written, and nobody says why"
-        await asyncio.sleep(0.02)
+        return bool(node.connector.stats.transactions) and not node.connector.stats.unwritten
+
+    await awaiting(done, SECONDS, "everything in Kafka")
 
 
 async def put(node: Node, key: str, value: str) -> None:
@@ -117,13 +118,14 @@ def consumed(secure: SecureKafka, topic: str) -> list[Message]:
     consumer = Consumer(settings)
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            for message in consumer.consume(1, 0.5):
-                if error := message.error():
-                    raise KafkaException(error)
-                return [message]
-        return []
+
+        def first() -> list[Message]:
+            found = consumer.consume(1, 0.5)
+            if found and (error := found[0].error()):
+                raise KafkaException(error)
+            return found
+
+        return waiting(first, SECONDS, f"a record of {topic}")
     finally:
         consumer.close()
 
@@ -134,13 +136,11 @@ def test_the_least_set_is_enough(granted: SecureKafka) -> None:
     async def work() -> None:
         async with serving(config_of(granted, "node")) as node:
             await put(node, "k", "v")
-            await until_written(node, time.monotonic() + SECONDS)
+            await written(node)
             # A signal from before the node listens is not for it: sent until it is heard.
-            deadline = time.monotonic() + SECONDS
-            while not node.connector.stats.resets.get("signal"):
-                assert time.monotonic() < deadline, "the signal was not heard"
-                await asyncio.to_thread(sent, config_of(granted, "operator"))
-                await asyncio.sleep(0.2)
+            async with asyncio.timeout(SECONDS):
+                while not node.connector.stats.resets.get("signal"):
+                    await asyncio.to_thread(sent, config_of(granted, "operator"))
 
     run(work())
 
@@ -171,8 +171,10 @@ def test_without_signals_a_node_needs_no_right_on_their_topic(granted: SecureKaf
     async def work() -> None:
         granted.revoke(rights)
         try:
-            async with serving(config_of(granted, "node", **{"signal.enabled.channels": ""})):
-                pass
+            async with serving(config_of(granted, "node", **{"signal.enabled.channels": ""})) as node:
+                before = node.connector.stats.written
+                await put(node, "k", "without signals")
+                await awaiting(lambda: node.connector.stats.written > before, SECONDS, "the write in Kafka")
         finally:
             granted.grant(rights)
 
@@ -191,14 +193,12 @@ def test_without_write_on_signals_a_node_works_and_says_that_a_snapshot_would_be
             with caplog.at_level(logging.WARNING):
                 async with serving(config_of(granted, "node")) as node:
                     await put(node, "k", "v")
-                    deadline = time.monotonic() + SECONDS
-                    while text not in caplog.text:
-                        assert time.monotonic() < deadline, "nothing was said"
-                        data = {"data-collections": [CACHE], "type": "incremental"}
-                        signal = {"id": "1", "type": "execute-snapshot", "data": data}
-                        await asyncio.to_thread(send, config_of(granted, "operator"), canonical.dumps(signal))
-                        await asyncio.sleep(0.2)
-                    await until_written(node, deadline)
+                    data = {"data-collections": [CACHE], "type": "incremental"}
+                    signal = canonical.dumps({"id": "1", "type": "execute-snapshot", "data": data})
+                    async with asyncio.timeout(SECONDS):
+                        while text not in caplog.text:
+                            await asyncio.to_thread(send, config_of(granted, "operator"), signal)
+                    await written(node)
         finally:
             granted.grant([right])
 
@@ -251,18 +251,16 @@ def test_a_node_that_has_written_outlives_a_right(
             granted.revoke([right])
             try:
                 with caplog.at_level(logging.WARNING):
-                    deadline = time.monotonic() + SECONDS
                     number = 0
-                    while text not in caplog.text:
-                        assert time.monotonic() < deadline, "nothing was said"
-                        await put(node, f"k{number % 50}", "v")
-                        number += 1
-                        await asyncio.sleep(0.02)
+                    async with asyncio.timeout(SECONDS):
+                        while text not in caplog.text:
+                            await put(node, f"k{number % 50}", "v")
+                            number += 1
                 assert node.connector.stats.unwritten > 0
                 assert not node.connector.stats.stopped
             finally:
                 granted.grant([right])
-            await until_written(node, time.monotonic() + SECONDS)
+            await written(node)
             assert not node.failure.done()
 
     run(work())
