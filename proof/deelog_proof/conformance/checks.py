@@ -20,7 +20,7 @@ from deelog_schemas.config import parse
 from deelog_schemas.keys import segment_of
 
 SEGMENTS: Final = 4
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
 """How long something may take to arrive in Kafka."""
 KEYS: Final = [f"key-{number}" for number in range(20)]
 
@@ -220,7 +220,7 @@ def a_reset_is_the_content_at_one_moment(make: Callable[[], Driver], kafka: Kafk
 
     def write(life: Life) -> None:
         turn = 0
-        while not enough.wait(0.002):
+        while not enough.wait(0.005):
             life.write(KEYS[turn % len(KEYS)], f"turn {turn}")
             turn += 1
 

@@ -4,7 +4,6 @@ interceptors that are wrong, which it must find.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import re
@@ -159,11 +158,14 @@ def test_one_that_forgets_deletes_is_found(kafka: Broker, captured: Any, driver:
 
 
 def test_one_that_appends_before_it_changes_is_found(kafka: Broker, captured: Any, driver: type[Driver]) -> None:
+    late: list[tuple[bytes, bytes]] = []
+
     async def change(self: Any, key: bytes, value: bytes) -> None:
-        segment, entries = segment_of(key, len(self.segments)), self.of(key)
-        self.capture(segment, "put", key, value, key in entries)
-        await asyncio.sleep(0.02)  # the loop is the connector's: a reset reads the entries of before
-        entries[key] = value
+        self.capture(segment_of(key, len(self.segments)), "put", key, value, key in self.of(key))
+        while late:  # the change before this one is made now: whenever a reset reads, one is missing
+            key_before, value_before = late.pop()
+            self.of(key_before)[key_before] = value_before
+        late.append((key, value))
 
     captured.change = change
     with pytest.raises(NotConformant, match=r"cannot come after \d+ of \d+ writes"):
