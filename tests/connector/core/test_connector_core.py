@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from deelog_connector.core import ConnectorCore, Settings
+from deelog_connector.core.effects import OpenProducer
+from deelog_connector.core.segment import Phase
 from deelog_connector.core.snapshot_mode import SnapshotMode
+from deelog_schemas.operation import Operation, Reason
+from tests.connector.core.builders import Entries
 from tests.connector.world import (
     SEGMENTS,
     World,
@@ -35,3 +42,117 @@ def test_initial_only_is_finished_once_every_segment_is_sent() -> None:
     assert seen[0] == (False, False)
     assert seen[-1] == (True, True)
     world.check()
+
+
+def core(**settings: Any) -> ConnectorCore:
+    return ConnectorCore("n0@5", Settings(8, 2, **settings), Entries({}))
+
+
+def put(one: ConnectorCore, segment: int, ts_us: int = 0) -> Operation:
+    return one.append(segment, Reason.PUT, b"k", b"v", None, ts_us, False)
+
+
+def test_a_segment_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"segment 8 does not exist \(segment.count=8\)"):
+        core().promote(8, 1)
+
+
+def test_a_promotion_begins_anew() -> None:
+    one = core()
+    one.promote(0, 1)
+    put(one, 0)
+    one.acked(0, 1)
+    one.release(0)
+    one.demote(0)
+    one.promote(0, 3, must_reset="owners_lost")
+    (segment,) = one.primaries()
+    assert (segment.acked, segment.replicated, segment.release_wanted) == (0, 0, False)
+    assert (segment.owed, segment.phase, segment.epoch) == ("owners_lost", Phase.CLAIM, 3)
+    assert one.history(0) == ((1, 1), (3, 1))
+
+
+def test_roles_and_what_is_left_of_them() -> None:
+    one = core()
+    one.promote(0, 1)
+    one.promote(1, 1)
+    put(one, 0)
+    one.demote(0)
+    assert ([s.number for s in one.primaries()], [s.number for s in one.owned()]) == ([1], [0, 1])
+    assert (one.phase(0), one.phase(1), one.phase(2), one.last_sequence(0)) == ("idle", "claim", "idle", 1)
+    one.forget(0)
+    one.forget(2)
+    assert ([s.number for s in one.owned()], one.last_sequence(0), one.budget.operations) == ([1], 0, 0)
+
+
+@pytest.mark.parametrize("acks_all", [True, False])
+def test_what_is_acknowledged_is_replicated_where_all_acknowledge(acks_all: bool) -> None:
+    one = core(acks_all=acks_all)
+    one.promote(0, 1)
+    (segment,) = one.primaries()
+    one.acked(0, 4)
+    one.acked(0, 3)
+    assert (segment.acked, segment.replicated) == (4, 4 if acks_all else 0)
+    one.replicated(0, 2)
+    one.replicated(0, 1)
+    assert segment.replicated == (4 if acks_all else 2)
+
+
+@pytest.mark.parametrize(
+    ("phase", "kept"),
+    [(Phase.WRITING, True), (Phase.CLAIM, True), (Phase.RELEASING, False), (Phase.RELEASED, False)],
+)
+def test_a_release_is_taken_back_until_it_is_on_its_way(phase: Phase, kept: bool) -> None:
+    one = core()
+    one.promote(0, 1)
+    (segment,) = one.primaries()
+    one.release(0)
+    segment.phase = phase
+    assert one.keep(0) is kept
+    assert segment.release_wanted is not kept
+
+
+def test_what_is_unwritten_and_since_when() -> None:
+    one = core()
+    for number in range(4):
+        one.promote(number, 1)
+    for ts_us in (50, 60, 70):
+        put(one, 0, ts_us)
+    writing, owing, released, taken = one.primaries()
+    writing.phase, writing.written = Phase.WRITING, 1
+    owing.phase, owing.owed = Phase.WRITING, "signal"
+    released.phase = Phase.RELEASED
+    assert taken.phase is Phase.CLAIM
+    assert one.unwritten() == 2 + 1 + 0 + 1
+    assert [one.captured_after(0, sequence) for sequence in (0, 1, 2, 3)] == [50, 60, 70, None]
+    assert one.captured_after(7, 0) is None
+    assert (one.written(0), one.written(7)) == (1, None)
+
+
+def test_the_producer_is_closed_only_when_nothing_is_under_way() -> None:
+    one = core()
+    with pytest.raises(AssertionError, match="not paused"):
+        one.close_producer()
+    one.paused = True
+    assert one.poll(1.0, 0) == [OpenProducer()]
+    with pytest.raises(AssertionError, match="under way"):
+        one.close_producer()
+    one.producer_opened()
+    assert one.idle
+    one.close_producer()
+    assert one.closed
+    assert one.poll(2.0, 0) == []
+    one.closed = one.paused = False
+    assert one.poll(3.0, 0) == [OpenProducer()]
+
+
+def test_other_limits_hold_at_once_and_the_map_of_segments_stays() -> None:
+    one = core()
+    one.configured(Settings(8, 2, max_operations=1, max_bytes=100))
+    assert one.settings.max_operations == 1
+    assert not one.has_room(101)
+    one.promote(0, 1)
+    put(one, 0)
+    assert not one.has_room(1)
+    for other in (Settings(9, 2), Settings(8, 3)):
+        with pytest.raises(AssertionError):
+            one.configured(other)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from deelog_connector.core.effects import Cause, Commit, OpenProducer, SnapshotRead
+from deelog_connector.core.ledger import CommittedRun
+from deelog_connector.core.replica import Replica
+from deelog_connector.core.resets import Resets
+from deelog_connector.core.segment import Phase, Snapshot
+from deelog_connector.core.snapshots import Snapshots
+from deelog_connector.core.state import NodeState
+from deelog_connector.core.takeover import Takeover
+from deelog_connector.core.transactions import ProducerState, Transactions
 from deelog_schemas.header import Kind
+from tests.connector.core.builders import captured, node, operation, primary
 from tests.connector.world import (
     SEGMENTS,
     key_of,
@@ -109,3 +119,126 @@ def test_a_refused_record_stops_its_segment_alone() -> None:
     n0.core.request_reset(2, "signal")
     world.settle()
     world.check()
+
+
+def transactions(state: NodeState) -> Transactions:
+    snapshots = Snapshots(state)
+    return Transactions(state, Takeover(state, Replica(state)), Resets(state, snapshots), snapshots)
+
+
+def opened(state: NodeState) -> Transactions:
+    one = transactions(state)
+    assert one.open() == [OpenProducer()]
+    one.producer_opened()
+    return one
+
+
+def test_a_session_is_asked_for_once_and_not_while_closed() -> None:
+    one = transactions(node(commit_interval=0.0))
+    one.closed = True
+    assert one.open() == []
+    one.closed = False
+    assert one.idle
+    assert one.open() == [OpenProducer()]
+    assert not one.idle
+    assert one.open() == []
+    one.opening_given_up()
+    assert one.open() == [OpenProducer()]
+    one.producer_opened()
+    assert (one.idle, one.open()) == (True, [])
+
+
+def test_nothing_is_written_without_a_session_or_while_paused() -> None:
+    state = node(commit_interval=0.0)
+    captured(primary(state, 0), operation(1))
+    one = transactions(state)
+    assert one.begin() == []
+    one.open()
+    assert one.begin() == []
+    one.producer_opened()
+    one.paused = True
+    assert one.begin() == []
+    one.paused = False
+    (commit,) = one.begin()
+    assert isinstance(commit, Commit)
+    assert (commit.token, one.segments, one.idle) == (1, {0}, False)
+    assert one.begin() == []  # one at a time
+
+
+def test_operations_wait_for_the_commit_interval() -> None:
+    state = node(commit_interval=5.0)
+    segment = primary(state, 0)
+    one = opened(state)
+    state.now = 100.0
+    captured(segment, operation(1))
+    assert len(one.begin()) == 1
+    one.committed(1)
+    captured(segment, operation(2))
+    for now, wait in ((101.0, 4.0), (104.0, 1.0)):
+        state.now = now
+        assert one.begin() == []
+        assert one.next_poll(now) == wait
+    state.now = 105.0
+    assert one.next_poll(105.0) == one.next_poll(110.0) == 0.0
+    assert len(one.begin()) == 1
+
+
+def test_a_commit_moves_its_segment_unless_that_has_moved_on() -> None:
+    for moved_on in (False, True):
+        state = node(commit_interval=0.0)
+        segment = primary(state, 0, sent=0)
+        captured(segment, operation(1), operation(2))
+        state.changes.ends[segment.partition] = 40
+        one = opened(state)
+        one.begin()
+        state.changes.ends[segment.partition] = 50
+        segment.generation += moved_on
+        one.committed(1)
+        assert (segment.sent, state.counts.written, state.counts.transactions) == ((0, 0, 1) if moved_on else (2, 2, 1))
+        assert segment.ledger.unverified == ([] if moved_on else [CommittedRun(1, 2, 2, 40)])
+        assert one.idle
+
+
+def test_only_the_transaction_under_way_is_answered() -> None:
+    state = node(commit_interval=0.0)
+    captured(primary(state, 0), operation(1))
+    one = opened(state)
+    one.begin()
+    with pytest.raises(AssertionError, match="transaction 2 is not under way"):
+        one.committed(2)
+
+
+@pytest.mark.parametrize("cause", [Cause.FENCED, Cause.LOST])
+def test_after_a_failure_a_new_session_is_opened_and_every_segment_looks_again(cause: Cause) -> None:
+    state = node(commit_interval=0.0)
+    segments = [primary(state, number) for number in (0, 1)]
+    captured(segments[0], operation(1))
+    one = opened(state)
+    one.begin()
+    one.commit_failed(1, cause)
+    assert [segment.phase for segment in segments] == [Phase.ACTIVE, Phase.ACTIVE]
+    assert state.counts.refused == 1
+    assert (one.begin(), one.open()) == ([], [OpenProducer()])
+    one.reopen()
+    assert one.open() == []  # it is being opened already
+
+
+def test_a_session_that_is_reopened_while_it_opens_stays_the_one_asked_for() -> None:
+    one = transactions(node(commit_interval=0.0))
+    one.open()
+    one.reopen()
+    assert one.producer is ProducerState.OPENING
+
+
+def test_a_chunk_without_rows_needs_no_transaction() -> None:
+    state = node(commit_interval=0.0, heartbeat_interval=0.0, chunk_size=1)
+    snapshot = Snapshot(keys=[b"gone", b"gone too"])
+    primary(state, 0, snapshot=snapshot)
+    one = opened(state)
+    assert one.begin() == []
+    assert (snapshot.cursor, snapshot.over) == (1, False)
+    assert len(one.begin()) == 1  # the end needs one
+    assert not snapshot.over
+    one.committed(1)
+    assert snapshot.over
+    assert state.take_outbox() == [SnapshotRead(0, 0)]
