@@ -73,7 +73,7 @@ class StartFold:
         self._at_base = ""
         """The id of the reset at the base offset, until its end is read."""
         self._inside: RecordError | None = None
-        """The first error that was passed over inside that reset; its end raises it."""
+        """The first error that was passed over; the end of that reset raises it."""
 
     def apply(self, record: Record, tables: Tables) -> None:
         """Folds the segment's next record; RecordError where it is foreign, or a reset's end does not match."""
@@ -126,8 +126,7 @@ class StartFold:
             return
         self.mark = record.header.position
         self.undecodable.append(record)
-        if self._at_base and self._inside is None:
-            self._inside = error.at(record.topic, record.partition, record.offset)
+        self._inside = self._inside or error.at(record.topic, record.partition, record.offset)
         if error.key is not None and error.key not in self.entries:
             self._kept.add(error.key)
 

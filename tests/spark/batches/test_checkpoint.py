@@ -61,7 +61,9 @@ def test_rows_count_once_the_plan_moves_them(checkpoint: Checkpoint) -> None:
 
 
 def test_a_draft_without_rows_and_one_of_a_killed_attempt_go(checkpoint: Checkpoint) -> None:
-    checkpoint.write_plan(BATCH, draft(checkpoint, 3))
+    written = draft(checkpoint, 3)
+    checkpoint.write_plan(BATCH, written)
+    assert not written.exists()
     assert not checkpoint.rows_path(3).exists()
     draft(checkpoint, 3)
     assert not checkpoint.rows_draft(3).exists()

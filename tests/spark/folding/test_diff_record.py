@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import orjson
 import pytest
 
@@ -18,10 +20,14 @@ from deelog_spark.folding.diff_record import (
     Renderer,
     Row,
     Undecodable,
+    connected,
     entry_of,
     op_of,
+    renderer_of,
+    tolerant,
     tombstone,
 )
+from tests.support.changes import config_of
 
 CAPTURE = JsonCodec("t", "grid", "p", "c")
 CODEC = JsonCodec("t", "grid", "p", "c", cause=True)
@@ -68,7 +74,7 @@ def test_a_tombstone_whose_delete_is_gone_becomes_a_delete() -> None:
     assert unpack(record.header) == unpack(pack(Kind.CHANGE, 0, 7, 2, 9, 4))
     envelope = CODEC.decode_value(record.value)
     assert (envelope.op, envelope.before, envelope.after) == ("d", Entry(b"k", b"", None), None)
-    assert (envelope.source["cause"], envelope.source["segment"]) == ("change", 7)
+    assert (envelope.source["cause"], envelope.source["segment"], envelope.source["ts_us"]) == ("change", 7, 0)
     assert tombstone(record.header) == pack(Kind.TOMBSTONE, 0, 7, 2, 9, 4)
 
 
@@ -131,14 +137,31 @@ def test_entries_of_records() -> None:
     assert entry_of(CODEC, Kind.TOMBSTONE, change.key, None) == (b"k", None)
     row = CAPTURE.row(ENTRY, (2, 9), "true", "overflow", STAMP)
     assert entry_of(CODEC, Kind.READ, change.key, row) == (b"k", ENTRY)
-    for kind, value in ((Kind.CHANGE, row), (Kind.CHANGE, None), (Kind.READ, None)):
-        with pytest.raises(Undecodable) as caught:
+    wrong = [
+        (Kind.CHANGE, row, "op 'r' does not belong"),
+        (Kind.CHANGE, None, "a change without a value"),
+        (Kind.READ, None, "a change without a value"),
+    ]
+    for kind, value, said in wrong:
+        with pytest.raises(Undecodable, match=said) as caught:
             entry_of(CODEC, kind, change.key, value)
         assert caught.value.key == b"k"
 
 
 def test_the_schemas_are_those_of_a_row() -> None:
     assert ROW_SCHEMA.names == list(Row._fields) == [column.split()[0] for column in ROW_DDL.split(", ")]
+
+
+def test_the_renderer_of_a_configuration(tmp_path: Path) -> None:
+    config = config_of("127.0.0.1:1", "p", str(tmp_path))
+    assert connected(config) is config, "no registry to ask"
+    assert not tolerant(config)
+    undecodable = captured()._replace(key=b'{"key":5}')
+    assert renderer_of(config).reads(undecodable)
+    errors = {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": "dlq"}
+    lenient = config_of("127.0.0.1:1", "p", str(tmp_path), **errors)
+    assert tolerant(lenient)
+    assert not renderer_of(lenient).reads(undecodable), "a dead letter is what a later start could not decode"
 
 
 def test_the_class_that_encodes_a_part_is_named() -> None:
