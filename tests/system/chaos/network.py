@@ -97,15 +97,18 @@ class Network:
 
     async def _end(self) -> None:
         for server in self._gates.values():
+            for listener in server.sockets:
+                self._loop.remove_reader(listener.fileno())
+        # What was accepted before a server closes and gets its transport after it stays open (CPython's issue 109564).
+        await asyncio.sleep(0)
+        for server in self._gates.values():
             server.close()
         self._gates.clear()
-        while self._tasks:  # one that ends may have begun another
-            tasks = list(self._tasks)
-            for task in tasks:
+        # Those of asyncio, which are about to accept somebody, come to their end. One that ends may have begun another.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks & self._tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in list(self._pairs):
-            writer.transport.abort()
         await asyncio.sleep(0)  # in which aborted connections are closed
 
     def _way(self, direction: Direction) -> asyncio.Event:
@@ -114,10 +117,11 @@ class Network:
             self._open[direction].set()
         return self._open[direction]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _watch(self, name: str, port: int) -> None:
         self._spawn(self._until_it_listens(name, port))
@@ -128,7 +132,9 @@ class Network:
             await asyncio.sleep(_PROBE_SECONDS)
 
         def dialled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._spawn(self._dialled(name, port, reader, writer))
+            task = self._spawn(self._dialled(name, port, reader, writer))
+            # Not in the task: one that is cancelled before its first step closes nothing.
+            task.add_done_callback(lambda _: writer.transport.abort())
 
         self._gates[name] = await asyncio.start_server(dialled, OUTSIDE, port)
 
