@@ -11,13 +11,22 @@ from itertools import pairwise
 
 import pytest
 
-from deelog_connector.core.effects import Scan
+from deelog_connector.core.batch import Batch
+from deelog_connector.core.effects import ControlItem, RowsItem, Scan, SnapshotRead, StateItem
+from deelog_connector.core.ledger import CommittedRun
 from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.resets import Resets
+from deelog_connector.core.segment import Phase, Reset, Snapshot
+from deelog_connector.core.snapshots import Snapshots
+from deelog_connector.core.state import NodeState
 from deelog_connector.kafka.records import InRecord
 from deelog_proof.simulation.filtering import BY_VALUE, pipeline
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
+from deelog_schemas.operation import Reason
+from deelog_schemas.positions import PositionState, StateRecord
 from deelog_schemas.records import Record
+from tests.connector.core.builders import node, primary
 from tests.connector.world import (
     SEGMENTS,
     Node,
@@ -178,8 +187,7 @@ def test_a_living_key_is_not_missing_when_its_reset_is_abandoned(strategy: Strat
     for key in gone:
         world.put(key, b"v")
     world.settle()
-    for node in (n0, n1):
-        node.cache = dict(living)  # lost without a delete
+    n0.cache, n1.cache = dict(living), dict(living)  # lost without a delete
     n0.core.request_reset(0, "signal")
     for _ in range(100):
         world.now += 0.1
@@ -382,3 +390,107 @@ def test_what_is_to_be_released_is_not_reset_again() -> None:
     world.ack(0)
     world.settle()
     assert node.core.phase(0) == "released"
+
+
+def resets(state: NodeState) -> Resets:
+    return Resets(state, Snapshots(state))
+
+
+@pytest.mark.parametrize(
+    ("phase", "recheck", "after"),
+    [
+        (Phase.WRITING, False, Phase.OWED),
+        (Phase.STOPPED, False, Phase.OWED),
+        (Phase.STOPPED, True, Phase.ACTIVE),
+        (Phase.READ, False, Phase.READ),
+    ],
+)
+def test_a_reset_is_owed_at_once_or_after_the_takeover(phase: Phase, recheck: bool, after: Phase) -> None:
+    state = node()
+    segment = primary(state, 0, phase, recheck=recheck, generation=3)
+    resets(state).request(0, "signal")
+    assert (segment.phase, segment.owed) == (after, "signal")
+    assert segment.generation == (3 if phase is after else 4)
+
+
+@pytest.mark.parametrize(
+    ("phase", "reset", "owed", "kept"),
+    [
+        (Phase.BEGUN, Reset("id", "initial", (7, 0)), None, True),  # its rows will be as new
+        (Phase.ROWS, Reset("id", "initial", (7, 0), position=(7, 0)), "signal", True),
+        (Phase.OWED, Reset("id", Reason.CLEAR, (7, 0), position=(7, 0)), "signal", False),
+        (Phase.OWED, Reset("id", "initial", (7, 0), position=(7, 0)), "signal", True),
+    ],
+)
+def test_a_reset_during_another_one(phase: Phase, reset: Reset, owed: str | None, kept: bool) -> None:
+    state = node()
+    segment = primary(state, 0, phase, reset=reset)
+    resets(state).request(0, "signal")
+    assert (segment.owed, segment.phase) == (owed, phase)
+    assert (segment.reset is reset) is kept
+
+
+def test_a_backup_remembers_a_request_for_a_while_and_once() -> None:
+    state = node()
+    one, backup = resets(state), state.segment(0)
+    one.ask(5, "signal")  # not an owner
+    for waited, reason in ((59.9, "signal"), (60.0, None)):
+        state.now = 100.0
+        one.ask(0, "signal")
+        state.now += waited
+        assert one.take_request(backup) == reason
+        assert one.take_request(backup) is None
+    one.ask(0, "signal")
+    state.positions.apply(StateRecord("position", 0, "", PositionState(7, 0, 0, 0, 0, 12, 0, "t", "n1@1")))
+    assert one.take_request(backup) is None  # another reset has ended since
+
+
+def test_rows_are_written_by_chunks_and_the_end_with_the_last() -> None:
+    state = node({b"a": b"1", b"b": b"2", b"c": b"3"}, chunk_size=2)
+    one, segment = resets(state), primary(state, 0, Phase.OWED, owed="signal", snapshot=Snapshot())
+    batch = Batch(state)
+    one.begin(batch, segment)
+    (begin, opened) = batch.items
+    assert isinstance(begin, ControlItem)
+    assert (begin.kind, begin.fields["reason"], begin.fields["strategy"]) == (Kind.RESET_BEGIN, "signal", "marker")
+    assert isinstance(opened, StateItem)
+    assert (segment.owed, segment.listens) == (None, False)
+    segment.phase, segment.marker_offset = Phase.BEGUN, 40
+    one.begun(segment)
+    for keys, first, last in (([b"a", b"b"], True, False), ([b"c"], False, True)):
+        batch = Batch(state)
+        one.rows(batch, segment, 10)
+        (rows,) = [i for i in batch.items if isinstance(i, RowsItem)]
+        assert ([e.key for e in rows.entries], rows.first, rows.last, batch.entries) == (keys, first, last, len(keys))
+        (advance,) = batch.advances
+        assert (advance.value, advance.ended) == (2 if first else 3, last)
+        if first:
+            one.rows_committed(segment, advance.value, advance.ended)
+            assert (segment.phase, state.counts.reset_rows) == (Phase.ROWS, 2)
+    ends = [i for i in batch.items if isinstance(i, ControlItem)]
+    assert [(i.kind, i.fields["count"]) for i in ends] == [(Kind.RESET_END, 3)]
+    assert (segment.ledger.base_offset, segment.ledger.read_from) == (40, 40)
+    one.rows_committed(segment, 3, True)
+    assert (segment.phase, segment.reset, segment.sent) == (Phase.WRITING, None, 0)
+    assert (state.counts.resets, state.counts.reset_rows, state.reset_here) == ({"signal": 1}, 3, {0})
+    assert segment.ledger.unverified == [CommittedRun(0, 0, 0, 40)]
+    assert state.outbox == [SnapshotRead(0, 3)]
+
+
+def test_rows_wait_until_their_position_is_acknowledged() -> None:
+    state = node({b"a": b"1"})
+    segment = primary(state, 0, Phase.ROWS, history=((7, 4),), acked=3, reset=Reset("id", "signal", (7, 4)))
+    batch = Batch(state)
+    resets(state).rows(batch, segment, 10)
+    assert batch.items == []
+    segment.acked = 4
+    resets(state).rows(batch, segment, 10)
+    assert len(batch.items) == 5  # open reset, rows, end, position, no open reset
+
+
+def test_another_reset_that_was_asked_for_meanwhile_follows() -> None:
+    state = node()
+    reset = Reset("id", Reason.CLEAR, (7, 4), position=(7, 4))
+    segment = primary(state, 0, Phase.ROWS, owed="signal", reset=reset)
+    resets(state).rows_committed(segment, 0, True)
+    assert (segment.phase, state.counts.written, state.reset_here) == (Phase.OWED, 1, set())
