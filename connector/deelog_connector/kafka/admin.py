@@ -94,8 +94,8 @@ class KafkaAdmin:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 what = f"topic {topic} is not there and cannot be created"
-                told = reason(error, self._connections, topic=("Create", topic), cluster=("Create", ""))
-                raise KafkaUnusable(f"{what}: {told}") from error
+                why = reason(error, self._connections, topic=("Create", topic), cluster=("Create", ""))
+                raise KafkaUnusable(f"{what}: {why}") from error
         self._await(topic)
 
     def _must_be_seen(self, topic: str) -> None:
@@ -103,9 +103,9 @@ class KafkaAdmin:
         try:
             self._described(topic)
         except KafkaException as error:
-            told = missing_acl(error.args[0], "admin", topic=("Describe", topic))
-            if told is not None:
-                raise KafkaUnauthorized(told) from error
+            denied = missing_acl(error.args[0], "admin", topic=("Describe", topic))
+            if denied is not None:
+                raise KafkaUnauthorized(denied) from error
 
     def _await(self, topic: str) -> None:
         until = time.monotonic() + REQUEST_SECONDS
@@ -120,8 +120,8 @@ class KafkaAdmin:
         while True:
             admin = self._admin
             try:
-                found = admin.list_topics(timeout=LOOK_SECONDS).topics.get(topic)
-                return len(found.partitions) if found is not None and found.error is None else 0
+                known = admin.list_topics(timeout=LOOK_SECONDS).topics.get(topic)
+                return len(known.partitions) if known is not None and known.error is None else 0
             except KafkaException as error:
                 hear(admin, self._connections)
                 if self._connections.hopeless or time.monotonic() > until:
@@ -151,10 +151,10 @@ class KafkaAdmin:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=REQUEST_SECONDS))
-            found = asked[resource].result()
+            settings = asked[resource].result()
         except KafkaException as error:
             raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
-        return str(found[name].value)
+        return str(settings[name].value)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         """Last stable offsets; raises `KafkaUnavailable` where the brokers do not answer."""
@@ -164,7 +164,7 @@ class KafkaAdmin:
                 asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
             )
         )
-        found = []
+        ends = []
         for where, future in futures.items():
             try:
                 result = future.result()
@@ -174,8 +174,8 @@ class KafkaAdmin:
                 # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
                 raise KafkaUnavailable(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
             epoch = result.leader_epoch
-            found.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
-        return found
+            ends.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
+        return ends
 
 
 __all__ = ["KafkaAdmin", "PartitionEnd"]

@@ -1,4 +1,4 @@
-"""What a connector tells of itself beside its changes: notifications, heartbeats, progress of snapshots.
+"""What a connector sends beside its changes: notifications, heartbeats, progress of snapshots.
 
 It may not hold up the capture: nothing here waits, and nothing is raised. Weighed: the transactional producer (all of
 it would then be refused with a topic that this one may not write, and told only once changes are written, which is
@@ -73,8 +73,8 @@ class BestEffortProducer:
 
     def _drop(self, error: KafkaError, topic: str) -> None:
         self.dropped += 1
-        told = missing_acl(error, "producer", topic=("Write", topic)) or error.str()
-        log.warning("a record for %s is given up: %s", topic, told)
+        why = missing_acl(error, "producer", topic=("Write", topic)) or error.str()
+        log.warning("a record for %s is given up: %s", topic, why)
         if error.fatal():
             self._producer = None  # the next record makes a new one
 

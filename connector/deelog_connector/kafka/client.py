@@ -1,4 +1,4 @@
-"""Clients of librdkafka as they are made, and what they are refused, told with its remedy.
+"""Clients of librdkafka as they are made, and what they are refused as an error with its remedy.
 
 Weighed: a check of brokers and rights before anything starts (asks what the work asks anyhow, and is out of date a
 moment later), a base class for our clients (they have nothing else in common), and functions that each of them calls.
@@ -41,8 +41,8 @@ def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[s
         return make({**settings, "error_cb": connections}), connections
     except KafkaException as error:  # a value that is none, a file that holds something else
         files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
-        told = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
-        raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{told}") from error
+        unreadable = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
+        raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{unreadable}") from error
 
 
 def begin_session(producer: Any, seconds: float) -> None:
@@ -56,19 +56,19 @@ def begin_session(producer: Any, seconds: float) -> None:
 
 
 def hear(client: Any, connections: Connections) -> None:
-    """Lets a client tell of its connections."""
+    """Lets a client report what became of its connections."""
     with contextlib.suppress(KafkaException):  # one that is spent says so once more
         connections.hear(client.poll)
 
 
 def reason(error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> str:
     """Why a request failed, as a sentence: a missing right, the connection, or else what the client says."""
-    found = error.args[0]
-    return missing_acl(found, connections.client, **asked) or connections.why or str(found.str())
+    cause = error.args[0]
+    return missing_acl(cause, connections.client, **asked) or connections.why or str(cause.str())
 
 
 def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaUnavailable:
     """The error of a request that failed: `KafkaUnauthorized` where a right is missing."""
-    found = error.args[0]
-    kind = KafkaUnavailable if missing_acl(found, connections.client, **asked) is None else KafkaUnauthorized
+    cause = error.args[0]
+    kind = KafkaUnavailable if missing_acl(cause, connections.client, **asked) is None else KafkaUnauthorized
     return kind(f"{what}: {reason(error, connections, **asked)}")

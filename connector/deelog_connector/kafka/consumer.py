@@ -55,7 +55,7 @@ def can_read(config: Config) -> None:
 def still_holds(config: Config, topic: str, partition: int, offset: int, leader_epoch: int) -> bool:
     """Whether the partition still has its log up to `offset`, as it was under `leader_epoch` (KIP-320).
 
-    A broker that has just come back may name an end below its log's for a moment; the log itself tells. Raises
+    A broker that has just come back may name an end below its log's for a moment; the log itself decides. Raises
     `KafkaUnavailable` where there is no answer in time.
     """
     consumer, _ = opened(Consumer, "consumer", consumer_settings(config))

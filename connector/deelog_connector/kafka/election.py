@@ -30,18 +30,18 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class NotController(Exception):
-    """Somebody else is controller, or nobody can tell: give up the office, `rejoin()`, and wait to be seated anew."""
+    """Somebody else is controller, or nobody knows: stop deciding, `rejoin()`, and wait to be seated anew."""
 
 
-def _error(found: KafkaException) -> KafkaError:
-    error: KafkaError = found.args[0]
+def _error(exception: KafkaException) -> KafkaError:
+    error: KafkaError = exception.args[0]
     return error
 
 
 class Election:
     """A member of the controller group, and the producer of whoever is assigned the topology topic.
 
-    `on_seated(seated)` is called on `loop` at each change, `on_refused(error)` where a right to stand for the office is
+    `on_seated(seated)` is called on `loop` at each change, `on_refused(error)` where a right to become controller is
     missing. When seated: `take()`, read the topic to your own record, then `commit()` views. After `NotController`:
     `rejoin()`, never `take()` again until seated. You must call `stop()`.
     """
@@ -62,7 +62,7 @@ class Election:
             "client.id": client_id,
             "session.timeout.ms": timeout,
             "heartbeat.interval.ms": max(timeout // 4, 1),
-            # A node that joins does not take the office away from the one that has it.
+            # A node that joins does not take the place of the controller.
             "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",  # nothing is read here: the assignment is all that counts
@@ -99,14 +99,14 @@ class Election:
         self._rejoin.set()
 
     def take(self) -> None:
-        """Takes the office: fences the last controller's producer. Blocks; `NotController`."""
+        """Becomes controller: fences the last controller's producer. Blocks; `NotController`."""
         producer = self._candidate
         if producer is None:
             raise NotController("not seated")
         try:
             begin_session(producer, CALL_SECONDS)
         except KafkaException as error:
-            self._tell_of_rights(_error(error), "producer")
+            self._report_denied(_error(error), "producer")
             raise NotController(f"the office cannot be taken: {_error(error).str()}") from error
         self._producer = producer
 
@@ -119,12 +119,12 @@ class Election:
                 self._commit_once(records)
                 return
             except KafkaException as error:
-                found = _error(error)
-                last = found.str()
-                self._tell_of_rights(found, "producer")
-                if not found.txn_requires_abort() or not self._aborted():
+                cause = _error(error)
+                last = cause.str()
+                self._report_denied(cause, "producer")
+                if not cause.txn_requires_abort() or not self._aborted():
                     break
-                if found.code() == KafkaError.UNKNOWN_MEMBER_ID:
+                if cause.code() == KafkaError.UNKNOWN_MEMBER_ID:
                     break
                 time.sleep(POLL_SECONDS)  # a rebalance: the next poll brings the group's new generation
         raise NotController(f"a view cannot be committed: {last}")
@@ -153,7 +153,7 @@ class Election:
         while not self._stop.is_set():
             self._rejoin.clear()
             try:
-                # Connected already when the office comes: half a second less without a controller.
+                # Connected before it is elected: half a second less without a controller.
                 self._candidate = _transactional(self._config, self._config.topics.transactional_id_controller)
                 consumer, _ = opened(Consumer, "consumer", self._settings)
             except (KafkaUnusable, ConfigError) as problem:  # a file of secrets that is just being written
@@ -164,7 +164,7 @@ class Election:
                 consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
                 while not self._stop.is_set() and not self._rejoin.is_set():
                     error = getattr(consumer.poll(POLL_SECONDS), "error", lambda: None)()
-                    if error is not None and not self._tell_of_rights(error, "consumer"):
+                    if error is not None and not self._report_denied(error, "consumer"):
                         log.warning("controller group: %s", error.str())
                     if error is not None and error.fatal():
                         break
@@ -187,12 +187,12 @@ class Election:
         if partitions:
             self._tell(False)
 
-    def _tell_of_rights(self, error: KafkaError, client: str) -> bool:
-        """Whether the error is a missing right; the node is told then."""
-        told = missing_acl(error, client, **self._asked)
-        if told is not None:
-            hand_over(self._loop, self._on_refused, TopologyError(told))
-        return told is not None
+    def _report_denied(self, error: KafkaError, client: str) -> bool:
+        """Whether the error is a missing right; `on_refused` hears of it then."""
+        denied = missing_acl(error, client, **self._asked)
+        if denied is not None:
+            hand_over(self._loop, self._on_refused, TopologyError(denied))
+        return denied is not None
 
     def _tell(self, seated: bool) -> None:
         hand_over(self._loop, self._on_seated, seated)

@@ -90,9 +90,9 @@ class TopologyReader:
             consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
             while not self._stop.is_set():
                 records = [self._decoded(message) for message in consumer.consume(_MAX_RECORDS, POLL_SECONDS)]
-                found = [record for record in records if record is not None]
-                if found:
-                    hand_over(self._loop, self._on_records, found)
+                decoded = [record for record in records if record is not None]
+                if decoded:
+                    hand_over(self._loop, self._on_records, decoded)
         except (KafkaException, TopologyError, UnicodeDecodeError) as error:
             hand_over(self._loop, self._on_failure, error)
         finally:
@@ -124,7 +124,7 @@ def hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *a
     try:
         loop.call_soon_threadsafe(function, *args)
     except RuntimeError:
-        # The loop is closed: there is nobody left to tell, and the caller's own loop ends by its stop flag.
+        # The loop is closed: nobody is left to hear of it, and the caller's own loop ends by its stop flag.
         log.info("the event loop ended before %s", getattr(function, "__name__", "a callback"))
 
 

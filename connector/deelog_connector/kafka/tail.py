@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Tail:
     """Follows all partitions of a topic from their beginning; `caught_up` once each was read to the end it had.
 
-    The client tells of an end only when nothing comes for a moment, which on a topic that all nodes write to may be
+    The client reports an end only when nothing comes for a moment, which on a topic that all nodes write to may be
     never: what is read of it counts too.
 
     With `newest` it begins with so many records of each partition, with `begin` at that offset of each. `serves`: one
@@ -69,27 +69,27 @@ class Tail:
 
         A right that is taken away while it reads is logged once: the client asks on, and reads on once it is back.
         """
-        found = []
+        records = []
         for message in self._consumer.consume(2000, seconds):
             error = message.error()
-            told = None if error is None else missing_acl(error, "consumer", **self._asked)
+            denied = None if error is None else missing_acl(error, "consumer", **self._asked)
             if error is None:
                 record = record_of(message)
                 self._next[record.partition] = record.offset + 1
                 if record.offset + 1 >= self._ends.get(record.partition, math.inf):
                     del self._ends[record.partition]
-                found.append(record)
+                records.append(record)
                 self._serves = True
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ends.pop(cast("int", message.partition()), None)
                 self._serves = True
-            elif told is not None:
+            elif denied is not None:
                 if not self._serves:
-                    raise KafkaUnauthorized(told)
-                log.warning("%s", told)
+                    raise KafkaUnauthorized(denied)
+                log.warning("%s", denied)
             elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
                 raise KafkaUnusable(f"cannot read {self._topic}[{message.partition()}] on: {error.str()}")
-        return found
+        return records
 
     def close(self) -> None:
         """Leaves."""

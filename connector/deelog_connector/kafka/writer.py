@@ -105,11 +105,11 @@ class Writer:
 
     def _denied(self, error: KafkaException) -> Exception | None:
         """The error where this user may not write, or cannot connect; None where it is another one."""
-        told = missing_acl(error.args[0], "producer", **self._asked)
-        if told is None and not self._connections.hopeless:
+        denied = missing_acl(error.args[0], "producer", **self._asked)
+        if denied is None and not self._connections.hopeless:
             return None
-        told = told or self._connections.why
-        return WriteFailed(Cause.LOST, told, denied=True) if self.has_written else KafkaUnauthorized(told)
+        why = denied or self._connections.why
+        return WriteFailed(Cause.LOST, why, denied=True) if self.has_written else KafkaUnauthorized(why)
 
     def commit(self, records: Iterable[OutRecord]) -> None:
         """Writes all records in one transaction and commits it.
@@ -164,8 +164,8 @@ class Writer:
             # After an abort librdkafka's next transaction fails with OUT_OF_ORDER_SEQUENCE_NUMBER ("skipped sequence
             # numbers", seen with 2.16 on a 4.3 broker): only a new session is good.
             return WriteFailed(Cause.REFUSED, "; ".join(sorted({e.str() for e in self._errors} | {first.str()})))
-        for found in (*self._errors, first):
-            if denied := self._denied(KafkaException(found)):
+        for cause in (*self._errors, first):
+            if denied := self._denied(KafkaException(cause)):
                 return denied
         return WriteFailed(Cause.LOST, first.str())
 

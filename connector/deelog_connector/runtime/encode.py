@@ -113,7 +113,7 @@ class Encoder:
             elif isinstance(item, StateItem):
                 yield self._state(item)
             elif isinstance(item, PipedOperations):
-                yield from self._parts(item, now_us)
+                yield from self._piped_operations(item, now_us)
             else:
                 yield from self._piped_rows(item, now_us)
 
@@ -149,20 +149,20 @@ class Encoder:
         tally.deletes += deletes
         tally.captured_us = max(tally.captured_us, item.operations[last].ts_us)
 
-    def _parts(self, item: PipedOperations, now_us: int) -> Iterator[OutRecord]:
+    def _piped_operations(self, item: PipedOperations, now_us: int) -> Iterator[OutRecord]:
         """What a pipeline left of operations. Apart from `_operations`, which runs where there is none."""
         stamp = Stamp(item.segment, self._node_id, now_us)
         last = len(item.parts) - 1
         for index, part in enumerate(item.parts):
             begins, ends = Flags.FIRST if index == 0 else 0, Flags.LAST if index == last else 0
             if isinstance(part, TransformedOperation):
-                yield from self._told(item, part, begins, ends, stamp)
+                yield from self._transformed(item, part, begins, ends, stamp)
             elif isinstance(part, Skipped):
                 yield self._skipped(item, part, begins | ends)
             else:
-                yield self._letter(part, item.segment, item.partition, stamp)
+                yield self._dead_letter(part, item.segment, item.partition, stamp)
 
-    def _told(
+    def _transformed(
         self, item: PipedOperations, part: TransformedOperation, begins: int, ends: int, stamp: Stamp
     ) -> Iterator[OutRecord]:
         topic, partition, operation = self._changes, item.partition, part.operation
@@ -185,7 +185,7 @@ class Encoder:
         headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header), (CONTROL_HEADER_NAME, control)]
         return OutRecord(self._changes, item.partition, key, None, headers)
 
-    def _letter(self, letter: DeadLetter, segment: int, partition: int, stamp: Stamp) -> OutRecord:
+    def _dead_letter(self, letter: DeadLetter, segment: int, partition: int, stamp: Stamp) -> OutRecord:
         assert self._letters is not None  # the configuration asks for a topic where there are letters
         return self._letters.record(letter, self._codec, segment, partition, self._node, stamp)
 
@@ -195,7 +195,7 @@ class Encoder:
             yield record
         stamp = Stamp(item.rows.segment, self._node_id, now_us)
         for letter in item.letters:
-            yield self._letter(letter, item.rows.segment, item.rows.partition, stamp)
+            yield self._dead_letter(letter, item.rows.segment, item.rows.partition, stamp)
 
     def _rows(self, item: RowsItem, now_us: int) -> Iterator[OutRecord]:
         stamp = Stamp(item.segment, self._node_id, now_us)
@@ -249,21 +249,21 @@ class Decoder:
         self._codec, self._segments = codec, segments
 
     def scanned(self, records: Iterable[InRecord], keys: AbstractSet[int] = frozenset()) -> list[ScannedRecord]:
-        """What the core needs of each record. Tombstones without a value tell it nothing and are left out; but of the
+        """What the core needs of each record. Tombstones without a value are left out; but of the
         segments in `keys` it wants every key, and whether it is gone."""
-        found = []
+        scanned = []
         for raw in records:
             record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers)
             kind, _, segment, epoch, sequence, _ = record.header
             wanted = segment in keys and kind not in CONTROL_KINDS
             if kind is Kind.TOMBSTONE and record.value is None and not wanted:
                 continue
-            gone = wanted and self._tells_that_it_is_gone(record)
+            gone = wanted and self._is_gone(record)
             key = self._codec.decode_key(record.key)
-            found.append(ScannedRecord(raw.offset, kind, segment, epoch, sequence, key, record.control, gone))
-        return found
+            scanned.append(ScannedRecord(raw.offset, kind, segment, epoch, sequence, key, record.control, gone))
+        return scanned
 
-    def _tells_that_it_is_gone(self, record: Record) -> bool:
+    def _is_gone(self, record: Record) -> bool:
         kind, value = record.header.kind, record.value
         if kind is not Kind.CHANGE or value is None:
             return kind is Kind.TOMBSTONE

@@ -41,7 +41,7 @@ from deelog_schemas.errors import DeelogError
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS: Final = 15.0
-"""How long a scan waits for its own record behind somebody's open transaction before it calls for a fence."""
+"""How long a scan waits for a record of its own that an open transaction hides, before the node is fenced."""
 GATHER_SECONDS: Final = 2.0
 """How long a scan for what consumers hold goes on before others of its partition have their turn."""
 RETRY_SECONDS: Final = 0.2

@@ -166,7 +166,7 @@ class Lifecycle:
         """All tasks, those without a segment at the moment included; none while stopped, as in Connect."""
         if self.state is State.STOPPED:
             return []
-        found: list[Task] = []
+        tasks: list[Task] = []
         for cache, connector in self.connectors.items():
             settings = connector.core.settings
             mine = {segment.number: segment for segment in connector.core.primaries()}
@@ -175,8 +175,8 @@ class Lifecycle:
                 held = [mine[number] for number in numbers if number in mine]
                 state, trace = self._state_of(connector, held)
                 segments = tuple(segment.number for segment in held)
-                found.append(Task(len(found), cache, partition, segments, state, trace))
-        return found
+                tasks.append(Task(len(tasks), cache, partition, segments, state, trace))
+        return tasks
 
     def _state_of(self, connector: Connector, held: list[Segment]) -> tuple[State, str | None]:
         failed = _failure(connector)
@@ -234,7 +234,7 @@ class Lifecycle:
         await self._finish(self._restart(lambda: self.config, tasks))
 
     def restart_soon(self) -> None:
-        """`restart(tasks=True)` behind one's back; what goes wrong is logged."""
+        """Begins `restart(tasks=True)` and returns at once; an error is logged."""
         self._restarting = True
         self._spawn(self._restart(lambda: self.config, True)).add_done_callback(_log_failure)
 

@@ -37,7 +37,7 @@ class DeadLetterEncoder:
             value = codec.row(captured, letter.position, "true", letter.reason, stamp)
         headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
         if self._context:
-            told = {
+            context = {
                 "topic": self._changes,
                 "partition": partition,
                 "connector.name": self._connector,
@@ -46,5 +46,5 @@ class DeadLetterEncoder:
                 "exception.class.name": letter.kind,
                 "exception.message": letter.error,
             }
-            headers += [(f"__connect.errors.{name}", str(value)) for name, value in told.items()]
+            headers += [(f"__connect.errors.{name}", str(value)) for name, value in context.items()]
         return OutRecord(self._topic, 0, codec.key(captured.key), value, headers)

@@ -4,7 +4,7 @@ A dropped operation has taken a position, and nothing in Kafka would tell its ab
 the sequences that it finds. Two designs were weighed.
 
 - *Dropped before capture*: what is dropped never gets a position, on no owner. But the position is also what orders an
-  operation among the owners of a grid and what acknowledges it; an entry that Kafka is not told of must be replicated
+  operation among the owners of a grid and what acknowledges it; an entry that Kafka never gets must be replicated
   all the same. There would be a second, unnumbered stream between owners, with a catch-up of its own. And a transform
   that fails, fails later.
 - *Dropped where it is encoded*, leaving a record at its position (`Kind.SKIPPED`). Op log, replication,
@@ -172,10 +172,10 @@ class Pipeline:
     def _operations(self, item: OperationsItem) -> Iterator[TransformedOperation | Skipped | DeadLetter]:
         run: Skipped | None = None
         for operation in item.operations:
-            told, letter = self._operation(item, operation)
+            transformed, letter = self._operation(item, operation)
             if letter is not None:
                 yield letter
-            if told is None:
+            if transformed is None:
                 if run is not None and _follows(run, operation):
                     run = run._replace(last=operation.sequence)
                     continue
@@ -186,7 +186,7 @@ class Pipeline:
             if run is not None:
                 yield run
                 run = None
-            yield told
+            yield transformed
         if run is not None:
             yield run
 
@@ -342,30 +342,30 @@ class Pipeline:
         reason: str,
     ) -> DeadLetter | None:
         step = failure.step
-        told = (
+        problem = (
             f"transform {step.alias} ({step.name}) failed on cache {self._cache}, segment {segment}, position "
             f"{position[0]}.{position[1]}: {failure}"
         )
         if self._mode == "fail":
             raise TransformFailed(
-                f"{told}. Nothing is written until it is mended and the connector resumed or restarted; to go on "
+                f"{problem}. Nothing is written until it is mended and the connector resumed or restarted; to go on "
                 "without such changes, set event.processing.failure.handling.mode to skip, warn or dead-letter"
             ) from failure
         self.counts["erroneous"] += 1
         if self._mode != "skip":
-            self._log(f"{told}; the change is left out ({self._mode})")
+            self._log(f"{problem}; the change is left out ({self._mode})")
         if self._mode != "dead-letter":
             return None
-        return DeadLetter(captured, position, reason, step.name, told, failure.kind)
+        return DeadLetter(captured, position, reason, step.name, problem, failure.kind)
 
-    def _log(self, told: str) -> None:
+    def _log(self, problem: str) -> None:
         """At most one line a second, which counts those that were not logged."""
         now = time.monotonic()
         if now - self._logged_at < _LOG_SECONDS:
             self._unlogged += 1
             return
         more = f" ({self._unlogged} more since the last such line)" if self._unlogged else ""
-        log.warning("%s%s", told, more)
+        log.warning("%s%s", problem, more)
         self._logged_at, self._unlogged = now, 0
 
 
