@@ -72,6 +72,7 @@ def test_a_life(events: list[Event], expected: tuple[set[str], bool, bool]) -> N
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: "+".join(sorted(state.holds)) or "none")
 def test_of_every_state(state: RunState) -> None:
+    assert (state.wants_pause, state.stopped) == (Hold.PAUSED in state.holds, Hold.STOPPED in state.holds)
     assert state.paused or not state.closed, "a core that is not paused would open another session at once"
     for event in Event:
         changed = state.after(event)

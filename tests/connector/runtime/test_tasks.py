@@ -122,6 +122,7 @@ def test_a_shutdown_waits_for_the_threads() -> None:
         call = asyncio.ensure_future(made.writing(slow))
         await asyncio.to_thread(begun.wait, 10)
         shutdown = asyncio.ensure_future(asyncio.to_thread(made.shutdown))
+        assert not (await asyncio.wait({shutdown}, timeout=0.05))[0]
         go.set()
         await shutdown
         assert ended.is_set()
