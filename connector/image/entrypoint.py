@@ -1,9 +1,8 @@
 """The images' entry point: configuration from the environment, then `deelog` with the container's arguments.
 
-In Kafka Connect's style `CONNECT_TOPIC_PREFIX=shop` is `topic.prefix=shop`; no field's name has another character than
-letters, digits and dots. Weighed: values on the command line (every user of the machine reads them), a template filled
-in by a shell (which has to quote), and a JSON file that only this user may read. The last was taken. References such as
-`${env:NAME}` and `${file:…}` stay as they are: the program looks them up.
+In Kafka Connect's style `CONNECT_TOPIC_PREFIX=shop` is `topic.prefix=shop`; no field's name has another character
+than letters, digits and dots. References such as `${env:NAME}` and `${file:…}` stay as they are: the program looks
+them up. Weighed in docs/decisions.md, "A container's configuration is a file".
 
 Without any CONNECT_ variable the arguments are all there is: `docker run … node --config FILE`.
 """

@@ -1,8 +1,7 @@
 """The node's health check: exit code 0 if it answers at the port of `cache.listen` and knows an owner of every slot.
 
-Weighed: PING, which a node answers before it has anything to serve, and CLUSTER INFO, after which a client's first
-command finds its owner. The latter was taken. A node is unhealthy too while the others cannot serve theirs; the check's
-retries bridge a takeover.
+A node is unhealthy too while the others cannot serve theirs; the check's retries bridge a takeover. Weighed in
+docs/decisions.md, "A node in a container is healthy when its cluster is".
 """
 
 from __future__ import annotations

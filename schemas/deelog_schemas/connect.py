@@ -1,9 +1,8 @@
 """The schemas of our records, as Kafka Connect says them: the one place from which every format has its schema.
 
 They are dicts in the form of JsonConverter's schema block (`type`, `optional`, `name`, `version`, `parameters`,
-`default`, `fields`), which JSON and CloudEvents write as they are and from which `avro.schema` derives Avro's. Weighed:
-each format with its own declaration (a field added to one is forgotten in another), classes after Connect's `Schema`
-(more code than what they describe), and this.
+`default`, `fields`), which JSON and CloudEvents write as they are and from which `avro.schema` derives Avro's.
+Weighed in docs/decisions.md, "One declaration of keys and envelopes".
 """
 
 from __future__ import annotations

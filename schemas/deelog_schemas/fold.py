@@ -1,8 +1,8 @@
 """The reading rule: how a segment's records, in offset order, become its entries.
 
 Shared by everything that reads the change topic: the reference reader of the tests, the demo's comparison, and the
-Spark job, whose vectorised fold is tested against this one. Weighed: a fold per key (needs a position per key) and a
-fold per segment with one mark (records of a segment are in order and fenced, so one mark says all). The latter.
+Spark job, whose vectorised fold is tested against this one. Weighed in docs/decisions.md, "The reading rule is per
+segment".
 """
 
 from __future__ import annotations

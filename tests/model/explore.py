@@ -1,9 +1,8 @@
 """Breadth-first search over all states of a model, to the shortest script that breaks a promise.
 
-Weighed: a model checker of its own language (what it explores is then a retelling of the product), whole states in
-the visited set (memory ends at a few hundred thousand), and this: 64-bit fingerprints of states, and for each state the
-one it came from and by which of its steps, so that a script is found again by walking it. Two of n states share a
-fingerprint with probability n²/2^65: below one in a million for four million states.
+The visited set holds 64-bit fingerprints of states, and for each the state before it and the step, so that a script
+is found again by walking back. Two of n states share a fingerprint with probability n²/2^65: below one in a million
+for four million states. Weighed in docs/decisions.md, "The model checker".
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Puts one bug into a copy of the product's packages, and says how a child process is to look for it.
 
-Weighed: patching objects in a running process (what is imported before keeps the old function, and a rule that is a
-line inside a method cannot be reached), general mutation testing (hundreds of mutants of which most break no rule of
-the protocol, at minutes each), and this: an exact text for another, in a copy that comes first on `PYTHONPATH`. The
-text must occur exactly once, so that a mutant whose line was rewritten fails by its name rather than pass unnoticed.
+The text must occur exactly once, so that a mutant whose line changed fails by its name. Weighed in docs/decisions.md,
+"Mutants are texts".
 """
 
 from __future__ import annotations

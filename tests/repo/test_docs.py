@@ -18,6 +18,7 @@ PAGES = sorted(
     ]
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_DECISION = re.compile(r"docs/decisions\.md, \"(.*?)\"[.)]")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -49,3 +50,15 @@ def test_links_lead_somewhere() -> None:
 def test_every_page_is_led_to_from_the_index() -> None:
     led = {path for _, path, _ in targets(DOCS / "README.md")}
     assert [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page not in led | {DOCS / "README.md"}] == []
+
+
+def test_decisions_that_the_code_names_are_on_the_page() -> None:
+    entries = set(re.findall(r"^### (.*)$", (DOCS / "decisions.md").read_text("utf-8"), re.MULTILINE))
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for package in ("connector", "interceptors", "proof", "schemas", "spark", "tests")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for name in _DECISION.findall(" ".join(line.strip(" #") for line in path.read_text("utf-8").splitlines()))
+    }
+    assert len(named) > 50
+    assert sorted((place, name) for place, name in named if name not in entries) == []

@@ -1,8 +1,7 @@
 """`deelog`: a command line whose commands come from whatever parts of deelog are installed.
 
-Two designs were weighed: one module that imports every command (then a cache node would import PySpark to print its
-help, or the module would be full of guarded imports), and entry points of the group `deelog.commands`, which each
-package registers and which are imported one by one. A command whose extra is not installed stays in the list and
+Commands come from the entry points `deelog.commands`, which each package registers and which are imported one by one
+(docs/decisions.md, "Commands are entry points"). A command whose extra is not installed stays in the list and
 says what to install.
 
 Errors that deelog knows become one clear line on stderr and the exit code of their class; `DEELOG_DEBUG=1` adds the

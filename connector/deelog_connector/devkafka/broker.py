@@ -1,7 +1,6 @@
 """A real Apache Kafka (KRaft, one node, transactions on) as a child process, for development and tests.
 
-Weighed: testcontainers (needs Docker), a Kafka written for tests (is not Kafka), Kafka's own start scripts
-(another download, and no hold on the process). This starts the broker's main class from its published jars.
+Weighed in docs/decisions.md, "Kafka for development".
 
     with EmbeddedKafka(Path("data")) as kafka:
         produce_to(kafka.bootstrap)

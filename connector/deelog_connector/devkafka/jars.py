@@ -1,8 +1,6 @@
 """Fetch the pinned jars of `jars.toml` once into the user's cache directory, verify them, reuse them.
 
-Weighed: Maven itself (a second tool to install, and it resolves anew); jgo (resolves in Python, but pins by
-coordinate only); a list of coordinates with their SHA-256 fetched by pooch. The last one was taken: what runs is
-byte for byte what was tested, and nothing needs resolving on the user's machine.
+Weighed in docs/decisions.md, "How jars are fetched".
 
 The repository is Maven Central (its address comes from jgo) or DEELOG_MAVEN_REPOSITORY; the jars go to
 `jars` in the cache directory (`deelog_schemas.java.cache_dir`). pooch writes to a temporary name, verifies and

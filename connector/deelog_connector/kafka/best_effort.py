@@ -1,10 +1,8 @@
 """What a connector sends beside its changes: notifications, heartbeats, progress of snapshots.
 
-It may not hold up the capture: nothing here waits, and nothing is raised. Weighed: the transactional producer (all of
-it would then be refused with a topic that this one may not write, and told only once changes are written, which is
-when there is least to tell), a queue and a thread of our own before a producer, and this: librdkafka's queue, made
-short. What waits there for a minute is given up, so that the oldest goes first while Kafka is away; what finds it full
-as well. Both are counted.
+It may not hold up the capture: nothing here waits, and nothing is raised. librdkafka's queue is kept short: what
+waits for a minute is given up, so that the oldest goes first while Kafka is away, and so is what finds the queue
+full. Both are counted. Weighed in docs/decisions.md, "Notifications have a producer of their own".
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Clients of librdkafka as they are made, and what they are refused as an error with its remedy.
 
-Weighed: a check of brokers and rights before anything starts (asks what the work asks anyhow, and is out of date a
-moment later), a base class for our clients (they have nothing else in common), and functions that each of them calls.
+Weighed in docs/decisions.md, "Errors of Kafka's clients".
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The consumer group whose one assigned member is the grid's controller.
 
-Weighed: ZooKeeper or etcd (another system to run), Raft among the nodes (another protocol to get right, and Kafka has
-elected and fenced already), and this one: Kafka's group protocol says who is controller, and a transaction that
-carries the group's metadata is refused for one who no longer is.
+Weighed in docs/decisions.md, "Who is controller".
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a connector tells of itself, as plain figures; `metrics.py` gives them Prometheus' form.
 
 Read when somebody asks, from what the connector keeps anyhow: nothing is counted twice for it, and the write path
-knows nothing of it. Weighed: counters of the client library, incremented where things happen (each increment takes a
-lock, and a cache that comes or goes has to be registered), and this.
+knows nothing of it. Weighed in docs/decisions.md, "Figures are read where they are kept".
 
 Debezium's names stand for what Debezium means by them; `docs/metrics.md` says what each means here and which are left
 out. To Debezium a table is what a cache is here, a snapshot what a reset is here.

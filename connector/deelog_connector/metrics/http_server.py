@@ -1,8 +1,6 @@
 """`/metrics` and `/health` over HTTP, at `metrics.port`, on threads of their own.
 
-Weighed: the connector's own loop (it would say nothing when the loop stands, which is when somebody asks), the
-client library's `start_http_server` (knows no other page), an ASGI framework (for three pages that return text), and
-the standard library's WSGI server, which that function uses too.
+Weighed in docs/decisions.md, "The HTTP server for `/metrics` and `/health`".
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Who watches a process: asks its connectors, on their own loops, and answers in Prometheus' form or with its health.
 
-A scrape comes on a thread of its own, and what it wants is being changed by the loop. Weighed: locks around every
-counter (the write path would pay), reading without (a dictionary that grows while it is walked raises), and asking the
-loop, which answers between two of its steps. The last was taken: it also tells whether the loop still turns, within
-`ANSWER_SECONDS`.
+A scrape comes on a thread of its own, and what it wants is being changed by the loop. It asks the loop, which answers
+between two of its steps, or within `ANSWER_SECONDS` is taken for stuck. Weighed in docs/decisions.md, "A scrape asks
+the loop".
 
 The one module of the connector that knows `prometheus_client`.
 """

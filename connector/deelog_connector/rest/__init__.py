@@ -8,13 +8,9 @@
 `routes` says once what there is; the application (`app`) and the OpenAPI document (`openapi`) are made from it. The
 handlers know nothing of HTTP's frame, and what may be asked by whom is decided in `access`.
 
-Weighed as framework: FastAPI (makes the OpenAPI document from types, but brings pydantic, whose errors print what was
-given, secrets among it, and which every error would have to be bent away from), Litestar (takes msgspec's types, but
-installs a dozen packages into a cache node, a generator of test data among them), and Starlette: routing, requests and
-answers, with anyio below and nothing else. The schemas come from msgspec, which the grid has already.
+Weighed in docs/decisions.md, "The REST framework".
 
-Server: uvicorn with h11 on the connector's own loop. A thread of its own was weighed: every look at the core would have
-to cross over to the loop anyhow.
+Server: uvicorn with h11 on the connector's own loop; from a thread every look at the core would cross to it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ address, a command or a credential. In those that tune no reference is looked up
 would put any file or variable of the process where it can be read, in an error or in a request to a broker. So a
 reference is accepted only as it is in the file, under the same name.
 
-A list of forbidden names was weighed. It is forgotten when librdkafka learns a new one, and a field that is harmless by
-its name (`client.id`) shows a secret to everybody who reads the broker's log.
+Weighed in docs/decisions.md, "What REST may change is an allow-list".
 """
 
 from __future__ import annotations

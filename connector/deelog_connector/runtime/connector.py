@@ -4,9 +4,7 @@ The core runs on the loop's thread, between two awaits, so that it needs no lock
 consistent. Everything that blocks (produce and commit, the tail of the positions topic, scans, fences, questions to
 the brokers) runs in a few threads of its own and comes back as a call on the loop.
 
-Weighed: a thread that owns core and producer, with queues to the cache (every capture crosses threads, and a reset
-must stop the cache to read it), the client's asyncio producer (its commit still blocks a thread, and one transaction
-is under way at a time anyway), and this.
+Weighed in docs/decisions.md, "The core runs on the cache's loop".
 """
 
 from __future__ import annotations

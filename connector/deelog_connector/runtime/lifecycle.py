@@ -1,8 +1,7 @@
 """What may be done to a running connector: pause, resume, stop, restart, configure, delete, and create again.
 
 REST drives it, and signals may; it works on all caches of the connector at once. Where the states come from was
-weighed: a state machine of its own beside the connectors (it would lie as soon as anybody else pauses one), and the
-connectors themselves, asked whenever somebody looks. The second.
+Weighed in docs/decisions.md, "The state of a process is asked of its connectors".
 
 - *paused*: nothing is written. Op logs keep what is captured, to their limit; then a reset is owed.
 - *stopped*: what was acknowledged is written, and the producer is closed. Capture goes on as while paused.

@@ -1,9 +1,7 @@
 """The file of signals: read and emptied once per process, whatever number of connectors listens to it.
 
-Each cache has a connector of its own, and all of them name the same file. Weighed: each reads and empties it for
-itself (a signal reaches whoever looks first), a reader owned by whoever owns the connectors (two doors: the grid's node
-and the captured caches of a process, and two `capture()` with one file have no owner in common), and this: one object
-per path, which hands each line to every listener when it comes to ask.
+Each cache has a connector of its own, and all of them name the same file. Weighed in docs/decisions.md, "Signals in a
+file".
 """
 
 from __future__ import annotations

@@ -5,10 +5,8 @@ owners ("these segments of that snapshot are done"). A node that starts reads it
 segment knows whether it still has to be read, also where its last owner died in the middle: it begins that segment
 again. A snapshot is complete with the note that leaves no segment, and whoever wrote that note tells of it.
 
-Weighed: progress on the positions topic, in the transactions of the rows (a new kind there stops every reader of an
-older version, and all that it saves is to read one segment again), progress within a segment (the same, to save a part
-of one), and this. A note is not written with its rows: it comes after them, so a note that is there speaks the truth,
-and one that got lost costs that segment once more.
+A note is not written with its rows but after them: a note that is there is true, and one that was lost costs that
+segment once more. Weighed in docs/decisions.md, "Progress of incremental snapshots".
 
 A snapshot that is asked for while another one goes on is added to it: a segment is read once for all that asked
 before it was begun. What is asked for in a file of this process is kept apart, by its id and its number: what goes on

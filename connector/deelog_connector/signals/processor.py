@@ -2,9 +2,8 @@
 
 The topic is for all nodes of the prefix: each reads all of it. It is read from its beginning, since it says what goes
 on: the last `pause-writing` or `resume-writing` stands, also for a node that starts later, and so does an incremental
-snapshot that is not complete. What is done once (`reset-segment`, `log`) is not done again. Weighed for the pause: to
-forget it with the process (a node that joins, or one that is restarted, would write while all others are paused), and
-a state of its own on the positions topic (a second truth beside the signals, and a new kind there stops older readers).
+snapshot that is not complete. What is done once (`reset-segment`, `log`) is not done again. Weighed in
+docs/decisions.md, "A pause is read from the signals".
 
 A signal in the file (`signal_file`) is for this process alone, and goes with it: the caches and segments it has.
 

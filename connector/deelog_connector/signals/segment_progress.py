@@ -1,8 +1,7 @@
 """Resets and takeovers as notifications: what changed in the segments of a node since one last looked.
 
-Weighed: effects of the core for each step (the core would have to say what it does in words that only this needs, for
-each segment), and a look at the phases after each poll. No reset and no takeover gets by unseen: each of its steps is
-a transaction, which a poll begins.
+No reset and no takeover is missed: each of their steps is a transaction, which a poll begins. Weighed in
+docs/decisions.md, "Progress of segments is read from their phases".
 
 Many segments change at once, so one notification speaks for all of them: a round of resets or takeovers on this node
 begins with the first and is COMPLETED, with all that are done, when none is open; what is done in between comes as

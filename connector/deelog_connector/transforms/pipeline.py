@@ -1,21 +1,13 @@
-"""What stands between the core and the encoder: operations that are skipped, and the user's transforms.
+"""Between the core and the encoder: operations that are skipped, and the user's transforms.
 
-A dropped operation has taken a position, and nothing in Kafka would tell its absence from a loss: the takeover counts
-the sequences that it finds. Two designs were weighed.
+A dropped operation has taken a position, and without a record its absence would look like a loss: the takeover
+counts sequences. So it leaves a record at its position (`Kind.SKIPPED`), one for a whole run, which READ counts and
+readers pass over. Weighed in docs/decisions.md, "A dropped operation leaves a record".
 
-- *Dropped before capture*: what is dropped never gets a position, on no owner. But the position is also what orders an
-  operation among the owners of a grid and what acknowledges it; an entry that Kafka never gets must be replicated
-  all the same. There would be a second, unnumbered stream between owners, with a catch-up of its own. And a transform
-  that fails, fails later.
-- *Dropped where it is encoded*, leaving a record at its position (`Kind.SKIPPED`). Op log, replication,
-  acknowledgement, pruning and takeover stay as they are; READ counts what the record stands for, and readers pass over
-  it as over a claim. One record stands for a whole run, so that a filter that drops nearly everything writes nearly
-  nothing. This one.
-
-What a reset says of its end must be true of what stands between begin and end. So count and digest are taken here, of
+What a reset's end says must be true of the rows before it. So count and digest are taken here, of
 the rows as they are written, wherever rows go through transforms.
 
-A correction tells what replaces a phantom, so it is never skipped; one that a transform drops or fails on becomes a
+A correction says what replaces a phantom, so it is never skipped; one that a transform drops or fails on becomes a
 delete, which is what a reset would make of it. For the same reason a pending operation makes up for no phantom where it
 may be dropped (`Settings.may_skip`).
 

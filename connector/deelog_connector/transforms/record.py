@@ -1,8 +1,6 @@
 """What a transform of the user's is, and what it sees.
 
-Weighed: Connect's own shape, a class with `configure`, `apply` and `close` (three calls of which two can be forgotten,
-and an instance that exists before it is configured), plain functions (no options, so everybody would invent some), and
-this: a class whose options are declared like the fields of the configuration and checked before it is made.
+Weighed in docs/decisions.md, "Transforms declare their options".
 
 A transform runs in the writer's thread, once for each record of a transaction, again where the transaction is tried
 again, and on another node after a takeover. So it must decide by the record and its options alone: no clock, no

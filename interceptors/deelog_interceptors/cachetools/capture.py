@@ -1,8 +1,6 @@
 """`capture()`: attaches a cache to its topic; `Capture`: what to ask and to close.
 
-Weighed for what `capture()` returns: the cache (it would need `close` and `failure` among the user's own names), a
-new cache (who still holds the old one would go uncaptured), and a handle beside the cache, which stays the object it
-was. The handle.
+Weighed in docs/decisions.md, "`capture()` returns a handle".
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Caches come and go while it runs. Each has its own topics, its own op log and its own positions, so that none waits for
 another; what they share is the loop.
 
-Weighed: one connector with a segment space over all caches (one producer, but every topic's segments in every claim,
-and a cache that comes or goes would change what all others mean), and a connector for each cache behind one door.
+Weighed in docs/decisions.md, "A connector for each cache".
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """When entries expire: as the cache says it, as records say it, and a timer that makes it happen in time.
 
-A timed cache of cachetools removes what has expired when it is next written to or counted. The timer calls the cache's
-own `expire()`, under the user's lock, so that a delete reaches Kafka also from a cache that nobody touches. Weighed:
-sleeping until the next expiry (which only private parts of the cache know, in the unit of the user's timer) and
-looking at a fixed interval, which costs 1 µs where nothing has expired. The latter.
+A timed cache of cachetools removes what has expired when it is next written to or counted. The timer calls the
+cache's own `expire()`, under the user's lock, so that a delete reaches Kafka also from a cache that nobody touches.
+Looking costs 1 µs where nothing has expired. Weighed in docs/decisions.md, "Expiry is looked for at an interval".
 """
 
 from __future__ import annotations

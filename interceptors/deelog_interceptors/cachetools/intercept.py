@@ -1,16 +1,9 @@
 """A class like the cache's own whose writes are captured.
 
-Three ways to see the writes of somebody else's cache were weighed.
-
-- *A wrapper* (a `MutableMapping` around the cache): `isinstance` fails, which `@cached(info=True)` and users rely on;
-  references to the cache that were handed out before bypass it; and what the cache does inside `__setitem__`, its
-  evictions and expiries, is invisible from outside.
-- *Patching cachetools' classes*: concerns every cache of the process, other libraries' included; and methods with
-  two underscores cannot be patched on an instance.
-- *A subclass made for the one instance, assigned to its `__class__`*: the object stays the one that everybody holds,
-  `isinstance` and the user's own subclass stay true, no rule of any cache is copied, and the calls that cachetools
-  makes on itself (`self.popitem()` for an eviction, `self.expire()`, `del self[key]`) come to the subclass too. Taken.
-  `pop`, `setdefault`, `update` and `@cached` go through these methods. At the end the old class is put back.
+The subclass is made for the one instance and assigned to its `__class__`. The calls that cachetools makes on itself
+(`self.popitem()` for an eviction, `self.expire()`, `del self[key]`) come to it too; `pop`, `setdefault`, `update` and
+`@cached` go through these methods. At the end the old class is put back. Weighed in docs/decisions.md, "Capture by a
+subclass of one instance".
 
 cachetools removes expired entries without `__delitem__`, but `expire()` returns them, and every such removal happens
 in `expire()`, in a `__delitem__` that then raises `KeyError`, or in a `TLRUCache.__setitem__` that stores nothing; a

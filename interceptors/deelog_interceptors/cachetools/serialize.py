@@ -1,9 +1,8 @@
 """Keys and values as they are captured: checked and frozen at the write, encoded later by the connector's thread.
 
-Weighed: encoding everything at the write (0.1 to 0.3 µs for what nobody may need before the next transaction),
-keeping references (a list that is changed later is not the value that was written), and this: immutable text and
-bytes are kept as the objects they are, anything else is serialized there and then. What is kept is a `Raw`: a `str`
-that is ASCII, hence sure to encode, or `bytes`. An entry key has exactly one `Raw`.
+Immutable text and bytes are kept as they are, anything else is serialized at the write. What is kept is a `Raw`: a
+`str` that is ASCII, hence sure to encode, or `bytes`. An entry key has exactly one `Raw`. Weighed in
+docs/decisions.md, "What is kept of a value".
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ The headers hold what W3C's Trace Context puts into those of HTTP, and what Open
 instrumentations of Kafka clients look for: a consumer goes on with the trace of the write. No span is made here: the
 way from the cache to Kafka is measured by `source.ts_us` and the envelope's own `ts_us`.
 
-Weighed: the propagators that the process is configured with (baggage would carry the application's data to whoever
-reads the topic), and Trace Context alone. The latter was taken. Texts are made once per span, not per write.
+Texts are made once per span, not per write. Weighed in docs/decisions.md, "Whose trace context".
 
 The one module of the interceptors that knows `opentelemetry`, imported only where tracing is on.
 """

@@ -1,9 +1,7 @@
 """The thread and the event loop in which the connectors of one configuration run, and what serves them together.
 
-Weighed: a thread for each cache (a program with thirty caches has thirty loops, and what serves all of them together,
-the REST API for one, has to cross from loop to loop), a task in the user's event loop (many programs have none, and a
-slow one would hold up the transactions), a process of its own (every value would be copied into it), and one thread
-with one loop for all caches of a configuration. The last: connectors are used from their loop alone, whoever uses them.
+Connectors are used from their loop alone. Weighed in docs/decisions.md, "One thread for all caches of a
+configuration".
 """
 
 from __future__ import annotations

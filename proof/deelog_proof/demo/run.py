@@ -1,7 +1,7 @@
 """`deelog demo`: real nodes, a real Kafka, a real Spark job, a load, faults, and the proof at the end.
 
-Everything is a process of its own and is driven from outside. Weighed: everything in one process (nothing could be
-killed), containers (Docker would have to be there), child processes. The last.
+Everything is a process of its own and is driven from outside. Weighed in docs/decisions.md, "The demo runs
+processes".
 """
 
 from __future__ import annotations

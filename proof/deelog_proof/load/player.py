@@ -4,8 +4,7 @@ Every worker thread owns the keys of one hash class and a client of its own. A b
 moves in the middle of a pipeline the later write of a key could be taken and the earlier one be refused. A write that
 failed stays where it is, and later writes of its key wait for it.
 
-Weighed: one asyncio client (one core, and the same pipeline semantics), processes (a history would have to be sent
-around), threads. The last: the client waits most of the time.
+Weighed in docs/decisions.md, "Clients are threads".
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Keys are drawn from a Zipf distribution, every value holds the number of its wri
 live comes in three kinds: short (gone before the run is over), an hour, none. Only `random.Random.random` and the
 four basic operations are used, so the same seed gives the same bytes on every machine.
 
-Weighed: YCSB's and Twitter's published parameters (reads dominate, and reads are not captured), and recorded traces
-(the player's other source). This generator is for a demo that needs deletes and expiry within a minute.
+Weighed in docs/decisions.md, "The demo's load".
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A githist file is a repository's history as changes of a key-value store: tab se
 are comments, columns `seq txn ts op key new_key value_id size`. `op` is `c`, `u`, `d` or `r` (a rename: delete of
 `key`, then create of `new_key`). The value of an entry is its `value_id` repeated up to `size` bytes.
 
-Weighed: reading a file into memory (a history of a large repository does not fit), pandas (chunks of rows, for no
-use), and a generator over lines. The last: its memory is one line.
+Weighed in docs/decisions.md, "Traces are read line by line".
 """
 
 from __future__ import annotations

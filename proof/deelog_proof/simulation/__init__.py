@@ -7,7 +7,5 @@ is a script (`script`) with a seed: the same two give the same trace. A script s
 draws the script of a seed. `checker` looks at every step, `campaign` runs seeds, and a seed that fails is made short by
 `shrink`. `world` puts the parts of a run together; they see it as a `context`, and one another as a `process`.
 
-Weighed: the real processes on an event loop with a false clock (everything runs, but what blocks in threads has to be
-cut out of every module, and a step costs ten times as much), a model of the protocol (`tests/model` has one; it finds
-what is wrong with the rules, not with the code), and this one: the real code down to where it would do I/O.
+Weighed in docs/decisions.md, "The simulation runs the product's code".
 """

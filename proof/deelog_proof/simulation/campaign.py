@@ -1,8 +1,6 @@
 """Many seeds, each a run of its own, in as many processes as there are cores; and the shortest script that fails.
 
-Weighed: threads (the runs are pure computation), one command per range of seeds with its results in files (nothing to
-share, but nobody adds them up or stops them together), and this one: a pool that gets a few seeds at a time, so that
-memory is bounded however many seeds there are, and everything stops when whoever started it does.
+Weighed in docs/decisions.md, "A campaign is a pool".
 """
 
 from __future__ import annotations

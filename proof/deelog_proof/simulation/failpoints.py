@@ -1,8 +1,7 @@
 """What happens at a moment and not at a time: at the next effect of a kind, of one node or of any.
 
-A crash at each boundary between two effects is what a simulation is for, and a time hits such a boundary by luck only,
-until something is changed elsewhere. Weighed: breakpoints by line of code (they move), a crash after the n-th step (it
-moves with each change of timing), and these: the seams that the shell of a node has anyway.
+A crash at each boundary between two effects is what a simulation is for, and a time hits such a boundary by luck
+only, until something is changed elsewhere. Weighed in docs/decisions.md, "Failpoints are the shell's seams".
 """
 
 from __future__ import annotations

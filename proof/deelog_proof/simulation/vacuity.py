@@ -1,8 +1,6 @@
 """The vacuity guard: a campaign that never saw what it is there to see proves nothing, and fails.
 
-Weighed: a counter for each branch of the product (a coverage tool's work, and slow), a floor per run (most runs lack
-most things, and should), and this one: a list of what has to have happened at least once in a whole campaign, by the
-kinds of faults that were switched on, and from how many seeds on it may be asked for.
+Weighed in docs/decisions.md, "What must have happened in a campaign".
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Keys and envelopes in Avro, by hand where it is done once per operation, by fastavro elsewhere.
 
 An envelope of ours has a fixed shape: what a topic and a batch share is put together once, as bytes, and what is left
-is two strings, a few numbers and two flags. Weighed: `fastavro.schemaless_writer` of a dict (several times JSON's
-cost: see benchmarks/bench_formats.py), a compiler from any schema to Python (more code than the one envelope that
-there is), and this. A test proves the bytes equal to fastavro's on generated records.
+is two strings, a few numbers and two flags. A test proves the bytes equal to fastavro's on generated records. Weighed
+in docs/decisions.md, "The envelope in Avro".
 
 Before the body stands which schema it is of: with a registry Confluent's wire format (0x0, the id), without one the
-Avro specification's single-object encoding (0xc3 0x01, the schema's fingerprint). A bare body was weighed and left: it
+Avro specification's single-object encoding (0xc3 0x01, the schema's fingerprint). A bare body would not do: it
 is read without an error by a reader that has another schema, and says something else.
 """
 

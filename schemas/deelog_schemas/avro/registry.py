@@ -2,8 +2,7 @@
 
 The client is confluent-kafka's own; subjects are those of TopicNameStrategy, `<topic>-key` and `<topic>-value`. All
 is asked before the first record, so that a registry that goes away later matters only to who meets a schema that was
-registered since. Weighed: asking for each schema when a record first names it, as Confluent's deserializer does (a
-takeover would then wait for the registry), and this.
+registered since. Weighed in docs/decisions.md, "Schemas are read at the start".
 
 A registry is somebody else's program behind somebody else's proxy: every answer is bounded in time and size, and what
 is wrong with it is one error that names address, subject and remedy.

@@ -4,8 +4,7 @@ A struct's name is split at its last dot into namespace and name; what Avro cann
 `connect.version`, `connect.parameters`, `connect.default`; an optional field is a union with null, null first unless
 it has a default; a struct that was said once is named afterwards.
 
-Weighed: Connect's own classes (a JVM), a dump of what AvroData once gave (formats of keys and values multiply it), and
-the same rules over the same declaration that the schema block of JSON is made of.
+Weighed in docs/decisions.md, "Avro's schemas".
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """From a flat map of text to typed values, or to everything that is wrong with it.
 
-Three designs were weighed. A class with one attribute per field reads well and says every name twice. A model of
-pydantic's brings its own dependency into every Spark executor and prints inputs in its errors, secrets among
-them. This one, a mapping over the declarations, has each name once and decides itself what is shown.
+Weighed in docs/decisions.md, "A configuration is a mapping over declarations".
 
 References are resolved whenever a value is asked for and never kept, so neither a `Config` that is printed nor one
 that is pickled to an executor holds what they point at.

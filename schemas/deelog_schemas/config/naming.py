@@ -1,8 +1,6 @@
 """`topic.naming.strategy`: a function of the user's that names the change topic of a cache.
 
-Weighed: regular expressions and replacements, as Connect's RegexRouter has them (two caches fall onto one topic before
-anybody notices), a class with a method for each kind of topic, as Debezium has it (four names to get right, of which
-three follow from the first), and a function for the one name that matters.
+Weighed in docs/decisions.md, "Names of topics by code".
 """
 
 from __future__ import annotations

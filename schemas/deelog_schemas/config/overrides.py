@@ -1,9 +1,7 @@
 """What of librdkafka may be set through `producer.override.*`, `consumer.override.*` and `admin.override.*`.
 
-Three designs were weighed: pass everything on (Connect's default policy `All`), a list of what is refused, and a
-list of what is allowed. The promises rest on a dozen client settings, and some settings run code or commands, so
-a setting that a later librdkafka adds must not slip through: an allow-list. What a user is likely to try and may
-not has its reason beside it.
+It is an allow-list (docs/decisions.md, "Overrides are an allow-list"). What a user is likely to try and is refused has
+its reason beside it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 librdkafka tries on for ever and answers requests with "transport failure"; the reason goes to its error callback
 alone: of a certificate only that it "could not be verified", of a listener that speaks TLS when it does not, nothing.
-Weighed: its log (lines for people, at every attempt), `debug=security` (prints credentials), and this: the last word of
-the callback, and where that is not enough one handshake by Python, whose OpenSSL names the reason.
+Weighed in docs/decisions.md, "Where a TLS handshake's reason comes from".
 
 Beside the configuration the one module of `deelog_schemas` that reaches outside: connector and Spark job both need it,
 and neither may import the other.

@@ -1,8 +1,6 @@
 """Every name that deelog gives to something on a Kafka cluster: topics, transactional ids, consumer groups.
 
-Two designs were weighed: names put together where they are used (three components would each have their own
-idea of the delimiter), and this one, a value that owns all of them and refuses, once and at start, names that
-Kafka would refuse later or that would fall onto one another.
+One value owns all names, and refuses at the start those that Kafka would refuse later or that would collide.
 """
 
 from __future__ import annotations

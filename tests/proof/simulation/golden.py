@@ -1,9 +1,9 @@
 """What a scenario tells when it runs, in a form that a person can check and that lives through changes of timing.
 
-Weighed: the raw trace (every change of timing rewrites every line), assertions by hand (nobody reads what they do not
-look at), and this one: by segment, who was elected, what was committed to the topic and by whom, between what was done
-to the cluster; then what the clients were told, and what the topic says in the end. Nodes bear the names that the
-scenario gives them, or `N1`, `N2`, … in the order in which they appear; epochs are counted from 1.
+It says by segment who was elected and what was committed to the topic and by whom, between what was done to the
+cluster; then what the clients got as answers, and what the topic holds in the end. Nodes have the names that the
+scenario gives them, or `N1`, `N2`, … in the order in which they appear; epochs are counted from 1. Weighed in
+docs/decisions.md, "What a scenario records".
 
     python -m tests.proof.simulation.golden NAME            prints what it tells now
     python -m tests.proof.simulation.golden --update [NAME] writes it into the file (of all scenarios)

@@ -6,8 +6,7 @@ connection. A direction that is *held* delivers nothing, not even an end of conn
 was sent arrives late, as TCP's repeats do. A pair that is *cut* has its connections reset, new ones as well. Where
 nobody listens behind a gate it does not listen either: a refused connection means a dead process, here as elsewhere.
 
-Weighed: iptables in network namespaces (needs root, and leaves rules behind after `kill -9`), a port per pair (nodes
-announce one address for all), and this.
+Weighed in docs/decisions.md, "Cutting the network".
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Python environments of their own for consumers whose pins clash with ours: made once, kept in the user's cache.
 
-Weighed: an extra of the project (its lock would have to bear both), a `venv` per run (half a minute and hundreds of
-megabytes each time), and one per set of pins below deelog's cache folder, as its jars are kept. The last one: what is
-installed is named by the hash of its pins, so that another version is another folder.
+What is installed is named by the hash of its pins, so that another version is another folder. Weighed in
+docs/decisions.md, "Environments of other consumers".
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Real nodes write it: creates, updates, deletes, expiry, values that are hard to quote, a clear, a takeover after
 `kill -9`, resets of every segment whose rows repeat what is there, and the loss of both owners of segments, one of them
-killed within a transaction. Two designs were weighed: bytes recorded once and replayed (fast, but of a version that is
-no more), and this one, which each run makes anew, so that what is read is what the code at hand writes.
+killed within a transaction. Each run makes it again, since bytes recorded once would
+be those of a version that is no more.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ right behind it is what it printed. With `terminal=NAME` a command runs on in a 
 that one printed next. Numbers that no two runs share (times, processes, epochs) count as equal, and lines that begin
 with `# ` may be there or not: how often owners change depends on the machine.
 
-Weighed: doctest's and other tools' own formats (one prompt, one process: no page with six terminals), and this.
+Weighed in docs/decisions.md, "Pages that tests follow".
 """
 
 from __future__ import annotations

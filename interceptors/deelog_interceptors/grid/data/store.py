@@ -1,7 +1,6 @@
 """All entries of a node, and the only place where they change on a primary: change, then capture, in one step.
 
-Weighed: an interceptor around the caches (the order of cache and op log is then a lock's business) and this: writes,
-evictions and expiries go through three methods that do both, on one thread.
+Weighed in docs/decisions.md, "Writes go through the store".
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Connections between nodes: a link that this node dials to each other one, and the listener that the others dial.
 
-Weighed: one connection per pair (who dials? and an answer would wait behind a stream of the other direction), a
-connection per segment (thousands), and this one: each node dials each other node once, speaks there as a primary
-and member, and gets its answers there.
+Weighed in docs/decisions.md, "Connections between nodes".
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The table of commands: what each is called, how many arguments it takes, where its keys are, and who runs it.
 
-Weighed: a method per command spec by name (arity and keys then live elsewhere), a match statement (one long function),
-and a table: routing, `COMMAND`'s answer and the docs come from it, and a new command is one line and one function.
+Weighed in docs/decisions.md, "Commands are a table".
 """
 
 from __future__ import annotations

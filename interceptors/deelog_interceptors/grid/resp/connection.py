@@ -1,7 +1,6 @@
 """A client's connection: its commands in, its replies out, in order.
 
-Requests are parsed by hiredis. Weighed: asyncio streams (two awaits per command), and this `asyncio.Protocol`: commands
-run where their bytes arrive, and replies that wait for an acknowledgement hold back only those behind them.
+Requests are parsed by hiredis. Weighed in docs/decisions.md, "Clients are served by a protocol class".
 """
 
 from __future__ import annotations

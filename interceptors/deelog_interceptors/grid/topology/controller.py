@@ -1,8 +1,6 @@
 """What the controller decides: from the view, who lives and what primaries ask for, to the next view. Pure.
 
-Weighed: each event as a change of its own (as Kafka's controller did at first: every order of events is another
-case), a consensus log of commands (needs a log, and there is Kafka), and this one: whenever something changed, the
-next view is worked out from the whole situation, so that an event that was missed or came twice changes nothing.
+Weighed in docs/decisions.md, "Views are worked out from the whole situation".
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Until when a node may acknowledge: as long as the controller, not long ago, answered one of its heartbeats.
 
 A segment whose in-sync owners are all lost is given to somebody who holds nothing of it, and reset. An owner that was
-only cut off, or stopped for a while, would go on acknowledging writes that nobody will ever hear of; where a backup in
-sync is left it refuses the old primary, here nobody would. So a node acknowledges only under a lease, counted from the
-*sending* of a heartbeat that was answered, and the controller gives such segments away only once every lease of their
-owners has run out. Weighed: reading every view before writing on after a pause (a node that is cut off knows of no
-pause), asking Kafka what the last view is (no write while Kafka is away), and this one, which asks nothing of Kafka.
+only cut off, or stopped for a while, would go on acknowledging writes that nobody will ever hear of; where a backup
+in sync is left it refuses the old primary, here nobody would. So a node acknowledges only under a lease, counted from
+the *sending* of a heartbeat that was answered, and the controller gives such segments away only once every lease of
+their owners has run out. Weighed in docs/decisions.md, "Leases".
 
 A lease outlives a change of controller, so that nobody waits for one. Kafka may be away for everybody, and writes go
 on: the controller answers as long as it hears every node that is registered, for the next controller would be one of

@@ -1,8 +1,6 @@
 """Where segments should be: owners per segment, evenly spread, moved as little as possible.
 
-Weighed: hashing (no state, but uneven by a third with few nodes), an optimal assignment (a solver for a problem whose
-optimum nobody notices), and this one: keep what is there, fill up, then move one at a time from the fullest to the
-emptiest until they differ by one at most.
+Weighed in docs/decisions.md, "Placement".
 """
 
 from __future__ import annotations

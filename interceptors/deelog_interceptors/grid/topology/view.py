@@ -1,8 +1,6 @@
 """The cluster view: who is there, and per segment its state, primary, in-sync members and epoch.
 
-Weighed: one record per segment (a view would no longer be one step), a view that names a member in full at each
-place (16384 segments would not fit one record), and this one: the whole view as one JSON record in which members
-are indexes into one table.
+Weighed in docs/decisions.md, "A view is one record".
 """
 
 from __future__ import annotations
