@@ -7,9 +7,9 @@
     with deelog.capture(sessions, "sessions.properties", lock=lock):
         ...
 
-The way of a change: `intercept` (a class for the one cache, whose writes are checked and noted), `serialize` (what is
-kept of keys and values), `change_queue` (one queue), `mirror` (positions, op log, and what a reset reads), `runner`
-(the connector on the loop of its `ConnectorThread`). `captures` has several of them. Names are absolute everywhere:
+A change passes through: `intercept` (a subclass for the one cache, which checks and records writes), `serialize` (keys
+and values as text or bytes), `change_queue` (one queue), `mirror` (positions, op log, and what a reset reads), `runner`
+(the connector on the loop of its `ConnectorThread`). `captures` holds several captures. All imports are absolute:
 `import cachetools` is the library.
 """
 

@@ -1,4 +1,4 @@
-"""`capture()`: attaches a cache to its topic; `Capture`: what to ask and to close.
+"""`capture()`: attaches a cache to its topic; `Capture`: its state, its counters and `close()`.
 
 Weighed in docs/decisions.md, "`capture()` returns a handle".
 """
@@ -48,8 +48,8 @@ def capture(
     start_timeout: float = 60.0,
     host: ConnectorThread | None = None,
 ) -> Capture:
-    """Captures every change of `cache` from now on; what it holds already is sent first. For several caches see
-    `Captures`, which gives them one `host`; else the capture has one of its own.
+    """Captures every change of `cache` from now on; its present entries are sent first. For several caches see
+    `Captures`, which gives them one `host`; otherwise the capture has a host of its own.
 
     `cache` is any cache of cachetools or a subclass; it stays the object it is. `config` is a file, a map, or a
     `Config`; `bootstrap.servers`, `topic.prefix`, `cache.name` and `node.id` are required.
@@ -60,21 +60,21 @@ def capture(
 
     Keys and values are text or bytes by `cache.key.format` and `cache.value.format`; for anything else name a
     serializer, `"json"` or a function that returns str or bytes. `unix_time` turns a moment of the cache's timer into
-    Unix seconds, needed only where the timer is none of `time`'s and gives no `datetime`.
+    Unix seconds. It is needed only where the timer is not a function of `time` and returns no `datetime`.
 
     `on_failure` says what happens once the connector cannot go on (`Capture.failure`): `continue` leaves the cache
     working without capture, `raise` lets every later write raise `CaptureFailed` before the cache changes.
 
-    Blocks until the connector has read its topics, at most `start_timeout` seconds and what a request to Kafka that
-    is under way then still takes. Raises `ConfigError`,
-    `NotCapturable` for an entry that is there already, `CaptureFailed`, or what the connector met at its start.
-    Call `close()` at the end; an interpreter that ends in order does.
+    Blocks until the connector has read its topics: at most `start_timeout` seconds, plus the time that a running
+    request to Kafka takes. Raises `ConfigError`, `NotCapturable` for an entry that the cache holds already,
+    `CaptureFailed`, or the error that ended the connector's start. Call `close()` at the end; a regular exit of the
+    interpreter calls it.
     """
     if not isinstance(cache, cachetools.Cache):
         raise TypeError(f"capture() takes a cache of cachetools, not {type(cache).__name__}")
     if lock is None and expiry_interval is not None and timed(type(cache)):
         raise TypeError(
-            f"{type(cache).__name__} expires entries by time, and a thread of deelog's notices it: pass lock=, the "
+            f"{type(cache).__name__} expires entries by time, and deelog calls expire() in a thread: pass lock=, the "
             "lock under which every use of this cache happens, or expiry_interval=None and call cache.expire() yourself"
         )
     if on_failure not in ("continue", "raise"):
@@ -142,7 +142,7 @@ class Capture:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why changes no longer reach Kafka, or None. It was logged once, too."""
+        """Why changes no longer reach Kafka, or None. It is also logged, once."""
         return self._failure
 
     @property
@@ -157,11 +157,11 @@ class Capture:
 
     @property
     def pending(self) -> int:
-        """Changes that no position was given yet; those that Kafka does not hold yet are in the op log."""
+        """Changes without a position. Changes with one that are not in Kafka yet are in the op log and not counted."""
         return len(self._change_queue.queue)
 
     def start(self, context: CaptureContext, lock: AbstractContextManager[Any], timeout: float) -> None:
-        """For `capture()`: connector first, then the cache, so that nothing is captured that nobody takes."""
+        """For `capture()`: starts the connector, then captures the cache, so that the queue has a reader."""
         try:
             try:
                 self._runner.start(timeout)
@@ -188,7 +188,7 @@ class Capture:
             self._mirror.load(raw_key, raw_value, None if expiry is None else expiry(self.cache, key))
 
     def start_timer(self, lock: AbstractContextManager[Any], interval: float) -> None:
-        """For `capture()`: expiry is noticed from now on."""
+        """For `capture()`: starts the timer that calls `cache.expire()`."""
         self._timer = ExpiryTimer(self.cache, lock, interval, self._failed)
 
     def make_room(self, raw_key: Raw, size: int) -> None:
@@ -202,9 +202,9 @@ class Capture:
             raise _failed(self._name, self._failure)
 
     def close(self, timeout: float = 30.0) -> None:
-        """Ends the capture: what was captured is written, the segments are released; the cache goes on without it.
+        """Ends the capture: writes the captured changes and releases the segments. The cache works on, uncaptured.
 
-        Do not hold the cache's lock. Raises `CaptureFailed` where not everything could be written within `timeout`
+        Do not hold the cache's lock. Raises `CaptureFailed` where a change could not be written within `timeout`
         seconds. A second call does nothing.
         """
         with self._closing:
@@ -233,9 +233,9 @@ class Capture:
         self.close()
 
     def _failed(self, error: BaseException) -> None:
-        # Called by deelog's thread. A write under way goes on with the methods it began with; then none is captured.
+        # Called by deelog's thread. A running write ends with the methods it began with; later writes are not captured.
         self.cache.__class__ = _refusing(self._plain, self._name, error) if self._raise else self._plain
-        self._failure = error  # set last: a writer that sees this writes to a cache that refuses, or is plain
+        self._failure = error  # set last: a writer that sees it writes to the refusing or the plain class
         _LOG.error("cache %s: changes no longer reach Kafka: %s", self._name, error, exc_info=error)
 
     def _detach(self) -> None:
@@ -268,14 +268,14 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: there is no connector's thread here, and the parent goes on capturing its own cache."""
+    """In a forked child: it has no connector thread. The parent goes on capturing its own cache."""
     for one in list(_live):
         one._detach()
     _live.clear()
     forget_all()
 
 
-# Before the interpreter joins its threads and shuts the executors down that the connector needs to write its last
-# transaction; `atexit` comes too late for both.
+# Runs before the interpreter joins its threads and shuts down the executors, which the connector needs for its last
+# transaction; `atexit` runs after both.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
 os.register_at_fork(after_in_child=_forget_all)

@@ -1,7 +1,7 @@
-"""Several caches of one connector: one configuration, one thread, one place to pause, watch and end them.
+"""Several caches of one connector: one configuration, one thread, one place to pause, monitor and end them.
 
-Caches come and go while it runs. Each has its own topics, its own op log and its own positions, so that none waits for
-another; what they share is the loop.
+Caches may be added and released at any time. Each has its own topics, op log and positions, so that none waits for
+another; they share the loop.
 
 Weighed in docs/decisions.md, "A connector for each cache".
 """
@@ -26,7 +26,7 @@ _LOG: Final = logging.getLogger("deelog.cachetools")
 
 
 class Options(TypedDict, total=False):
-    """What `capture()` takes beside the cache and its configuration."""
+    """The keyword arguments of `capture()`."""
 
     lock: AbstractContextManager[Any] | None
     key_serializer: Literal["json"] | Serializer | None
@@ -57,10 +57,10 @@ class Captures(Mapping[str, Capture]):
         self._closed = False
 
     def capture(self, name: str, cache: AnyCache, **options: Unpack[Options]) -> Capture | None:
-        """Captures `cache` under `name` from now on, with the options of `deelog.capture()`, and as it does.
+        """Captures `cache` under `name` from now on, with the options of `deelog.capture()`, of the module.
 
-        None, and a line in the log, where `cache.include.list` or `cache.exclude.list` leaves the name out. Raises
-        what `deelog.capture()` raises, and `CaptureFailed` for a name or a topic that another cache here has.
+        Returns None and logs it where `cache.include.list` or `cache.exclude.list` leaves the name out. Raises what
+        `deelog.capture()` raises, and `CaptureFailed` for the name or the topic of another cache of this object.
         """
         if self._closed:
             raise CaptureFailed("this connector is closed")
@@ -83,7 +83,7 @@ class Captures(Mapping[str, Capture]):
         return made
 
     def release(self, name: str, timeout: float = 30.0) -> None:
-        """Ends the capture of one cache, as `Capture.close()`; the others go on. `KeyError` for one that is none."""
+        """Ends the capture of one cache, as `Capture.close()`; the others go on. `KeyError` for an unknown name."""
         self._open.pop(name).close(timeout)
 
     def close(self, timeout: float = 30.0) -> None:

@@ -1,12 +1,12 @@
-"""What a captured write, or the capture itself, can fail with.
+"""The errors of a captured write and of the capture itself.
 
 DeelogError
 ├── NotCapturable (TypeError)    key or value is no text, no bytes, not serializable; the cache did not change
 ├── EntryTooLarge (ValueError)   above `max.entry.bytes`; the cache did not change
 └── CaptureFailed                the connector cannot go on, or could not write everything at the end
 
-The two bases are chosen for `@cached`: cachetools takes a `ValueError` of a write for its own "value too large" and
-returns the value uncached, which is right for an entry too large to capture and would hide a missing serializer.
+The two bases are chosen for `@cached`: `@cached` takes a `ValueError` of a write for cachetools' "value too large" and
+returns the value uncached. That is right for an entry too large to capture, but would hide a missing serializer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When entries expire: as the cache says it, as records say it, and a timer that makes it happen in time.
+"""When entries expire: in the cache's time, in Unix milliseconds, and a timer that calls `expire()`.
 
 A timed cache of cachetools removes what has expired when it is next written to or counted. The timer calls the
 cache's own `expire()`, under the user's lock, so that a delete reaches Kafka also from a cache that nobody touches.
@@ -21,9 +21,9 @@ from deelog_interceptors.cachetools.intercept import AnyCache, timed
 
 
 def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
-    """How to ask a captured cache when an entry that it holds expires, in its own time; None where entries do not.
+    """A function that gives an entry's expiry in the cache's own time; None where entries do not expire.
 
-    No public method gives it; the two names are cachetools' private ones.
+    No public method gives the expiry; the two names are private ones of cachetools.
     """
     for kind, name in ((cachetools.TTLCache, "_TTLCache__links"), (cachetools.TLRUCache, "_TLRUCache__items")):
         if isinstance(cache, kind):
@@ -34,15 +34,15 @@ def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
                 )
             return lambda held, key: getattr(held, name)[key].expires
     if timed(type(cache)):
-        return lambda held, key: None  # timed in a way of the user's own: removals are captured, moments not known
+        return lambda held, key: None  # the user's own kind of expiry: removals are captured, the moment is unknown
     return None
 
 
 def unix_ms_of(cache: AnyCache, given: Callable[[Any], float] | None) -> Callable[[Any], int | None]:
     """From the cache's own time to Unix milliseconds: by the user's function (to Unix seconds), or by its timer.
 
-    `time.time`, `time.monotonic`, `time.perf_counter` and timers that give an aware `datetime` are known; of others
-    the unit is not, and `expires_at` is null.
+    `time.time`, `time.monotonic`, `time.perf_counter` and timers that give an aware `datetime` are known. For
+    any other timer `expires_at` is null.
     """
     if given is not None:
         return lambda moment: round(given(moment) * 1000)
@@ -60,7 +60,7 @@ def _milliseconds(seconds: float) -> int | None:
 
 
 class ExpiryTimer:
-    """Calls `cache.expire()` under `lock` every `interval` seconds until stopped; `failed` hears of an exception."""
+    """Calls `cache.expire()` under `lock` every `interval` seconds until stopped; `failed` gets an exception."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ExpiryTimer:
     ) -> None:
         self._cache, self._lock, self._interval, self._failed = cache, lock, interval, failed
         self._stopped = threading.Event()
-        # A daemon: it holds nothing that an exit could cut in two.
+        # A daemon: an exit can interrupt nothing of it that must be whole.
         self._thread = threading.Thread(target=self._run, name="deelog-expiry", daemon=True)
         self._thread.start()
 

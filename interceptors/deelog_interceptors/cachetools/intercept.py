@@ -1,4 +1,4 @@
-"""A class like the cache's own whose writes are captured.
+"""A subclass of the cache's own class that captures writes.
 
 The subclass is made for the one instance and assigned to its `__class__`. The calls that cachetools makes on itself
 (`self.popitem()` for an eviction, `self.expire()`, `del self[key]`) come to it too; `pop`, `setdefault`, `update` and
@@ -6,9 +6,9 @@ The subclass is made for the one instance and assigned to its `__class__`. The c
 subclass of one instance".
 
 cachetools removes expired entries without `__delitem__`, but `expire()` returns them, and every such removal happens
-in `expire()`, in a `__delitem__` that then raises `KeyError`, or in a `TLRUCache.__setitem__` that stores nothing; a
-removal noted for an entry that was not there is dropped by the mirror. Where a user's subclass overrides a method, the
-capture looks what the cache holds afterwards instead of trusting that the method did what cachetools' own does.
+in `expire()`, in a `__delitem__` that then raises `KeyError`, or in a `TLRUCache.__setitem__` that stores nothing. The
+mirror drops a removal of an entry that it does not hold. Where a user's subclass overrides a method, the capture reads
+what the cache holds afterwards and does not rely on what cachetools' method would have done.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ AnyCache = cachetools.Cache[Any, Any]
 _PUT, _EVICT, _EXPIRE, _REMOVE = Reason.PUT, Reason.EVICT, Reason.EXPIRE, Reason.REMOVE
 _MISSING: Final = object()
 _FIRST_FREE_KEY: Final = "\x01"
-"""Texts below it begin with NUL, as the reserved keys do, or are empty: they take the long way round."""
+"""Smaller texts are empty or begin with NUL, as reserved keys do: they take the slow path."""
 
-# Unbound methods of the base class: they look at the entry and move nothing in the order of use.
+# Unbound methods of the base class: they read the entry without counting as a use.
 _holds = cachetools.Cache.__contains__
 _count = cachetools.Cache.__len__
 _look = cachetools.Cache.__getitem__
@@ -41,33 +41,33 @@ _look = cachetools.Cache.__getitem__
 
 @dataclass(frozen=True, slots=True)
 class CaptureContext:
-    """What a captured class is made of."""
+    """What the methods of a captured class use."""
 
     changes: ChangeQueue
     keys: Keys
     values: Values
     max_entry_bytes: int
     make_room: Callable[[Raw, int], None]
-    """Returns when the op log has room for the key's operation of so many bytes, or raises: the write fails."""
+    """`(raw key, bytes)`: returns when the op log has room for the operation; raises where the write must fail."""
     trace: Callable[[], Trace | None] | None = None
-    """Gives the trace context of the current write; None with tracing off."""
+    """Returns the trace context of the current write; None with tracing off."""
 
     def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
-        """Raw key and value of a write to come, checked; raises before anything changed."""
+        """Raw key and value of a write, checked; raises before anything changes."""
         raw_key, raw_value = self.keys.prepare(key), self.values.prepare(value)
         if len(raw_key) + len(raw_value) > self.max_entry_bytes:
             raise too_large(raw_key, raw_value, self.max_entry_bytes)
         return raw_key, raw_value
 
     def put(self, key: Any, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
-        """Notes an entry that is now in the cache."""
+        """Records that the cache now holds the entry."""
         self.keys.stored(key, raw_key)
         trace = None if self.trace is None else self.trace()
         self.changes.queue.append((_PUT, raw_key, raw_value, expires, time.time(), trace))
         self.changes.taken += charge(raw_key, raw_value, trace)
 
     def gone(self, key: Any, reason: Reason) -> None:
-        """Notes that the cache no longer has `key`, or never had: never fails, never waits."""
+        """Records that the cache does not hold `key` (any more). Never fails, never waits."""
         raw_key = self.keys.gone(key)
         if raw_key is not None:
             trace = None if self.trace is None else self.trace()
@@ -106,7 +106,7 @@ def captured_class(
 
 
 def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
-    """A subclass that an instance of `base` can become, and that looks like `base` to those who print it."""
+    """A subclass that an instance of `base` can become, with the name, module and doc of `base`."""
     look = {
         "__slots__": (),
         "__module__": base.__module__,
@@ -117,7 +117,7 @@ def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
 
 
 def timed(base: type[AnyCache]) -> bool:
-    """Whether entries expire: `TTLCache`, `TLRUCache`, or a user's own on cachetools' base of the two."""
+    """Whether entries expire: `TTLCache`, `TLRUCache`, or a user's class on their common base."""
     return issubclass(base, cachetools._TimedCache)
 
 
@@ -127,9 +127,9 @@ def own(base: type[AnyCache], name: str) -> bool:
 
 
 def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
-    """For text and bytes in cachetools' untimed caches, which store what they are given or raise before they do.
+    """For text and bytes in cachetools' untimed caches, which store the value or raise before they change anything.
 
-    Written out, because each call that it saves is a tenth of what capture may cost.
+    Inlined, because each call that it saves is a tenth of what capture may cost.
     """
     changes, prepare, make_room, biggest = (
         context.changes,
@@ -172,14 +172,14 @@ def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..
 
 
 def _text_keys(context: CaptureContext) -> Any:
-    """`str` where an ASCII key is its own raw key and no trace is asked for, else what no key's type is."""
+    """`str` where an ASCII key is its own raw key and tracing is off; otherwise a value that no key's type equals."""
     return str if isinstance(context.keys, PlainKeys) and context.keys.text and context.trace is None else None
 
 
 def _setitem(
     base: type[AnyCache], context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None
 ) -> Callable[..., None]:
-    """For every other cache: what it holds after the write decides what is noted."""
+    """For every other cache: records what the cache holds after the write."""
     changes, base_setitem, trusted = context.changes, base.__setitem__, own(base, "__setitem__")
 
     def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
@@ -195,7 +195,7 @@ def _setitem(
             changes.writing = writing
             after = _stored(self, key)
             if after is _MISSING:
-                # The entry's time is over already (TLRUCache), it was taken out to make room, or never stored.
+                # The entry has expired already (TLRUCache), was evicted to make room, or was never stored.
                 context.gone(key, _EXPIRE)
             elif after is not before or after is value:  # else declined
                 context.put(key, raw_key, raw_value, None if expiry is None else expiry(self, key))
@@ -209,7 +209,7 @@ def _setitem(
 
 
 def _stored(cache: AnyCache, key: Any) -> Any:
-    # Asked in this order: __getitem__ of a key that is missing would call the user's __missing__.
+    # In this order: __getitem__ of a missing key would call the user's __missing__.
     return _look(cache, key) if _holds(cache, key) else _MISSING
 
 
@@ -221,13 +221,13 @@ def _delitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., Non
         try:
             base_delitem(self, key)
         except KeyError:
-            # A timed cache raises it after the removal of an entry whose time was over.
+            # A timed cache raises it after the removal of an expired entry.
             if not _holds(self, key):
                 gone(key, _EXPIRE)
             raise
         if not trusted and _holds(self, key):
             return
-        if type(key) is key_type and key.isascii():  # `gone()` for the common key: every eviction comes this way
+        if type(key) is key_type and key.isascii():  # `gone()` inlined for the common key: every eviction runs it
             append((changes.removing, key, None, None, now(), None))
             changes.taken += OVERHEAD + len(key)
         else:
@@ -296,14 +296,14 @@ def _clear(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]
 
 def _reduce_ex(base: type[AnyCache], made: type[AnyCache]) -> Callable[..., Any]:
     def __reduce_ex__(self: AnyCache, protocol: Any) -> Any:
-        # A pickle or copy is another cache, of the class that the user wrote, and nobody captures it.
+        # A pickle or copy is another cache, of the user's own class, and is not captured.
         reduced = base.__reduce_ex__(self, protocol)
         if not isinstance(reduced, tuple):
             return reduced
         function, arguments, *rest = reduced
         arguments = tuple(base if argument is made else argument for argument in arguments)
         if function is copyreg.__newobj__:  # type: ignore[attr-defined]
-            function = base.__new__  # pickle insists on the object's own class under the other name
+            function = base.__new__  # pickle checks that `copyreg.__newobj__` gets the object's own class
         return (base if function is made else function, arguments, *rest)
 
     return __reduce_ex__

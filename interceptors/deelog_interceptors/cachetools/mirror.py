@@ -1,4 +1,4 @@
-"""What was captured of the cache, by segment: the connector's view of it, kept in the connector's own thread.
+"""The captured entries of the cache, by segment: the connector's view, kept in the connector's own thread.
 
 When the connector reads a segment for a reset, it could read the cache under the user's lock, or a mirror that the
 same thread keeps up to date as it takes changes from the queue. The mirror was taken, for four reasons. Its content
@@ -9,7 +9,7 @@ connector has made room; a connector that needs the lock for that would never ma
 the order in which the cache evicts. It costs about 150 bytes per entry: keys and values are the cache's own objects,
 but for values that had to be serialized, of which it keeps the bytes.
 
-It also knows whether an entry existed and what was there before, so the write path need not look.
+It also knows whether an entry existed and its value before, so the write path need not look.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Appender(Protocol):
 
 
 class Mirror:
-    """For one thread: the one that drains also reads.
+    """For one thread, which drains and reads.
 
-    `unix_ms` turns an expiry in the cache's own time into Unix milliseconds, or None where that cannot be known.
-    `changes_only`: a write that changes neither value nor expiry is no operation.
+    `unix_ms` turns an expiry in the cache's own time into Unix milliseconds, or None where that is unknown.
+    `changes_only`: a write that changes neither value nor expiry makes no operation.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Mirror:
         self._values: list[dict[Raw, Raw]] = [{} for _ in range(segments)]
         self._expiries: dict[Raw, int] = {}
         self.drained = 0
-        """Bytes ever taken from the queue; it holds `changes.taken` minus this."""
+        """Bytes ever taken from the queue, which holds `changes.taken` minus this."""
 
     def __len__(self) -> int:
         return sum(map(len, self._values))
 
     def load(self, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
-        """Takes an entry that was there before the capture: state, not an operation."""
+        """Takes an entry from before the capture: state, not an operation."""
         self._values[segment_of(encoded(raw_key), self._segments)][raw_key] = raw_value
         self._expires(raw_key, expires)
 
@@ -101,7 +101,7 @@ class Mirror:
             values = self._values[segment]
             before = values.get(raw_key)
             if raw_value is None and before is None:
-                continue  # what was not there is not gone
+                continue  # the mirror never held it
             if self._changes_only and raw_value == before and self._expiries.get(raw_key) == self._moment(expires):
                 continue
             value, expires_at = self._take(values, raw_key, raw_value, expires)

@@ -1,11 +1,11 @@
 """The connector of one captured cache, on the loop of its host.
 
-It looks at the queue on a fixed tick instead of being woken: waking a loop costs the writer some 5 µs, and a
-transaction waits `commit.interval.ms` anyhow.
+It drains the queue on a fixed tick instead of being woken: waking a loop costs the writer some 5 µs, and a
+transaction waits `commit.interval.ms` anyway.
 
 A cache of one process owns all segments (protocol.md section 7, last lines): the epoch is one above the highest
-claim, every segment is reset once at the start, since a cache that came back is a changed cache, and what has a
-position is acknowledged.
+claim, every segment is reset once at the start, since the cache of a new process holds other entries, and an
+operation is acknowledged as soon as it has a position.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from deelog_schemas.operation import OVERHEAD, Entry, Operation
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
 _SLICE: Final = 64
-"""Changes between two points where the thread lets go of the interpreter lock: about 0.2 ms."""
+"""Changes drained before the thread lets go of the interpreter lock: about 0.2 ms."""
 _MAX_STEP_DOWNS: Final = 3
-"""As often in a row may another process claim our segments before this one gives up."""
+"""Other processes may claim the segments this often in a row before the capture fails."""
 _SETTLED_SECONDS: Final = 60.0
 
 
 class Runner:
-    """Runs the connector until `stop()`, or until it fails and `failed` is called, once; or until a snapshot was all
-    that was asked for, and `finished` was called.
+    """Runs the connector until `stop()`, until it fails (`failed` is called once), or until the snapshot of
+    `snapshot.mode=initial_only` is complete (`finished` is called).
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Runner:
         self._served: MetricsShare | None = None
         self._reported = False
         self._owns = False
-        """Whether the segments were promoted: until then a change has no position to take, and stays in the queue."""
+        """Whether the segments were promoted. Until then changes stay in the queue, without positions."""
         self.stop_error: BaseException | None = None
 
     def start(self, seconds: float) -> None:
-        """Returns once the connector has read what it needs; raises what kept it from it, `TimeoutError` at last."""
+        """Returns once the connector has read its topics. Raises what failed, or `TimeoutError`."""
         self._work = self._host.spawn(self._run())
         self._started.result(seconds)
 
@@ -80,11 +80,11 @@ class Runner:
         return self._connector.stats
 
     def begin(self) -> None:
-        """The cache is captured and its mirror loaded: take over all segments."""
+        """Takes over all segments; the mirror is loaded."""
         self._begin.set()
 
     def stop(self, seconds: float) -> None:
-        """Writes what was captured and releases the segments; at most `seconds`, or `stop_error`."""
+        """Writes what was captured and releases the segments. Sets `stop_error` where `seconds` are not enough."""
         self._stop_seconds = seconds
         self._stop.set()
         if self._work is not None:
@@ -94,7 +94,7 @@ class Runner:
             self._served.close()
 
     def make_room(self, raw_key: Raw, size: int) -> None:
-        """Called by a writer, under the user's lock: waits as `oplog.overflow` says, `max.block.ms` and a bit."""
+        """Called by a writer, under the user's lock: waits as `oplog.overflow` says, about `max.block.ms` at most."""
         loop, work = self._loop, self._work
         if loop is None or work is None or work.done():
             return
@@ -117,7 +117,7 @@ class Runner:
     async def _run(self) -> None:
         try:
             await self._main()
-        except Exception as error:  # noqa: BLE001 - handed on: to whoever starts, stops, or asks for `failure`
+        except Exception as error:  # noqa: BLE001 - raised by start() or stop(), or reported as `failure`
             self._report(error)
 
     def _report(self, error: BaseException) -> None:
@@ -177,7 +177,7 @@ class Runner:
                 self._stop_seconds = _SETTLED_SECONDS
                 self._finished()
                 return
-            # Each pass over the selector lets go of the interpreter lock: writers wait for one slice at most.
+            # Each turn of the loop lets go of the interpreter lock: writers wait for one slice at most.
             await asyncio.sleep(0 if drained else self._tick)
 
     async def _finish(self, connector: Connector) -> None:
@@ -209,14 +209,14 @@ class Runner:
         epoch = sink.highest_claim() + 1
         for segment in segments:
             sink.promote(segment, epoch, reason)
-            # What an earlier epoch of this process captured is held by all owners: this process.
+            # This process is the only owner: all that it captured in earlier epochs is acknowledged.
             sink.acked(segment, sink.last_sequence(segment))
         self._owns = True
         self._publish()
         self._connector.wake()
 
     async def _take_back(self, side: MirrorCacheSide) -> None:
-        """Another process claimed segments of this one; there is no cluster that could have given them to it."""
+        """Another process claimed segments of this one. There is no controller that could have assigned them."""
         now = time.monotonic()
         side.step_downs = 1 if now - side.stepped_down_at > _SETTLED_SECONDS else side.step_downs + 1
         side.stepped_down_at = now
@@ -225,14 +225,14 @@ class Runner:
                 f"another process captures cache {self._config['cache.name']!r} into the same topic and takes its "
                 f"segments again and again ({side.lost_why}): give one of them another cache.name or topic.prefix"
             )
-        await asyncio.sleep(0.1 * 2**side.step_downs)  # and let the other claims of the same transaction come in
+        await asyncio.sleep(0.1 * 2**side.step_downs)  # the other claims of the same transaction arrive meanwhile
         _LOG.warning("taking back %d segments that another process claimed: %s", len(side.lost), side.lost_why)
         lost, side.lost = sorted(side.lost), set()
         self._promote(lost, "superseded")
 
     def _raise_failure(self) -> None:
         assert self._connector is not None
-        if self._connector.halted is not None:  # this process is the cache's only owner: nobody else will mend it
+        if self._connector.halted is not None:  # this process is the cache's only owner: no other can take over
             raise self._connector.halted
         failure = self._connector.failure
         if failure.done() and not failure.cancelled():
@@ -249,7 +249,7 @@ class Runner:
             pass
 
     def _publish(self) -> None:
-        """Tells the writers how much the op log takes now. An operation is never smaller than its overhead."""
+        """Sets the writers' limit to what the op log has free. An operation is never smaller than its overhead."""
         assert self._connector is not None
         budget = self._connector.sink.budget
         free = min(budget.max_bytes - budget.bytes, (budget.max_operations - budget.operations) * OVERHEAD)
@@ -257,7 +257,7 @@ class Runner:
 
 
 class MirrorCacheSide:
-    """How the connector looks at the cache: `CacheSide`."""
+    """The `CacheSide` of a captured cache."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
@@ -274,12 +274,12 @@ class MirrorCacheSide:
         return self._mirror.get(segment, key)
 
     def corrected(self, segment: int, operations: list[Operation]) -> None:
-        """They say what the mirror holds already; there is no backup whose answer they would have to wait for."""
+        """Acknowledges at once: the mirror holds these values already, and there are no backups."""
         assert self.acked is not None
         self.acked(segment, operations[-1].sequence)
 
     def released(self, segment: int) -> None:
-        """The stop goes on by itself."""
+        """Nothing to do: the stop goes on by itself."""
 
     def stepped_down(self, segment: int, reason: str) -> None:
         self.lost.add(segment)

@@ -26,19 +26,19 @@ def encoded(raw: Raw) -> bytes:
 
 
 class Keys(Protocol):
-    """What the keys of one cache are. All methods are called under the user's lock, in the order of the writes."""
+    """The keys of one cache. All methods are called under the user's lock, in the order of the writes."""
 
     def prepare(self, key: Any) -> Raw:
-        """The raw key of a write to come; raises `NotCapturable`."""
+        """The raw key of a write; raises `NotCapturable`."""
 
     def stored(self, key: Any, raw: Raw) -> None:
-        """The write came."""
+        """The write of `key` succeeded."""
 
     def gone(self, key: Any) -> Raw | None:
-        """The raw key of a removed entry; None where nothing was captured under it."""
+        """The raw key of a removed entry; None where none was captured."""
 
     def cleared(self) -> None:
-        """All are gone."""
+        """All entries were removed."""
 
 
 class PlainKeys:
@@ -120,7 +120,7 @@ class SerializedKeys:
 
 
 class Values:
-    """What the values of one cache are: text or bytes by `cache.value.format`, or anything by a serializer."""
+    """The values of one cache: text or bytes by `cache.value.format`, or anything by a serializer."""
 
     def __init__(self, format_name: str, serializer: Serializer | None) -> None:
         self.text = format_name != "bytes"
@@ -188,7 +188,7 @@ def _serialized(serializer: Serializer, item: Any, what: str) -> bytes:
 
 
 def _plain(item: str | bytes, what: str) -> Raw:
-    """An exact `str` that is ASCII, or exact `bytes`: methods of a subclass have no say in what is captured."""
+    """An exact `str` that is ASCII, or exact `bytes`: methods of a subclass are not called."""
     if isinstance(item, bytes):
         return item if type(item) is bytes else bytes.__getitem__(item, slice(None))
     text = item if type(item) is str else str.__str__(item)

@@ -1,12 +1,12 @@
 """The trace context of a write, taken where the write is made: `tracing.headers.enabled`.
 
 The headers hold what W3C's Trace Context puts into those of HTTP, and what OpenTelemetry's
-instrumentations of Kafka clients look for: a consumer goes on with the trace of the write. No span is made here: the
-way from the cache to Kafka is measured by `source.ts_us` and the envelope's own `ts_us`.
+instrumentations of Kafka clients look for: a consumer continues the trace of the write. No span is made here: the
+time from the cache to Kafka is measured by `source.ts_us` and the envelope's own `ts_us`.
 
 Texts are made once per span, not per write. Weighed in docs/decisions.md, "Whose trace context".
 
-The one module of the interceptors that knows `opentelemetry`, imported only where tracing is on.
+The only module of the interceptors that imports `opentelemetry`; loaded only where tracing is on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deelog_schemas.operation import Trace
 
 
 class Traces:
-    """Gives the headers of the current span; of a span's many writes all share them. Any thread may call it."""
+    """Returns the headers of the current span; all writes of a span share them. Any thread may call it."""
 
     def __init__(self) -> None:
         self._propagator = TraceContextTextMapPropagator()

@@ -44,8 +44,8 @@ async def serve(config: Config) -> None:
 
     running = Node(config)
 
-    def tell() -> None:
+    def announce() -> None:
         client, peer = running.addresses
         click.echo(f"deelog node {running.member} serves {client} peers {peer}")
 
-    await run(config, running, page(running.lifecycle.connectors, running.sources), tell)
+    await run(config, running, page(running.lifecycle.connectors, running.sources), announce)

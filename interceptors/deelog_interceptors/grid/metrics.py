@@ -1,4 +1,4 @@
-"""What a grid node tells those who watch it, beside its connector: entries, backups and how far they are, the view."""
+"""Metrics and counters of a grid node: entries, backups and their lag, the view."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ class GridMetrics:
                 lacking[name] += lacks
                 captured = core.captured_after(segment.number, segment.last - lacks) if lacks else None
                 oldest[name] = min(oldest.get(name, now_us), now_us if captured is None else captured)
-        behind: list[Sample] = [((name,), count) for name, count in lacking.items()]
+        lag: list[Sample] = [((name,), count) for name, count in lacking.items()]
         late: list[Sample] = [((name,), max(0.0, (now_us - at) / 1e6)) for name, at in oldest.items()]
         by: list[Sample] = [(labels, count) for labels, count in streams.items()]
         help_ = "Operations that a backup has not answered."
-        yield MetricFamily("deelog_backup_lag_operations", help_, GAUGE, ("backup",), behind)
+        yield MetricFamily("deelog_backup_lag_operations", help_, GAUGE, ("backup",), lag)
         help_ = "Age of the oldest of them; 0: none."
         yield MetricFamily("deelog_backup_lag_seconds", help_, GAUGE, ("backup",), late)
         yield MetricFamily("deelog_backup_streams", "Streams to backups by stage.", GAUGE, ("backup", "stage"), by)

@@ -1,4 +1,4 @@
-"""One grid node: its entries, its part in replication, its clients and its connector, on one asyncio loop."""
+"""One grid node: entries, replication, clients and connector, on one asyncio loop."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ class Node:
         return f"{shown}:{self.client_port}", f"{shown}:{self.peer_port}"
 
     async def start(self) -> None:
-        """Returns once a view names this member. Raises `DeelogError` with one line that says what is in the way."""
+        """Returns once a view names this member. Raises `DeelogError` with a message of one line."""
         self._served = MetricsShare(self._config, self.lifecycle.connectors, self.sources)
         await self._listen()
         self.connector.failure.add_done_callback(self._connector_failed)
         await self.connector.start()
         await asyncio.to_thread(create_topology_topic, self._config)
         self._reader.start()
-        # Registered only now: whoever sees the newer incarnation may rest assured that it fenced the older one.
+        # Registered only now: a registered incarnation has fenced the producers of the older ones.
         read = self._registry.expect(self._registry.token)
         await self._register()
         await self._or_failure(read.wait())
@@ -146,22 +146,22 @@ class Node:
         await asyncio.to_thread(publish, self._config, *record)
 
     async def _register_sometime(self) -> None:
-        """Kafka may be away just now."""
+        """Registers again once Kafka answers."""
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(TopologyError), wait=wait_fixed(0.5)):
             with attempt:
                 await self._register()
 
     async def stop(self) -> None:
-        """Controlled shutdown: the segments are released and elected away, or released; then everything is closed."""
+        """Controlled shutdown: releases the segments, waits until others are elected, and closes everything."""
         if not self.failure.done():
             self.leaving = True
-            await self.lifecycle.end()  # a release is written, whoever paused it
+            await self.lifecycle.end()  # ends a pause, so that releases are written
             self._beat_soon()
             try:
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._or_failure(self._until(self._has_left))
             except (TimeoutError, DeelogError) as error:
-                log.warning("%s could not give all of its segments away: %s", self.member, error or "no time left")
+                log.warning("%s could not hand over all of its segments: %s", self.member, error or "no time left")
         for segment in self.store.segments:
             segment.releasing = True  # capture has ended
         await self.connector.stop(release=not self.failure.done())
@@ -184,7 +184,7 @@ class Node:
             ) from error
 
     async def abort(self) -> None:
-        """Closes everything without releasing anything: after a failed start."""
+        """After a failed start: closes everything and releases nothing."""
         self._failure_seen()
         await self.connector.stop(release=False)
         await self._close()
@@ -205,7 +205,7 @@ class Node:
         for connection in list(self.clients.open):
             connection.abort()
         if self._served is not None:
-            await asyncio.to_thread(self._served.close)  # it may be waiting for an answer of this loop
+            await asyncio.to_thread(self._served.close)  # in a thread: it may be waiting for this loop
 
     async def _or_failure(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -229,7 +229,7 @@ class Node:
             self.failure.set_exception(_as_deelog_error(error))
 
     def _refused(self, error: Exception) -> None:
-        """A right is missing: ends a node that only starts. One that holds entries keeps them, and says so."""
+        """An ACL is missing: ends a node that is starting. A node that holds entries logs it and serves on."""
         if self.member in self.view.members:
             log.error("%s", error)
         else:
@@ -328,7 +328,7 @@ class Node:
             self.replicator.renewed()
 
     def _notice_pause(self, now: float) -> None:
-        if self._tasks and now - self._turned > self.settings.failure_timeout:  # it may start as slowly as it likes
+        if self._tasks and now - self._turned > self.settings.failure_timeout:  # a slow start is no pause
             log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
             self.controller_service.doubt()
         self._turned = now
@@ -390,7 +390,7 @@ class Node:
         await asyncio.wait({self._role_changed})
 
     async def role_changed_soon(self) -> None:
-        """Returns at the next view, or after a moment."""
+        """Returns at the next view, or after 50 ms."""
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
     def leased(self) -> bool:
@@ -413,7 +413,7 @@ class Node:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.replicator.expire_pendings(time.monotonic())
 
-    # -- what the connector asks and tells ----------------------------------------------------------------------------
+    # -- CacheSide ----------------------------------------------------------------------------------------------------
 
     def entries(self, segment: int) -> list[Entry]:
         """See `CacheSide`."""

@@ -1,4 +1,4 @@
-"""What the grid takes from the configuration, in its own units, read once at start."""
+"""The grid's settings, read from the configuration once at start."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from deelog_schemas.errors import ConfigError, FieldError
 ACK_SECONDS: Final = 5.0
 """A write that is not acknowledged within this time is answered with an error."""
 LEAVE_SECONDS: Final = 10.0
-"""A clean stop gives its segments away for at most this long before it stops all the same."""
+"""A controlled shutdown waits at most this long until its segments are elected away."""
 MAX_CONNECTIONS: Final = 10_000
 MAX_PIPELINE: Final = 10_000
-"""Replies that one connection may be owed; beyond it nothing more is read from it."""
+"""Unsent replies of one connection; beyond it nothing more is read from the connection."""
 MAX_UNREPLICATED: Final = 100_000
 """Operations of a node that its in-sync backups do not hold yet; beyond it writes wait."""
 MAX_LINK_BYTES: Final = 16 << 20
 """Bytes that may wait for one backup; beyond it writes wait."""
 MAX_BACKLOG: Final = 200_000
-"""Operations kept for one catch-up; beyond it the catch-up begins anew."""
+"""Operations kept for one catch-up; beyond it the catch-up starts over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The thread and the event loop in which the connectors of one configuration run, and what serves them together.
+"""The thread and event loop in which the connectors of one configuration run, with their REST API and metrics.
 
 Connectors are used from their loop alone. Weighed in docs/decisions.md, "One thread for all caches of a
 configuration".
@@ -24,9 +24,9 @@ _running: Final[set[ConnectorThread]] = set()
 
 
 class ConnectorThread:
-    """Runs what it is given until `close()`. `config` is that of one cache, or of a connector of several.
+    """Runs coroutines until `close()`. `config` is that of one cache, or of a connector of several.
 
-    Its thread is no daemon: the interpreter waits for the transaction under way. `capture.py` stops it before an exit.
+    Its thread is no daemon: the interpreter waits for the running transaction. `capture.py` stops it before an exit.
     """
 
     def __init__(self, config: Config) -> None:
@@ -41,14 +41,14 @@ class ConnectorThread:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name=f"deelog-{name}")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
-        """Runs `work` on the loop; the thread begins with the first. Not after `close()`."""
+        """Runs `work` on the loop; the first call starts the thread. Not to be called after `close()`."""
         if self._thread.ident is None:
             self._thread.start()
             _running.add(self)
         return asyncio.run_coroutine_threadsafe(work, self._ready.result())
 
     def close(self) -> None:
-        """Ends the thread; whatever was spawned should have ended. Not on the loop's thread."""
+        """Ends the thread, after all spawned work has ended. Not to be called on the loop's thread."""
         if self._thread.ident is None:
             return
         loop, end = self._ready.result(), self._end
@@ -61,7 +61,7 @@ class ConnectorThread:
     # -- on the loop ----------------------------------------------------------------------------------------------
 
     async def join(self, cache: str, connector: Connector) -> None:
-        """Takes a connector in before it starts; it is as paused, or stopped, as the others are.
+        """Adds a connector before it starts; it takes over the others' paused or stopped state.
 
         Raises `ConfigError` or `RestError` where the REST API cannot be served as configured.
         """
@@ -73,12 +73,12 @@ class ConnectorThread:
                 self._rest = await served(self._config, self._lifecycle, page(self._connectors))
 
     async def end(self, connector: Connector) -> None:
-        """This one writes what it captured; nobody asks anything else of it any more."""
+        """The connector writes what it captured; REST requests no longer change it."""
         assert self._lifecycle is not None
         await self._lifecycle.end(connector)
 
     async def leave(self, cache: str) -> None:
-        """The connector of this cache is closed. One that failed stays, so that it can be seen."""
+        """Removes the closed connector of this cache. A failed one stays visible."""
         self._connectors.pop(cache, None)
 
     async def _main(self) -> None:
@@ -91,11 +91,11 @@ class ConnectorThread:
 
 
 def close_all() -> None:
-    """Ends the threads of all hosts, at the program's end: they are no daemons."""
+    """Ends the threads of all hosts at the program's end: they are not daemons."""
     for host in list(_running):
         host.close()
 
 
 def forget_all() -> None:
-    """In a forked child, where their threads are not."""
+    """In a forked child, which does not have the threads."""
     _running.clear()

@@ -1,4 +1,4 @@
-"""A process whose only purpose is a cache with its connector: from its start to a signal, a failure, or its own end."""
+"""Runs a cache with its connector as a process: until a signal, a failure, or the connector's own end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MetricsPage = Callable[[], tuple[bytes, str]]
 
 
 class Hosted(Protocol):
-    """A cache with its connector. Exactly one of `stop()` and `abort()` is awaited, as the last call."""
+    """A cache with its connector. The last call is exactly one of `stop()` and `abort()`."""
 
     connector: Connector
     lifecycle: Lifecycle
@@ -28,10 +28,10 @@ class Hosted(Protocol):
         """Returns once it serves. Raises `DeelogError`."""
 
     async def stop(self) -> None:
-        """Hands over what it can, then closes everything."""
+        """Hands over its segments where others can take them, then closes everything."""
 
     async def abort(self) -> None:
-        """Closes everything at once: it did not start."""
+        """Closes everything after a failed start."""
 
     def failed(self, error: BaseException) -> None:
         """Sets `failure`."""
@@ -59,7 +59,7 @@ async def run(config: Config, hosted: Hosted, metrics: MetricsPage, on_start: Ca
         ends: list[asyncio.Future[Any]] = [stopped, hosted.failure, hosted.connector.finished]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if rest is not None:
-            await rest.stop()  # from here on nobody may pause the connector, which writes its last transactions
+            await rest.stop()  # no request may pause the connector while it writes its last transactions
         await hosted.stop()
         if hosted.failure.done():
             hosted.failure.result()

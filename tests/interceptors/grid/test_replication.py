@@ -76,8 +76,8 @@ class _In:
         self._back.append(_carried(frame))
 
 
-class MirrorCacheSide:
-    """One node's half of replication, with one segment."""
+class Replica:
+    """One node with one segment, without sockets."""
 
     def __init__(self, member: str, other: str, entries: int = 10_000) -> None:
         config = {"topic.prefix": "p", "cache.name": "c", "node.id": "x", "bootstrap.servers": "h:1"}
@@ -116,19 +116,19 @@ class MirrorCacheSide:
 
 class Pair:
     def __init__(self, entries_of_b: int = 10_000) -> None:
-        self.a, self.b = MirrorCacheSide(A, B), MirrorCacheSide(B, A, entries_of_b)
+        self.a, self.b = Replica(A, B), Replica(B, A, entries_of_b)
         self.a.backup.up(self.b.incoming)
         self.b.backup.up(self.a.incoming)
 
     def view(
         self, number: int, primary: str, *in_sync: str, to: str = A + B, epoch: int | None = None, **row: Any
     ) -> None:
-        """Both (or one) apply a view; epoch = its number unless told."""
-        found = SegmentState(State.ONLINE, epoch or number, primary, in_sync, (A, B))._replace(**row)
+        """Both (or one) apply a view; epoch = its number by default."""
+        state = SegmentState(State.ONLINE, epoch or number, primary, in_sync, (A, B))._replace(**row)
         members = {m: Registration(m, "h:1", "h:2") for m in (A, B)}
-        for side in (self.a, self.b):
-            if side.member in to:
-                side.roles.apply(View(number, A, members, (found,)))
+        for replica in (self.a, self.b):
+            if replica.member in to:
+                replica.roles.apply(View(number, A, members, (state,)))
 
     async def settle(self) -> None:
         """Carries frames until there are none."""
@@ -140,12 +140,12 @@ class Pair:
                 while one.wire.back:
                     one.replicator.frame(cast(Link, one.wire), one.wire.back.popleft())
 
-    def requests(self, side: MirrorCacheSide, now: float = 0.0) -> list[tuple[str, str]]:
-        return [(r.kind, r.member) for r in side.replicator.requests(now, 1.0)]
+    def requests(self, replica: Replica, now: float = 0.0) -> list[tuple[str, str]]:
+        return [(r.kind, r.member) for r in replica.replicator.requests(now, 1.0)]
 
 
-def put(side: MirrorCacheSide, key: str, value: str) -> int:
-    return side.store.put(side.segment, key.encode(), value.encode(), None)
+def put(replica: Replica, key: str, value: str) -> int:
+    return replica.store.put(replica.segment, key.encode(), value.encode(), None)
 
 
 def test_a_newcomer_is_streamed_to_waited_for_and_let_in() -> None:
@@ -389,12 +389,12 @@ def test_whatever_changes_hands_both_hold_the_same_and_nothing_acknowledged_is_l
         acked: dict[bytes, int] = {}
         written: dict[int, tuple[bytes, int]] = {}
         for step in range(1, 300):
-            side = pair.a if primary == A else pair.b
+            replica = pair.a if primary == A else pair.b
             key = b"k%d" % random_.randrange(6)
-            written[side.store.put(side.segment, key, b"%d" % step, None)] = (key, step)
+            written[replica.store.put(replica.segment, key, b"%d" % step, None)] = (key, step)
             if random_.random() < 0.3:
                 await pair.settle()
-            for sequence in [s for s in written if s <= side.segment.acked]:
+            for sequence in [s for s in written if s <= replica.segment.acked]:
                 found, value = written.pop(sequence)
                 acked[found] = max(acked.get(found, 0), value)
             if random_.random() < 0.05:

@@ -9,7 +9,7 @@ from deelog_interceptors.grid.data.store import Store, now_ms
 
 
 class ExpiryTimer:
-    """One timer for all entries of a store: it runs at the earliest moment that was asked for."""
+    """One timer for all entries of a store. It runs at the earliest requested time."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._store, self._loop = store, loop

@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class ReplyTo(Protocol):
-    """Where an answer goes once it is known."""
+    """Where replies go."""
 
     def flush(self) -> None:
-        """Write every reply whose turn has come."""
+        """Writes every reply that is complete, in order."""
 
 
 class Pending:

@@ -1,4 +1,4 @@
-"""A segment's entries on its primary: a cachetools cache that tells what it evicted."""
+"""A segment's entries on its primary: a cachetools cache that records what it evicted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EvictingCache(Protocol):
     """What the store needs of a cache."""
 
     evicted: list[tuple[bytes, Value]]
-    """Taken out by the policy since somebody looked; whoever looks empties it."""
+    """Evicted since the list was last emptied; the reader empties it."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[bytes]: ...
@@ -56,7 +56,7 @@ def make_cache(policy: str, capacity: int) -> EvictingCache:
 
 
 def peek(data: EvictingCache | MutableMapping[bytes, Value], key: bytes) -> Value | None:
-    """The entry, without telling the policy that it was used."""
+    """The entry; does not count as a use."""
     if isinstance(data, dict):
         return data.get(key)
     return _peek(data, key) if key in data else None

@@ -1,4 +1,4 @@
-"""One segment on one node: its role in the view, its entries, and what is owed to clients and backups."""
+"""One segment on one node: its role in the view, its entries, and its pending replies and streams."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Role(StrEnum):
 
 
 class Segment:
-    """Plain data; `store`, `replicator`, `backup` say what happens to it. A primary's `data` is an evicting cache."""
+    """Plain data; `Store`, `Replicator` and `Backup` change it. A primary's `data` is an evicting cache."""
 
     __slots__ = (
         "acked",
         "admitting",
         "begun",
-        "behind",
         "data",
         "epoch",
         "in_sync",
+        "lagging",
         "last",
         "members",
         "number",
@@ -55,30 +55,30 @@ class Segment:
         self.primary: str | None = None
         self.in_sync: tuple[str, ...] = ()
         self.members: tuple[str, ...] = ()
-        """All who hold it or are to hold it."""
+        """All other members that hold it or shall hold it."""
         self.data: EvictingCache | dict[bytes, Value] = {}
         # As primary.
         self.last = 0
         """Highest sequence assigned."""
         self.acked = 0
-        """Every member that is waited for holds up to here."""
+        """Every member in `waiting` holds the operations up to here."""
         self.begun = 0
-        """Where this epoch began."""
+        """The sequence at which this epoch began."""
         self.waiting: set[str] = set()
         self.admitting: set[str] = set()
-        """Members that the controller was asked to let in, in the present view: it may have, in the next one."""
-        self.behind: dict[str, tuple[float, int]] = {}
-        """Member that is waited for: since when it has not answered beyond which sequence."""
+        """Members that the controller was asked to admit in the present view; the next view may name them in sync."""
+        self.lagging: dict[str, tuple[float, int]] = {}
+        """By member in `waiting`: `(since, sequence)`, it has answered nothing above `sequence` since then."""
         self.sessions: dict[str, BackupStream] = {}
         self.outgoing: list[Operation] = []
         self.pendings: deque[tuple[int, Pending]] = deque()
         self.releasing = self.release_begun = self.released = self.stepped_down = False
         # As backup.
         self.source: object | None = None
-        """The primary's connection that this segment was reported to: only its stream counts."""
+        """The primary's connection that this segment was reported to; frames of others are refused."""
         self.staged: dict[bytes, Value] | None = None
 
     @property
     def closed(self) -> bool:
-        """A primary that takes no more writes: it gives the segment away, or found out that it lost it."""
+        """A primary that takes no more writes: it is releasing the segment, or has stepped down."""
         return self.releasing or self.stepped_down

@@ -1,4 +1,4 @@
-"""All entries of a node, and the only place where they change on a primary: change, then capture, in one step.
+"""All entries of a node. On a primary they change here only: change and capture are one step.
 
 Weighed in docs/decisions.md, "Writes go through the store".
 """
@@ -17,7 +17,7 @@ from deelog_interceptors.grid.settings import Settings
 from deelog_schemas.operation import Entry, Operation, Reason
 
 _EXPIRE_AT_ONCE: Final = 500
-"""Entries that one run of the timer expires before it lets others have the loop."""
+"""Entries that one run of the timer expires before it yields the loop."""
 _HEAP_SLACK: Final = 50_000
 
 
@@ -66,7 +66,7 @@ class Store:
         return None
 
     def entries(self, segment: Segment) -> Iterator[Entry]:
-        """All entries, those past their time included: they are gone only once the primary has said so."""
+        """All entries, including those past their expiry: only the primary's operation removes them."""
         for key in segment.data:
             value = peek(segment.data, key)
             assert value is not None
@@ -77,8 +77,8 @@ class Store:
     def put(self, segment: Segment, key: bytes, value: bytes, expires_at: int | None) -> int:
         """Sets an entry; returns the operation's sequence. What the policy evicts for it is captured before it.
 
-        With `skip.messages.without.change`, what changes nothing is a use of the entry and no operation: there is
-        nothing to replicate. The sequence is then the segment's last one: the entry rests on it, or on one before.
+        With `skip.messages.without.change`, a write that changes nothing counts as a use and makes no operation:
+        there is nothing to replicate. The segment's last sequence is returned, which covers the entry's own.
         """
         data: EvictingCache = segment.data  # type: ignore[assignment]  # a primary's is one
         before = peek(data, key)
@@ -92,7 +92,7 @@ class Store:
         return self._append(segment, Reason.PUT, key, value, expires_at, before)
 
     def remove(self, segment: Segment, key: bytes) -> int:
-        """Removes an entry that is there; returns the operation's sequence."""
+        """Removes an existing entry; returns the operation's sequence."""
         return self._gone(segment, key, Reason.REMOVE)
 
     def clear(self, segment: Segment) -> int:
@@ -145,7 +145,7 @@ class Store:
     # -- roles ------------------------------------------------------------------------------------------------------
 
     def become_primary(self, segment: Segment, epoch: int, must_reset: str | None) -> None:
-        """none, backup or primary → primary in a new epoch. The policy starts from the map's order."""
+        """none, backup or primary → primary in a new epoch. A backup's map order becomes the policy's order."""
         self.core.promote(segment.number, epoch, must_reset)
         segment.last = self.core.last_sequence(segment.number)
         cache = segment.data
@@ -158,7 +158,7 @@ class Store:
         self.opened(segment)
 
     def opened(self, segment: Segment) -> None:
-        """A primary takes writes, for the first time or again: what came due while it took none is due now."""
+        """A primary takes writes, for the first time or again. Queues all expiries: a closed segment skips them."""
         for key, _, expires_at in self.entries(segment):
             if expires_at is not None:
                 self._expires(segment, key, expires_at)
@@ -169,14 +169,15 @@ class Store:
         segment.data = {entry.key: (entry.value, entry.expires_at) for entry in self.entries(segment)}
 
     def drop(self, segment: Segment) -> None:
-        """primary or backup → none: everything of the segment is forgotten."""
+        """primary or backup → none: drops the segment's entries and positions."""
         self.core.forget(segment.number)
         segment.data = {}
 
     # -- expiry -----------------------------------------------------------------------------------------------------
 
     def expire_due(self, now: int) -> float | None:
-        """Expires what is due at `now` (Unix ms); seconds until the next is due, 0 when there is more now."""
+        """Expires what is due at `now` (Unix ms). Returns the seconds until the next is due: 0 where more is due now,
+        None where nothing expires."""
         heap = self._heap
         for _ in range(_EXPIRE_AT_ONCE):
             if not heap:
@@ -187,7 +188,7 @@ class Store:
             heapq.heappop(heap)
             segment = self.segments[number]
             if segment.role is not Role.PRIMARY or segment.closed:
-                continue  # should it be this node that takes its writes again, `opened` brings it back
+                continue  # `opened` queues it again
             value = peek(segment.data, key)
             if value is not None and value[1] == at:
                 self._gone(segment, key, Reason.EXPIRE)
@@ -197,7 +198,7 @@ class Store:
     def _expires(self, segment: Segment, key: bytes, at: int) -> None:
         heapq.heappush(self._heap, (at, segment.number, key))
         if len(self._heap) > self._heap_limit:
-            # Times that were overwritten stay in the heap until they come up; not without bound.
+            # Overwritten expiries stay in the heap until they are due; this bounds them.
             self._heap = [
                 (entry.expires_at, s.number, entry.key)
                 for s in self.segments

@@ -1,7 +1,7 @@
-"""The backup's side of replication: it reports what it holds, applies what its primary sends, and answers how far.
+"""The backup's side of replication: reports what it holds, applies the primary's operations, and acknowledges them.
 
-Only the stream of the connection that was reported to counts: whatever an older primary, an older epoch or an older
-connection still sends is refused, never half applied.
+Only the connection that was reported to may replicate: frames of an older primary, epoch or connection are refused
+as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deelog_schemas.operation import Operation, Reason
 log = logging.getLogger(__name__)
 
 _MAX_ASKED = 100
-"""Questions of one connection that wait for a view; the primary asks again for what is dropped."""
+"""`Ask` frames of one connection that wait for a view; the primary repeats those dropped."""
 
 
 class Backup:
@@ -44,18 +44,18 @@ class Backup:
         self._connections: set[Incoming] = set()
 
     def up(self, connection: Incoming) -> None:
-        """A member dialled."""
+        """A member connected."""
         self._connections.add(connection)
 
     def down(self, connection: Incoming) -> None:
-        """Its connection ended; what was half transferred is forgotten."""
+        """The connection ended; drops incomplete states that it sent."""
         self._connections.discard(connection)
         for segment in self._store.segments:
             if segment.source is connection:
                 segment.source = segment.staged = None
 
     def view_applied(self, topology_id: int) -> None:
-        """Answers the questions that had come before this view."""
+        """Answers the `Ask` frames that arrived before this view."""
         self.topology_id = topology_id
         for connection in self._connections:
             asked, connection.asked = connection.asked, []
@@ -79,10 +79,9 @@ class Backup:
                 raise FrameError(f"{type(frame).__name__} is not for a backup")
 
     def ask(self, connection: Incoming, frame: Ask) -> None:
-        """Reports for each segment that this node's own view also calls the asker's.
+        """Reports each segment whose primary is the asker in this node's view too; refuses the others.
 
-        Only in a view at least as new as the asker's: a report from an older one could speak of entries that a view
-        in between makes this node drop.
+        Waits for a view at least as new as the asker's: a view in between may make this node drop what it reports.
         """
         if frame.topology_id > self.topology_id:
             connection.asked = [*connection.asked[-_MAX_ASKED:], frame]
@@ -107,7 +106,7 @@ class Backup:
         return segment.role is Role.BACKUP and segment.epoch == epoch and segment.primary == connection.member
 
     def _takes(self, connection: Incoming, number: int, epoch: int) -> Segment | None:
-        # CHECK answers-carry-epochs: nothing of an older view, or of a stream that another one has replaced.
+        # CHECK answers-carry-epochs: no frame of an older view, or of a stream that another one has replaced.
         segment = self._segment(number)
         if self._is_primary(connection, segment, epoch) and segment.source is connection:
             return segment
@@ -140,7 +139,7 @@ class Backup:
         last = self._core.last_sequence(segment.number)
         for operation in operations:
             if operation.sequence <= last:
-                continue  # it came with the catch-up already
+                continue  # part of the catch-up already
             if operation.sequence != last + 1:
                 raise FrameError(f"segment {segment.number}: operation {operation.sequence} after {last}")
             self._store.apply(segment, operation)
@@ -156,14 +155,14 @@ class Backup:
         return connection.send(Wanted(frame.segment, frame.epoch, frame.point, keys))
 
     def _keys_beyond(self, number: int, point: int) -> list[bytes] | None:
-        """The keys that were touched beyond a point, None where only a state can mend that."""
+        """The keys changed after a sequence; None where only the whole state can undo that."""
         beyond = self._core.operations_after(number, point)
         if beyond is None or any(operation.reason == Reason.CLEAR for operation in beyond):
             return None
         return sorted({operation.key for operation in beyond})
 
     def _patch(self, connection: Incoming, frame: Patch) -> None:
-        """Drops what the primary does not have, takes those keys from it, and goes on from there: in one step."""
+        """In one step: drops what the primary does not have, sets those keys, and applies its operations."""
         segment = self._takes(connection, frame.segment, frame.epoch)
         if segment is None:
             return self._refuse(connection, [(frame.segment, frame.epoch)])
@@ -171,13 +170,13 @@ class Backup:
         if self._core.last_sequence(number) > frame.point:
             dropped = self._keys_beyond(number, frame.point)
             if dropped is None or not {key for key, _, _ in frame.values}.issuperset(dropped):
-                # It answers an older report. Nothing is dropped yet: the primary asks again.
+                # It answers an older report. Nothing was dropped yet: the primary asks again.
                 return self._refuse(connection, [(number, frame.epoch)])
             self._core.truncate(number, frame.point)
         assert isinstance(segment.data, dict)
         self._core.adopt(number, frame.history)
         if self._apply(segment, frame.operations) == last_of(frame.history):
-            # The epochs in which nothing was written yet, too: a written position of theirs lies in this history.
+            # Epochs without operations too: the history must contain every written position.
             self._core.adopt(number, frame.history)
         for key, value, expires_at in frame.values:
             if value is None:
@@ -193,12 +192,12 @@ class Backup:
         if frame.first:
             segment.staged = {}
         if segment.staged is None:
-            raise FrameError(f"segment {frame.segment}: a part of a state without its beginning")
+            raise FrameError(f"segment {frame.segment}: a state chunk before the first one")
         for key, value, expires_at in frame.entries:
             segment.staged[key] = (value, expires_at)
         if not frame.last:
             return None
-        # CHECK transfer-is-not-ops: the state is swapped in whole, and the core is told that its op log begins behind.
+        # CHECK transfer-is-not-ops: the whole state is swapped in, and the op log begins after `cut`.
         segment.data, segment.staged = segment.staged, None
         self._core.install(frame.segment, frame.history, frame.cut)
         self.states += 1

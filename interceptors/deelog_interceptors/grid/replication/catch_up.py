@@ -1,4 +1,4 @@
-"""How a primary brings a backup up to date: by the operations that it lacks, or by the segment's whole state."""
+"""Brings a backup up to date: by the operations that it lacks, or by the segment's whole state."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MAX_PATCH_OPERATIONS = 20_000
 
 
 class CatchUp:
-    """`on_streaming(segment, member)` is called when a backup holds all that was captured: from the next operation on
-    it gets the normal stream. `poke` asks for a heartbeat soon; `on_error` gets what no rule expects."""
+    """`on_streaming(segment, member)` is called once all captured operations are sent: later ones go by the normal
+    stream. `poke` requests a heartbeat soon; `on_error` gets unexpected exceptions."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class CatchUp:
         on_error: Callable[[BaseException], None],
     ) -> None:
         self.topology_id = 0
-        """Of the last view applied."""
+        """The last applied view."""
         self.operations = self.states = 0
-        """Catch-ups begun of each kind."""
+        """Catch-ups begun, by kind."""
         self._store, self._core, self._loop = store, store.core, loop
         self._on_streaming, self._poke, self._on_error = on_streaming, poke, on_error
 
     def reported(self, segment: Segment, session: BackupStream, history: History) -> None:
-        """A backup said what it holds."""
+        """A backup reported what it holds."""
         if session.task is not None:
             session.task.cancel()
         session.answered, session.backlog = 0, []
@@ -54,13 +54,13 @@ class CatchUp:
 
     def by_operations(self, segment: Segment, session: BackupStream, point: int, keys: list[bytes]) -> None:
         """Sends the operations after `point`, and before them the values of `keys`, which only the backup changed."""
-        # CHECK catch-up-by-ops: a state only where the op log has not all that is missing.
+        # CHECK catch-up-by-ops: the state only where the op log lacks some of the missing operations.
         operations = self._core.operations_after(segment.number, point)
         if operations is None or (keys and len(operations) > _MAX_PATCH_OPERATIONS):
             self.by_state(segment, session)
             return
         values = [(key, *(peek(segment.data, key) or (None, None))) for key in keys]
-        # With values of now go all operations up to now, in one frame: in between the backup would hold neither.
+        # Present values and all operations up to now go in one frame: between two the backup would be inconsistent.
         first = len(operations) if keys else min(len(operations), _CHUNK_OPERATIONS)
         history = self._core.history(segment.number)
         patch = Patch(self.topology_id, segment.number, segment.epoch, point, history, values, operations[:first])
@@ -68,7 +68,7 @@ class CatchUp:
         self._recover(segment, session, iter([patch]), operations[first:])
 
     def by_state(self, segment: Segment, session: BackupStream) -> None:
-        """Sends all entries; first of all the backup must be out of the in-sync set."""
+        """Sends all entries, once the backup is out of the in-sync set."""
         member = session.link.member
         if member in segment.waiting:
             # CHECK in-sync-order: it leaves the in-sync set before it takes a state.
@@ -116,7 +116,7 @@ class CatchUp:
                 await link.drain()
             while session.backlog:
                 if len(session.backlog) > MAX_BACKLOG:
-                    log.warning("segment %d: %s cannot keep up, its catch-up begins anew", segment.number, link.member)
+                    log.warning("segment %d: %s cannot keep up, its catch-up starts over", segment.number, link.member)
                     session.stage, session.asked_in = StreamState.ASKED, self.topology_id
                     link.send(Ask(self.topology_id, [(segment.number, segment.epoch)]))
                     return
@@ -125,7 +125,7 @@ class CatchUp:
                 link.send(Replicate(self.topology_id, [frames.encode_batch(segment.number, segment.epoch, chunk)]))
                 await link.drain()
         except OSError:
-            return  # the link is down, and with it this session
+            return  # `link_down` has dropped this session
         if sent:
             history = self._core.history(segment.number)
             link.send(Patch(self.topology_id, segment.number, segment.epoch, sent, history, [], []))

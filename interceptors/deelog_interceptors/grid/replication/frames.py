@@ -1,7 +1,7 @@
-"""What nodes say to one another: one MessagePack value per frame, behind its length as four bytes, big-endian.
+"""The frames between nodes: a length of four bytes, big-endian, and one MessagePack value.
 
-Whoever dials a node speaks as a primary or as a member that reports to the controller; the dialled node answers on
-the same connection, so that question, stream and answer keep their order and end together.
+The dialling node speaks as a primary, or as a member that reports to the controller. The dialled node answers on the
+same connection, so that requests, stream and answers keep their order and end together.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from deelog_schemas.operation import Entry, Operation
 
 MAX_FRAME_BYTES: Final = 64 << 20
 CHUNK_BYTES: Final = 1 << 20
-"""Frames are made about this large; one entry may make one larger."""
+"""Target size of a frame in bytes; a single entry may exceed it."""
 
 
 class FrameError(DeelogError):
-    """The other side does not speak this protocol, or not of this cache; the connection is closed."""
+    """The other side does not speak this protocol, or serves another cache; the connection is closed."""
 
 
 class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
@@ -30,7 +30,7 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class Hello(Frame):
-    """First frame of whoever dials. `cluster` is the change topic's name."""
+    """The first frame of the dialling node. `cluster` is the change topic's name."""
 
     cluster: str
     member: str
@@ -38,13 +38,13 @@ class Hello(Frame):
 
 
 class Welcome(Frame):
-    """The answer to Hello: who is really here."""
+    """The answer to Hello: the member that listens here."""
 
     member: str
 
 
 class Heartbeat(Frame):
-    """To the controller: the sender lives, knows this view, and asks for this."""
+    """To the controller: the sender lives, has read this view, and makes these requests."""
 
     number: int
     topology_id: int
@@ -53,7 +53,7 @@ class Heartbeat(Frame):
 
 
 class Heard(Frame):
-    """From the controller: heartbeat `number` was heard, when the last view was this one. It renews the lease."""
+    """From the controller: heartbeat `number` was heard in this view. It renews the lease."""
 
     number: int
     topology_id: int
@@ -67,7 +67,7 @@ class Ask(Frame):
 
 
 class Report(Frame):
-    """From a backup: what it holds in this epoch's view. Whatever was streamed for the segment before is void."""
+    """From a backup: what it holds in this epoch's view. It replaces what the segment was streamed before."""
 
     topology_id: int
     segment: int
@@ -76,7 +76,7 @@ class Report(Frame):
 
 
 class Diverged(Frame):
-    """From a primary: you hold operations beyond `point` that I have not; which keys did they touch?"""
+    """From a primary: which keys did the backup's operations after `point` change? The primary does not have them."""
 
     segment: int
     epoch: int
@@ -84,7 +84,7 @@ class Diverged(Frame):
 
 
 class Wanted(Frame):
-    """From a backup: these keys. None: it no longer knows, the state must come."""
+    """From a backup: these keys. None: they are unknown, and the whole state is needed."""
 
     segment: int
     epoch: int
@@ -93,9 +93,9 @@ class Wanted(Frame):
 
 
 class Patch(Frame):
-    """From a primary, in one step: drop what is beyond `point`, take these keys' values (None: gone), these operations.
+    """From a primary, in one step: drop operations after `point`, set these keys (None: remove), apply `operations`.
 
-    The values are those of the primary behind `operations`. Catch-up by operations begins with it.
+    The values are the primary's after `operations`. Catch-up by operations begins with this frame.
     """
 
     topology_id: int
@@ -108,7 +108,7 @@ class Patch(Frame):
 
 
 class StateChunk(Frame):
-    """From a primary: a part of the state as of `cut`. `first` begins it anew, `last` swaps it in."""
+    """From a primary: a part of the state as of `cut`. `first` starts a new state, `last` swaps it in."""
 
     topology_id: int
     segment: int
@@ -143,7 +143,7 @@ class Answers(Frame):
 
 
 class Refused(Frame):
-    """From a node: what you sent for these segments is of an older view than mine, or I am no backup of yours."""
+    """From a backup: frames for these segments are refused. They are of an older view, or it is no backup of theirs."""
 
     topology_id: int
     items: list[tuple[int, int]]
@@ -171,7 +171,7 @@ _batches: msgspec.msgpack.Decoder[Batch] = msgspec.msgpack.Decoder(Batch)
 
 
 def encode_batch(segment: int, epoch: int, operations: list[Operation]) -> msgspec.Raw:
-    """A batch as it is shared between frames."""
+    """An encoded batch, which several frames may share."""
     return msgspec.Raw(_encoder.encode(Batch(segment, epoch, operations)))
 
 

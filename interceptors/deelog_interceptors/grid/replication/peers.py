@@ -1,4 +1,4 @@
-"""Connections between nodes: a link that this node dials to each other one, and the listener that the others dial.
+"""Connections between nodes: a link to each other node, and a listener for the links of the others.
 
 Weighed in docs/decisions.md, "Connections between nodes".
 """
@@ -23,20 +23,20 @@ _BROKEN: Final = (OSError, EOFError, asyncio.IncompleteReadError, FrameError, Ti
 
 
 class LinkEvents(Protocol):
-    """What a link tells. All are called on the loop and must not block."""
+    """Events of a link. All are called on the loop and must not block."""
 
     def link_up(self, link: Link) -> None: ...
     def link_frame(self, link: Link, frame: AnyFrame) -> None: ...
     def link_down(self, link: Link) -> None: ...
     def link_refused(self, member: str) -> None:
-        """Nobody listens there any more, or somebody else does: that member's process is gone."""
+        """The address refused a connection, or another member answered: the member's process is gone."""
 
     def failed(self, error: BaseException) -> None:
-        """What no rule expects: the node should end."""
+        """An unexpected exception: the node should end."""
 
 
 class Link:
-    """A connection that is dialled again until `close()`; `ready` while it stands."""
+    """A connection that is dialled again until `close()`; `ready` while it is up."""
 
     def __init__(self, member: str, address: str, hello: Hello, events: LinkEvents) -> None:
         self.member = member
@@ -49,22 +49,22 @@ class Link:
         self._task.add_done_callback(self._finished)
 
     def close(self) -> None:
-        """Ends it for good; `link_down` is called if it stood."""
+        """Ends it for good; calls `link_down` if it was up."""
         self._task.cancel()
         self._ended()
 
     def send(self, frame: AnyFrame) -> None:
-        """Queues a frame; lost if the connection breaks, which `link_down` tells."""
+        """Queues a frame, which is lost if the connection breaks; `link_down` is called then."""
         if self._writer is not None and self.ready:
             self._writer.write(frames.encode(frame))
 
     @property
     def queued(self) -> int:
-        """Bytes that wait to be taken by the other side."""
+        """Bytes in the send buffer."""
         return 0 if self._writer is None else self._writer.transport.get_write_buffer_size()
 
     async def drain(self) -> None:
-        """Returns when the other side took most of it. Raises `OSError` where the connection broke."""
+        """Returns when the send buffer is nearly empty. Raises `OSError` where the connection broke."""
         if self._writer is None:
             raise ConnectionResetError("the link is down")
         await self._writer.drain()
@@ -116,7 +116,7 @@ class Link:
 
 
 class Links(dict[str, Link]):
-    """The links of a member, by the member that each leads to."""
+    """The links of this node, by the other member."""
 
     def __init__(self, hello: Hello, events: LinkEvents) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Incoming:
     def __init__(self, member: str, writer: asyncio.StreamWriter) -> None:
         self.member = member
         self.asked: list[Ask] = []
-        """Questions that came before the view that they speak of."""
+        """`Ask` frames that arrived before their view."""
         self._writer = writer
 
     def send(self, frame: AnyFrame) -> None:
@@ -149,7 +149,7 @@ class Incoming:
 
 
 class IncomingEvents(Protocol):
-    """What the listener tells."""
+    """Events of the listener."""
 
     def incoming_up(self, connection: Incoming) -> None: ...
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None: ...

@@ -1,4 +1,4 @@
-"""The primary's side of replication: one stream per segment and backup, one path for acks 0, 1 and all."""
+"""The primary's side of replication: one stream per segment and backup, the same for acks 0, 1 and all."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from deelog_schemas.operation import Operation
 
 
 class Replicator:
-    """`on_level(segment)` is called when a segment's acknowledged position moves; `poke` asks for a heartbeat soon;
-    `on_error` gets what no rule expects: the node should end. `leased()` says whether this node may acknowledge now;
-    call `renewed()` when it may again."""
+    """`on_level(segment)` is called when a segment's acknowledged position moves; `poke` requests a heartbeat soon;
+    `on_error` gets unexpected exceptions: the node should end. `leased()` returns whether this node may acknowledge
+    now; call `renewed()` when it may again."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Replicator:
     # -- writes -----------------------------------------------------------------------------------------------------
 
     def operation(self, segment: Segment, operation: Operation) -> None:
-        """A captured operation: it leaves with the next batch, at the end of this turn of the loop."""
+        """A captured operation: it is sent with the next batch, in the next turn of the loop."""
         self.operations += 1
         if segment.waiting:
             self.unreplicated += 1
@@ -80,7 +80,7 @@ class Replicator:
                 self._loop().call_soon(self._flush)
 
     def reply(self, to: ReplyTo, reply: bytes, upto: Iterable[tuple[Segment, int]]) -> bytes | Pending:
-        """The reply itself where all of it is acknowledged at the configured level, else one that waits for it."""
+        """The reply itself where all of `upto` is acknowledged as `cache.acks` says, else one that waits for it."""
         pending: Pending | None = None
         if self._acks_all:
             for segment, sequence in upto:
@@ -94,13 +94,13 @@ class Replicator:
         return pending or reply
 
     def has_room(self) -> bool:
-        """Whether in-sync backups keep up; where not, writes wait for `room()`: the slowest gives the pace."""
+        """Whether in-sync backups keep up. Where not, writes wait for `room()`."""
         if self._congested:
             self._congested = any(link.queued >= MAX_LINK_BYTES for link in self._links.values())
         return self.unreplicated < MAX_UNREPLICATED and not self._congested
 
     async def room(self) -> None:
-        """Returns when some operations were answered, or after a while."""
+        """Returns when a backup acknowledged operations, or after 50 ms."""
         future = asyncio.get_running_loop().create_future()
         self._room.append(future)
         await asyncio.wait([future], timeout=0.05)
@@ -126,7 +126,7 @@ class Replicator:
     # -- acknowledgement ----------------------------------------------------------------------------------------------
 
     def answers(self, link: Link, frame: Answers) -> None:
-        """A backup tells how far it is."""
+        """A backup acknowledges what it applied."""
         touched: set[ReplyTo] = set()
         for number, epoch, sequence in frame.items:
             stream = self._session(link, number, epoch, frame.topology_id)
@@ -142,14 +142,14 @@ class Replicator:
             to.flush()
 
     def level(self, segment: Segment, touched: set[ReplyTo]) -> None:
-        """Works out what all who are waited for hold, and acknowledges it."""
+        """Acknowledges what all members in `waiting` hold."""
         reached = segment.last
         for member in segment.waiting:
             session = segment.sessions.get(member)
             if session is None:
                 return
             reached = min(reached, session.answered)
-        # The lease: its segments may have been given away as lost meanwhile.
+        # The lease: the segment may have been given to another member meanwhile.
         if reached <= segment.acked or not self._leased():
             return
         self.unreplicated -= self._owing(segment)
@@ -168,7 +168,7 @@ class Replicator:
         self._on_level(segment)
 
     def renewed(self) -> None:
-        """Acknowledges what was answered while there was no lease."""
+        """Acknowledges what backups acknowledged while there was no lease."""
         touched: set[ReplyTo] = set()
         for segment in self._store.segments:
             if segment.role is Role.PRIMARY:
@@ -177,7 +177,7 @@ class Replicator:
             to.flush()
 
     def fail_pendings(self, segment: Segment, error: bytes) -> None:
-        """The segment's role is lost: its writers get an error and send again."""
+        """The node is no longer primary: waiting writers get an error and try again."""
         touched: set[ReplyTo] = set()
         while segment.pendings:
             self._fail(segment.pendings.popleft()[1], error, touched)
@@ -185,7 +185,7 @@ class Replicator:
             to.flush()
 
     def expire_pendings(self, now: float) -> None:
-        """Answers with an error what waited too long; what becomes of the write, the client cannot know."""
+        """Answers with an error the writes that waited too long. Such a write may still succeed."""
         touched: set[ReplyTo] = set()
         for segment in self._store.segments:
             pendings = segment.pendings
@@ -211,26 +211,26 @@ class Replicator:
     # -- views --------------------------------------------------------------------------------------------------------
 
     def begin(self, segment: Segment) -> None:
-        """A new epoch as primary: nothing that was answered before counts, and until `follow` nothing is acknowledged,
-        what the promotion evicts neither."""
+        """A new epoch as primary: earlier answers do not count. Until `follow` nothing is acknowledged, not even
+        evictions of the promotion."""
         self.end(segment)
         segment.acked, segment.begun = 0, segment.last
-        segment.waiting = set(segment.in_sync)  # this very node among them, who answers nobody
+        segment.waiting = set(segment.in_sync)  # includes this node, which never answers: nothing is acknowledged
 
     def end(self, segment: Segment) -> None:
-        """Not primary any more, or in another epoch."""
+        """The node is no longer primary, or only in another epoch."""
         for member in list(segment.sessions):
             self._drop(segment, member)
         self.unreplicated -= self._owing(segment)
         segment.outgoing = []
-        segment.waiting, segment.admitting, segment.behind = set(), set(), {}
+        segment.waiting, segment.admitting, segment.lagging = set(), set(), {}
         self._dirty.pop(segment, None)
 
     def follow(self, segments: Iterable[Segment], topology_id: int) -> None:
-        """Primary segments as the view now has them: wait for whom it names, ask whom there is no stream to."""
+        """Applies the view to primary segments: waits for the members that it names, asks those without a stream."""
         if topology_id != self.topology_id:
             for segment in self._store.segments:
-                segment.admitting.clear()  # a request counts in the very view that it was made in
+                segment.admitting.clear()  # a request counts only in the view that it was made in
         self.topology_id = self.catch_up.topology_id = topology_id
         asks: dict[Link, list[tuple[int, int]]] = {}
         touched: set[ReplyTo] = set()
@@ -241,7 +241,7 @@ class Replicator:
                     self._drop(segment, member)
             me = segment.primary
             streaming = {m for m, session in segment.sessions.items() if session.stage is StreamState.STREAMING}
-            # CHECK in-sync-order: one who left is no longer waited for only now, when the view without it is there.
+            # CHECK in-sync-order: a removed member is waited for until this view without it is read.
             self._wait_for(segment, (set(segment.in_sync) - {me or ""}) | streaming | segment.admitting)
             for member, session in segment.sessions.items():
                 if session.stage is StreamState.LEAVING and member not in segment.waiting:
@@ -261,15 +261,15 @@ class Replicator:
         self.unreplicated -= self._owing(segment)
         segment.waiting = waiting
         self.unreplicated += self._owing(segment)
-        segment.behind = {m: since for m, since in segment.behind.items() if m in waiting}
+        segment.lagging = {m: since for m, since in segment.lagging.items() if m in waiting}
 
     @staticmethod
     def _owing(segment: Segment) -> int:
-        """Operations of this epoch that in-sync backups have not answered."""
+        """Operations of this epoch that in-sync backups have not acknowledged."""
         return segment.last - max(segment.acked, segment.begun) if segment.waiting else 0
 
     def link_down(self, link: Link) -> None:
-        """Its sessions are gone; who is waited for is waited for until a view says otherwise."""
+        """Drops the link's streams. Its member stays in `waiting` until a view removes it."""
         for segment in self._store.segments:
             session = segment.sessions.get(link.member)
             if session is not None and session.link is link:
@@ -281,38 +281,38 @@ class Replicator:
             session.task.cancel()
 
     def stages(self) -> Counter[str]:
-        """How many streams to backups are in which stage."""
+        """The number of streams to backups, by stage."""
         return Counter(session.stage.name.lower() for s in self._store.segments for session in s.sessions.values())
 
     def requests(self, now: float, timeout: float) -> Iterator[Request]:
-        """Whom the controller is to let into the in-sync sets, and whom to take out."""
+        """Requests to add members to in-sync sets and to remove them."""
         for segment in self._store.segments:
             if segment.role is not Role.PRIMARY:
                 continue
             for member, session in segment.sessions.items():
                 level = session.stage is StreamState.STREAMING and session.answered >= session.level_from
                 if level and member not in segment.in_sync:
-                    # CHECK in-sync-order: `waiting` holds it since it streams, so no position is acked without it.
+                    # CHECK in-sync-order: a streaming member is in `waiting`, so no position is acked without it.
                     segment.admitting.add(member)
                     yield Request(GROW, segment.number, segment.epoch, member)
             for member in sorted(segment.waiting):
-                if self._is_behind(segment, member, now, timeout):
+                if self._is_lagging(segment, member, now, timeout):
                     if member in segment.sessions:
                         segment.sessions[member].shrinking = True
                     yield Request(SHRINK, segment.number, segment.epoch, member)
 
-    def _is_behind(self, segment: Segment, member: str, now: float, timeout: float) -> bool:
+    def _is_lagging(self, segment: Segment, member: str, now: float, timeout: float) -> bool:
         session = segment.sessions.get(member)
         if session is not None and session.stage is StreamState.LEAVING:
             return True
         if session is not None and session.answered >= segment.last:
-            segment.behind.pop(member, None)
+            segment.lagging.pop(member, None)
             return False
         answered = -1 if session is None else session.answered
-        since, before = segment.behind.get(member, (now, answered))
+        since, before = segment.lagging.get(member, (now, answered))
         if answered > before:
             since = now
-        segment.behind[member] = (since, answered)
+        segment.lagging[member] = (since, answered)
         return now - since > timeout
 
     # -- frames of backups --------------------------------------------------------------------------------------------
@@ -338,11 +338,11 @@ class Replicator:
     def _session(
         self, link: Link, number: int, epoch: int, topology_id: int | None = None
     ) -> tuple[Segment, BackupStream] | None:
-        """The stream that a frame belongs to; None for a frame that counts no more."""
+        """The stream that a frame belongs to; None for a stale frame."""
         segment = self._store.segments[number]
         session = segment.sessions.get(link.member)
-        # CHECK answers-carry-epochs: an answer of another epoch, or to another connection, acknowledges nothing. One of
-        # an older view is to a question of an earlier session; the answer to this one is on its way.
+        # CHECK answers-carry-epochs: an answer of another epoch or connection acknowledges nothing. One of an older
+        # view belongs to an earlier session; that of this session follows.
         if (
             segment.role is not Role.PRIMARY
             or epoch != segment.epoch
@@ -361,12 +361,12 @@ class Replicator:
             self.catch_up.by_operations(segment, session, frame.point, frame.keys)
 
     def _streaming(self, segment: Segment, member: str) -> None:
-        # CHECK in-sync-order: from here on the primary waits for it; only after this does it ask for its admission.
+        # CHECK in-sync-order: the primary waits for the member from here on, and only then requests its admission.
         self._wait_for(segment, segment.waiting | {member})
         self._poke()
 
     def _refused(self, link: Link, frame: Refused) -> None:
-        """The stream does not count there any more: it is asked again with the next heartbeat (`follow`)."""
+        """Drops the refused streams; the next heartbeat asks again (`follow`)."""
         self.stale_answers += len(frame.items)
         for number, epoch in frame.items:
             segment = self._store.segments[number]

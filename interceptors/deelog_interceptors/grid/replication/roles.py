@@ -1,8 +1,8 @@
-"""From a view to roles: each transition by its own name, and the way out, a release.
+"""Applies views to roles: a method for each transition, and the release of a segment.
 
 none ─────bootstrap as primary / backup──▶ primary, backup
-backup ───promotion──▶ primary            (the takeover; moves nothing)
-primary ──demotion───▶ backup             (drops later what the new primary does not have)
+backup ───promotion──▶ primary            (the takeover; moves no entries)
+primary ──demotion───▶ backup             (drops entries that the new primary lacks later, by `Patch`)
 primary, backup ──dropped──▶ none
 """
 
@@ -25,7 +25,7 @@ from deelog_interceptors.grid.topology.view import SegmentState, State, View
 log = logging.getLogger(__name__)
 
 _HELD_UP = frozenset({"stopped", "owed", "begun", "rows"})
-"""Phases in which the connector may be for long, and writes no release."""
+"""Phases that may last long, in which the connector writes no release."""
 _LOST = replies.error("TRYAGAIN the segment's primary changed before the write was acknowledged")
 
 
@@ -43,7 +43,7 @@ class Roles:
     ) -> None:
         self.transitions: Counter[str] = Counter()
         self.given_away = 0
-        """Segments that this node held as primary when they were given away as lost."""
+        """Segments that a view took from this node as primary, with a reset."""
         self.apply_ms = 0.0
         """How long the last view took to apply."""
         self._member, self._store, self._core = member, store, core
@@ -73,13 +73,13 @@ class Roles:
             if segment.role is not Role.PRIMARY or changed:
                 self._promote(segment, row)
         elif self._member in row.holders:
-            self._tell_of_loss(segment, row)
+            self._log_loss(segment, row)
             if segment.role is Role.PRIMARY:
                 self._demote(segment)
             elif changed or segment.role is Role.NONE:
                 self._follow(segment)
         elif segment.role is not Role.NONE:
-            self._tell_of_loss(segment, row)
+            self._log_loss(segment, row)
             self._drop(segment)
         segment.epoch = row.epoch
 
@@ -107,13 +107,13 @@ class Roles:
         self._store.become_backup(segment)
 
     def _follow(self, segment: Segment) -> None:
-        """backup of another primary or epoch, or a new backup: the primary will ask what it holds."""
+        """none or backup → backup of another primary or epoch; the primary will ask what it holds."""
         self.transitions[f"{segment.role}→backup"] += 1
         segment.role = Role.BACKUP
         segment.source = segment.staged = None
 
-    def _tell_of_loss(self, segment: Segment, row: SegmentState) -> None:
-        """Who was cut off, and lives: what it acknowledged and Kafka does not hold is lost, and only it knows of it."""
+    def _log_loss(self, segment: Segment, row: SegmentState) -> None:
+        """This node was cut off: operations that it acknowledged are lost, and only it knows which."""
         if row.must_reset and row.epoch != segment.epoch and segment.role is Role.PRIMARY:
             self.given_away += 1
             log.warning(
@@ -130,14 +130,14 @@ class Roles:
         segment.source = segment.staged = None
         self._store.drop(segment)
 
-    # -- giving a segment away --------------------------------------------------------------------------------------
+    # -- release ----------------------------------------------------------------------------------------------------
 
     def hand_over(self) -> bool:
-        """Begins to release what the view moves elsewhere; called again and again, for the connector may be paused.
+        """Begins to release segments that the view moves elsewhere; to be called repeatedly.
 
-        It writes no release then, nor one of a segment that was stopped or is being reset, and a segment that waits for
-        one takes no writes: such a release is taken back until it can be written. Returns whether one was, so that
-        blocked writes try again.
+        A releasing segment takes no writes, and the connector writes no release while it is paused, or for a segment
+        that is stopped or being reset: such a release is taken back until it can be written. Returns whether one was,
+        so that blocked writes try again.
         """
         taken_back = False
         rows = self._view.rows if self._view is not None else ()
@@ -155,7 +155,7 @@ class Roles:
         return taken_back
 
     def level_reached(self, segment: Segment) -> None:
-        """A segment that is to be released is, once all of it is acknowledged."""
+        """Releases a releasing segment once all of its operations are acknowledged."""
         if (
             segment.releasing
             and not segment.release_begun
@@ -167,7 +167,7 @@ class Roles:
             self._wake()
 
     def stepped_down(self, number: int, reason: str) -> None:
-        """The connector found a higher claim: no more writes until a view says otherwise."""
+        """The connector saw a higher claim: the segment takes no writes until the next view that promotes this node."""
         segment = self._store.segments[number]
         if segment.role is Role.PRIMARY:
             log.warning("segment %d: stepped down: %s", number, reason)
@@ -175,7 +175,7 @@ class Roles:
             self._replicator.fail_pendings(segment, _LOST)
 
     def requests(self) -> Iterator[Request]:
-        """What this member asks of the controller for the segments that it is primary of."""
+        """Requests to the controller for the segments that this member is primary of."""
         for segment in self._store.segments:
             if segment.role is not Role.PRIMARY or self._view is None:
                 continue

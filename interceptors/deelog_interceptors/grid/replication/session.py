@@ -1,8 +1,8 @@
-"""What a primary keeps of each stream to a backup, and what it needs of the loop that runs a catch-up.
+"""The primary's state of each stream to a backup, and the event loop that runs a catch-up.
 
-A session goes ASKED → (DIVERGING) → RECOVERING → STREAMING. While it is recovering, new operations collect in its
-backlog; the recovery ends itself when the backlog is empty, and that very step begins the normal stream: never both at
-once. `LEAVING`: the backup must take a state, and waits until it is out of the in-sync set.
+A stream goes ASKED → (DIVERGING) → RECOVERING → STREAMING. While it is recovering, new operations collect in its
+backlog. The recovery ends when the backlog is empty, and the same step begins the normal stream: never both at once.
+`LEAVING`: the backup needs the whole state, and waits until it is out of the in-sync set.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class StreamState(Enum):
 
 
 class BackupStream:
-    """What a primary knows of one backup of one segment, on one connection."""
+    """The stream of one segment to one backup, on one connection."""
 
     __slots__ = ("answered", "asked_in", "backlog", "level_from", "link", "shrinking", "stage", "task")
 
     def __init__(self, link: Link, asked_in: int) -> None:
         self.link = link
         self.asked_in = asked_in
-        """The view in which it was asked what it holds. What it says in an older one may be gone since: in a view
-        between the two it may have been no holder, and have dropped everything."""
+        """The view in which it was asked what it holds. Reports of an older view do not count: the backup may have
+        dropped everything in a view between."""
         self.stage = StreamState.ASKED
         self.shrinking = False
-        """The controller was asked to take it out of the in-sync set."""
+        """The controller was asked to remove it from the in-sync set."""
         self.answered = 0
         self.level_from = 0
-        """Everything up to here may be acknowledged without it: in sync only once it answered this much."""
+        """Operations up to here may be acknowledged without it: it may be in sync only once it answered this much."""
         self.backlog: list[Operation] = []
         self.task: Work | None = None
 

@@ -161,7 +161,7 @@ command("FLUSHDB", -1, WRITE, tips=EACH_SHARD_OK)(_flush)
 
 @command("SCAN", -2, READONLY)
 def scan(call: Call) -> Reply:
-    """The cursor is the hash slot to go on with, so that no key that stays is left out whatever else changes."""
+    """The cursor is the next hash slot, so that every key that exists throughout is returned."""
     slot = integer_of(call.arguments[1])
     if not 0 <= slot < SLOTS:
         raise CommandError("ERR invalid cursor")
@@ -239,7 +239,7 @@ def glob(pattern: bytes) -> re.Pattern[bytes]:
         return re.compile(re.escape(pattern))
 
 
-# -- what a node tells of itself -----------------------------------------------------------------------------------
+# -- information about a node -------------------------------------------------------------------------------------
 
 
 @command("INFO", -1)

@@ -19,9 +19,9 @@ def short_id(member: str) -> str:
 
 
 def slot_ranges(view: View) -> Iterator[tuple[int, int, str]]:
-    """`(first slot, last slot, primary)`; neighbours with the same primary are one range, unserved slots none.
+    """`(first slot, last slot, primary)`; neighbours with the same primary are one range. Unserved slots are left out.
 
-    Backups are not named: to a client of Redis Cluster a node is either a master or a replica, and ours are both.
+    Backups are not named: to a client of Redis Cluster a node is either a master or a replica, but a grid node is both.
     """
     segments = len(view.rows)
     start, before = 0, None

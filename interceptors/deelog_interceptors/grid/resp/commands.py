@@ -1,4 +1,4 @@
-"""The table of commands: what each is called, how many arguments it takes, where its keys are, and who runs it.
+"""The table of commands: name, arity, position of the keys, and handler of each.
 
 Weighed in docs/decisions.md, "Commands are a table".
 """
@@ -26,12 +26,12 @@ _NO_INTEGER: Final = "ERR value is not an integer or out of range"
 
 
 class CommandError(Exception):
-    """The text goes to the client as it is; its first word is the error's code."""
+    """The message is the reply to the client; its first word is the error code."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One command as it runs. `segment` is the keys' segment, for commands that have keys."""
+    """A command being run. `segment` is the keys' segment, for commands that have keys."""
 
     node: Host
     connection: Connection
@@ -71,7 +71,7 @@ class Command:
     step: int
     handler: Handler
     tips: tuple[str, ...] = ()
-    """How a client spreads it over shards and puts the answers together."""
+    """How a client sends it to shards and combines the replies."""
 
 
 EACH_SHARD_SUM: Final = ("request_policy:all_shards", "response_policy:agg_sum")
@@ -91,7 +91,7 @@ def command(
     step: int = 1,
     tips: tuple[str, ...] = (),
 ) -> Callable[[Handler], Handler]:
-    """Puts a handler into the table. `last` defaults to `first`; negative counts from the end."""
+    """Adds a handler to the table. `last` defaults to `first`; negative counts from the end."""
 
     def register(handler: Handler) -> Handler:
         last_key = first if last is None else last
@@ -113,7 +113,7 @@ def integer_of(text: bytes) -> int:
 
 
 def unknown_subcommand(call: Call) -> bytes:
-    """The answer to `NAME SUBCOMMAND` where there is no such subcommand."""
+    """The reply for an unknown subcommand."""
     name, sub = (argument[:128].decode(errors="replace") for argument in call.arguments[:2])
     return replies.error(f"ERR unknown subcommand '{sub}'. Try {name.upper()} HELP.")
 
@@ -168,8 +168,8 @@ class Dispatcher:
         if segment.role is Role.BACKUP:
             if connection.readonly and READONLY in spec.flags:
                 return None
-            # Often the old primary has redirected the client here before this node has read the view: wait a little for
-            # it, else the two would send the client to one another until it gives up.
+            # Often the old primary redirects the client here before this node has read the view. Wait for it a little,
+            # or the two nodes would redirect the client to one another until it gives up.
             if not connection.waited:
                 connection.waited = True
                 raise Blocked(self._node.role_changed_soon)
@@ -181,7 +181,7 @@ class Dispatcher:
 
 
 def command_info(spec: Command) -> bytes:
-    """One element of COMMAND's answer: what clients need to find the keys."""
+    """One element of COMMAND's reply."""
     flags = replies.array(replies.simple(flag) for flag in spec.flags)
     numbers = (spec.arity, spec.first, spec.last, spec.step)
     arity, *positions = (replies.integer(number) for number in numbers)
@@ -190,7 +190,7 @@ def command_info(spec: Command) -> bytes:
 
 
 def commands(names: Iterable[bytes] | None = None) -> bytes:
-    """COMMAND's answer."""
+    """COMMAND's reply for these names, by default for all."""
     if names is None:
         return replies.array(command_info(spec) for spec in TABLE.values())
     specs = [TABLE.get(name.upper()) for name in names]

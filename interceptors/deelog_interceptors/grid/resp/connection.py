@@ -34,13 +34,13 @@ class Blocked(Exception):
 
 
 class Execute(Protocol):
-    """Runs a command; may raise `Blocked`. `connection.closing` afterwards ends the connection behind the reply."""
+    """Runs a command; may raise `Blocked`. If it sets `connection.closing`, the connection ends after the reply."""
 
     def __call__(self, connection: Connection, arguments: list[bytes]) -> bytes | Pending: ...
 
 
 class Clients:
-    """All connections of one node. `max_bulk` is what one command may hold in bytes beside its framing."""
+    """All connections of one node. `max_bulk` limits the payload of one command in bytes."""
 
     def __init__(self, execute: Execute, max_bulk: int, max_connections: int) -> None:
         self.execute = execute
@@ -48,9 +48,9 @@ class Clients:
         self.max_connections = max_connections
         self.open: set[Connection] = set()
         self.accepted = 0
-        """Connections, ever."""
+        """Connections accepted so far."""
         self.executed = 0
-        """Commands, ever; one that was blocked counts each time that it runs."""
+        """Command runs so far; a blocked command counts each time that it runs."""
 
     def __call__(self) -> Connection:
         return Connection(self)
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         self.protocol = 2
         self.readonly = False
         self.waited = False
-        """The command at hand has waited for a view already."""
+        """The current command has waited for a view already."""
         self.closing = False
         self.name = b""
         self.number = 0
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._replies: deque[bytes | Pending] = deque()
         self._chunk = b""
         self._at = 0
-        """Where the next command begins in `_chunk`; below 0 while it began in bytes that came before."""
+        """Start of the next command in `_chunk`; negative where it began in an earlier chunk."""
         self._checked = False
         self._paused = False
         self._task: asyncio.Task[None] | None = None
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._adjust_reading()
 
     def _next(self) -> list[bytes] | None:
-        """The next whole command. hiredis makes room for as many elements as a header names, so look at it first."""
+        """The next complete command. hiredis allocates as many elements as a header names: check the header first."""
         chunk, at = self._chunk, self._at
         if not self._checked:
             if at >= len(chunk):
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             self._task = asyncio.create_task(self._wait_and_execute(arguments, blocked))
 
     async def _wait_and_execute(self, arguments: list[bytes], blocked: Blocked) -> None:
-        """Only this client waits; the bytes behind the command stay where they are."""
+        """Only this client waits; bytes after the command stay in the buffer."""
         deadline = time.monotonic() + ACK_SECONDS
         while True:
             try:
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
     # -- replies ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes every reply whose turn has come."""
+        """Writes every reply that is complete, in order."""
         replies = self._replies
         ready: list[bytes] = []
         while replies:

@@ -1,4 +1,4 @@
-"""What the handlers of commands need of the node that runs them."""
+"""The node as command handlers use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deelog_interceptors.grid.topology.view import View
 
 
 class Host(Protocol):
-    """A node as its clients' commands see it."""
+    """The node as command handlers use it."""
 
     settings: Settings
     member: str
@@ -35,7 +35,7 @@ class Host(Protocol):
         """Returns at the next view."""
 
     async def role_changed_soon(self) -> None:
-        """Returns at the next view, or after a moment."""
+        """Returns at the next view, or after 50 ms."""
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the connector, and under `grid` of the node; all of it is JSON."""
+        """Counters of the connector, and of the node under `grid`; JSON values only."""

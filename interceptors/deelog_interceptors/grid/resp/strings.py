@@ -58,7 +58,7 @@ def _check_text(data: bytes, field: str, what: str) -> None:
 
 
 def _check(call: Call, key: bytes, value: bytes) -> None:
-    """What a write must pass before anything changes."""
+    """Checks a write before anything changes."""
     _check_key(call, key)
     if call.node.settings.text_values:
         _check_text(value, "cache.value.format", "value")
@@ -116,7 +116,7 @@ def _set_options(options: list[bytes]) -> tuple[set[bytes], int | None]:
 
 
 def _put(call: Call, key: bytes, value: bytes, expires_at: int | None, reply: bytes) -> Reply:
-    """Writes and answers; one that is past its time already is a removal."""
+    """Writes and replies; an entry that has already expired is a removal."""
     call.room(len(key) + len(value))
     store = call.node.store
     if expires_at is None or expires_at > now_ms():
@@ -145,7 +145,7 @@ def delete(call: Call) -> Reply:
         if store.find(call.segment, key) is not None:
             last = store.remove(call.segment, key)
             removed += 1
-    # With nothing removed there is nothing to wait for but an expiry that the look itself may have caused.
+    # With nothing removed there is nothing to wait for, except an expiry that `find` captured.
     return call.acked(replies.integer(removed), last)
 
 

@@ -1,4 +1,4 @@
-"""What the controller decides: from the view, who lives and what primaries ask for, to the next view. Pure.
+"""The controller's decision: the next view from the last one, the live members and the primaries' requests. Pure.
 
 Weighed in docs/decisions.md, "Views are worked out from the whole situation".
 """
@@ -30,12 +30,12 @@ UNCLEAN_ELECTION: Final = "unclean_election"
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision rests on besides the view.
+    """The input of a decision besides the view.
 
     `members` live and may be elected; `dead` are known dead: process gone, producer fenced. Members of the view in
-    neither may still be alive. `lapsed` acknowledge nothing any more, wherever they are (see `lease`). `requests` are
-    by sender, and were made in the very view that is decided on.
-    `floor` is the highest claim in Kafka. `settled`: those who start together had time to appear.
+    neither may still be alive. The leases of `lapsed` have run out: they acknowledge nothing (see `lease`). `requests`
+    are by sender, and were made in the last view. `floor` is the highest claim in Kafka. `settled`: members that
+    started at the same time have had time to register.
     """
 
     controller: str
@@ -79,7 +79,7 @@ class _Decision:
         return None if same and not self._must_answer() else view
 
     def _must_answer(self) -> bool:
-        """A primary waits for a member that is not in sync, no longer wants to, and may stop only with a new view."""
+        """A primary asks to remove a member that is not in sync, and stops waiting for it only with a new view."""
         return any(
             request.kind == SHRINK and request.member not in self.view.rows[number].in_sync
             for number, requests in self.requests.items()
@@ -99,17 +99,17 @@ class _Decision:
         return self._targeted(self._trimmed(row))
 
     def _go(self, number: int, row: SegmentState, state: State, **changes: Any) -> SegmentState:
-        """The row in another state; where the transition is not valid, the row as it was, and a line in the log."""
+        """The row in another state. An invalid transition is logged and leaves the row as it was."""
         if state not in VALID[row.state]:
             log.error("segment %d: refused the transition from %s to %s", number, row.state, state)
             return row
         return row._replace(state=state, **changes)
 
     def _elected(self, number: int, row: SegmentState, primary: str, **changes: Any) -> SegmentState:
-        """Online under `primary` in a new epoch. A reset that is still owed goes on being owed."""
+        """Online under `primary` in a new epoch. `must_reset` stays."""
         return self._go(
             number, row, State.ONLINE, primary=primary, epoch=self.topology_id, target=None, **changes
-        )  # CHECK incarnation: the epoch is minted now, for a member that has joined, not for a node id
+        )  # CHECK incarnation: the new epoch is for a member that has joined, not for a node id
 
     def _first(self, number: int, row: SegmentState) -> SegmentState:
         if not self.now.settled or not row.owners:
@@ -117,12 +117,12 @@ class _Decision:
         return self._elected(number, row, row.owners[0], in_sync=row.owners[:1])
 
     def _requested(self, number: int, row: SegmentState) -> SegmentState:
-        """Applies what the segment's primary asks for; whatever is not of this epoch, or not by it, is left out."""
+        """Applies the requests of the segment's primary in this epoch; skips all others."""
         for sender, request in self.requests.get(number, ()):
             if sender != row.primary or request.epoch != row.epoch:
                 continue
             if request.kind == GROW and request.member in row.owners and request.member in self.live:
-                # CHECK in-sync-order: the primary asks once it waits for the newcomer, and only then it is let in.
+                # CHECK in-sync-order: the primary asks once it waits for the newcomer; only then is it admitted.
                 if request.member not in row.in_sync:
                     row = row._replace(in_sync=(*row.in_sync, request.member))
             elif request.kind == SHRINK and request.member != row.primary:
@@ -134,28 +134,28 @@ class _Decision:
         return row
 
     def _handed_over(self, number: int, row: SegmentState) -> SegmentState:
-        """Preferred, reassign and controlled shutdown: all three elect an in-sync owner that stays."""
+        """Preferred election, reassignment and controlled shutdown: each elects an in-sync owner that stays."""
         wanted = (row.target, *row.owners, *row.in_sync, row.primary)
         for member in wanted:
             if member is not None and member in row.in_sync and member in self.staying:
                 return self._elected(number, row, member)
-        return row  # nobody is left to take it: it stays with the one that leaves
+        return row  # nobody can take it: it stays with the leaving member
 
     def _without_dead(self, number: int, row: SegmentState) -> SegmentState:
-        """Dead members leave the in-sync set, unless there is nobody else in it; without its primary it is Offline."""
+        """Removes dead members from the in-sync set, unless all are dead. A segment with a dead primary is Offline."""
         if row.state is State.ONLINE and row.primary not in self.members:
             row = self._go(number, row, State.OFFLINE, primary=None, target=None)
         left = tuple(member for member in row.in_sync if member in self.members)
         return row._replace(in_sync=left) if left else row
 
     def _offline(self, number: int, row: SegmentState) -> SegmentState:
-        """The offline election: an in-sync owner; else, when they all lapsed or unclean is allowed, anybody."""
-        # Who has been in sync for longest comes first: a newcomer that took a state has no operations to resume with.
+        """The offline election: a member in sync; any member where all their leases lapsed or unclean is allowed."""
+        # The longest in sync comes first: a newcomer that took a state has no operations to resume with.
         candidates = [m for m in row.in_sync if m in self.live or (m in self.members and not self.now.settled)]
         for member in sorted(candidates, key=lambda m: self.members[m].leaving):
-            # A controller that has just taken office has not heard everybody yet.
+            # A new controller has not heard every member yet.
             return self._elected(number, row, member) if member in self.live else row
-        # The lease: who was in sync may be cut off from here, and not from its clients.
+        # The lease: a member in sync may be cut off from the controller, but not from its clients.
         maybe_alive = any(m in self.members or m not in self.now.lapsed for m in row.in_sync)
         if not self.now.settled or (maybe_alive and not self.now.unclean):
             return row
@@ -165,13 +165,13 @@ class _Decision:
         return row
 
     def _trimmed(self, row: SegmentState) -> SegmentState:
-        """Once all owners are in sync and one of them is primary, those who are no owners leave."""
+        """Once all owners are in sync and one of them is primary, only they stay in sync."""
         if row.primary in row.owners and set(row.owners) < set(row.in_sync):
             return row._replace(in_sync=row.owners)
         return row
 
     def _targeted(self, row: SegmentState) -> SegmentState:
-        """Whom the primary is to release the segment for, if anybody."""
+        """Sets the member that the primary releases the segment for, or None."""
         ready = [member for member in row.owners if member in row.in_sync and member in self.staying]
         if row.target in ready:
             return row

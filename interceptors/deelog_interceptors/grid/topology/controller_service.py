@@ -1,6 +1,6 @@
-"""The controller at work: it hears heartbeats, declares deaths, fences the dead, decides, and commits views.
+"""Runs the controller: takes heartbeats, declares members dead, fences them, decides, and commits views.
 
-Every node runs one of these; only the one that Kafka's group protocol seats does anything (`hold`).
+Every node has one; only the one that Kafka's group protocol elects is active.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from deelog_schemas.member import node_id_of
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.01
-"""Between two views: what comes meanwhile is decided together."""
+"""Between two decisions: events of this time are decided together."""
 _SETTLE_SECONDS: Final = 1.0
 _FENCE_AGAIN_SECONDS: Final = 1.0
 
 
 class ControllerService:
-    """`copies`, `unclean`, `timeout` as configured; after `lease_expiry` of silence no lease holds; both in seconds.
+    """`copies`, `unclean`, `timeout` (seconds) are configured. After `lease_expiry` seconds of silence no lease holds.
 
-    `floor()` is the highest claim that this node knows.
+    `floor()` returns the highest claim that this node knows.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class ControllerService:
         self._copies, self._unclean, self._floor = copies, unclean, floor
         self._timeout, self._lease_expiry = timeout, lease_expiry
         self._on_error = on_error
-        self._seat = Election(config, asyncio.get_running_loop(), self._seated, on_refused, member)
+        self._election = Election(config, asyncio.get_running_loop(), self._elected, on_refused, member)
         self._task: asyncio.Task[None] | None = None
         self._event = asyncio.Event()
-        self._book: Liveness | None = None
-        """Of the last term; it outlasts a seat lost to Kafka's silence."""
+        self._liveness: Liveness | None = None
+        """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = False
 
     @property
@@ -73,46 +73,46 @@ class ControllerService:
         return self._holding
 
     def start(self) -> None:
-        """Stands for election."""
-        self._seat.start()
+        """Joins the election."""
+        self._election.start()
 
     async def stop(self) -> None:
-        """Give it up; the next one is assigned at once."""
+        """Resigns; the group elects the next controller at once."""
         self._leave()
-        self._book = None
-        await asyncio.to_thread(self._seat.stop)
+        self._liveness = None
+        await asyncio.to_thread(self._election.stop)
 
-    # -- what it hears ------------------------------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, member: str, beat: Heartbeat) -> Heard | None:
-        """A member lives, and asks for something; the answer, where nobody else can be controller."""
-        if self._book is None:
+        """Takes a member's heartbeat. Returns the answer, or None where another member may be controller."""
+        if self._liveness is None:
             return None
-        news, answer = self._book.heartbeat(member, beat, time.monotonic())
+        news, answer = self._liveness.heartbeat(member, beat, time.monotonic())
         if news:
             self._event.set()
         return answer
 
     def refused(self, member: str) -> None:
-        """Nobody listens at the member's address, or somebody else: its process is gone."""
-        if self._book is not None and self._book.refuse(member):
+        """A connection to the member's address was refused, or another member answered: its process is gone."""
+        if self._liveness is not None and self._liveness.refuse(member):
             self._event.set()
 
     def doubt(self) -> None:
-        """This process was stopped for a while: nobody is answered until the seat is confirmed."""
-        if self._book is not None:
-            self._book.doubt(time.monotonic())
+        """This process was paused: no heartbeat is answered until Kafka confirms that it is controller."""
+        if self._liveness is not None:
+            self._liveness.doubt(time.monotonic())
             self._event.set()
 
     def changed(self) -> None:
-        """A registration came."""
+        """A member registered."""
         self._event.set()
 
     # -- as controller ---------------------------------------------------------------------------------------------
 
-    def _seated(self, seated: bool) -> None:
+    def _elected(self, elected: bool) -> None:
         self._leave()
-        if seated:
+        if elected:
             self._task = asyncio.create_task(self._hold(), name="controller")
             self._task.add_done_callback(self._ended)
 
@@ -128,35 +128,36 @@ class ControllerService:
             self._on_error(error)
 
     async def _hold(self) -> None:
-        """Assigned, init, read the views to one's own record, decide."""
+        """Initialises the producer, reads the views up to its own record, and decides until it is not controller."""
         try:
-            await asyncio.to_thread(self._seat.take)
+            await asyncio.to_thread(self._election.take)
             asked = await self._confirm()
-            book = self._begin(asked)
-            log.info("%s is controller from view %d on", self._member, book.view.topology_id)
+            liveness = self._begin(asked)
+            log.info("%s is controller from view %d on", self._member, liveness.view.topology_id)
             while True:
-                await self._tick(book)
+                await self._tick(liveness)
         except NotController as lost:
-            # On a fence: rejoin the group, never initialise the producer again.
+            # When fenced: rejoin the group, never initialise the producer again.
             log.warning("%s is controller no more: %s", self._member, lost)
-            self._book, self._holding = None, False
-            self._seat.rejoin()
+            self._liveness, self._holding = None, False
+            self._election.rejoin()
 
     async def _confirm(self) -> float:
-        """Commits a record of its own, which nobody but the last controller can, and reads the topic up to it; when
-        it asked for that."""
+        """Commits a record of its own, which only the last controller can, and reads the topic up to it.
+
+        Returns when it began to, in seconds of the monotonic clock."""
         asked, nonce = time.monotonic(), uuid.uuid4().hex
         read = self._registry.expect(nonce)
         record = orjson.dumps({"member": self._member, "nonce": nonce})
-        await asyncio.to_thread(self._seat.commit, [("controller", record)])
-        # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
+        await asyncio.to_thread(self._election.commit, [("controller", record)])
+        # CHECK read-to-own-record: every view that was ever committed precedes the own record.
         await read.wait()
         return asked
 
     def _begin(self, asked: float) -> Liveness:
         self.terms += 1
         self._holding = True
-        self._book = Liveness(
+        self._liveness = Liveness(
             self._member,
             self._registry,
             self._registry.view,
@@ -165,9 +166,9 @@ class ControllerService:
             timeout=self._timeout,
             lease_expiry=self._lease_expiry,
         )
-        return self._book
+        return self._liveness
 
-    async def _tick(self, book: Liveness) -> None:
+    async def _tick(self, liveness: Liveness) -> None:
         try:
             async with asyncio.timeout(self._timeout / 4):
                 await self._event.wait()
@@ -175,20 +176,20 @@ class ControllerService:
             pass
         await asyncio.sleep(_PAUSE_SECONDS)
         self._event.clear()
-        if book.to_confirm(time.monotonic()):
-            book.confirm(await self._confirm())
-        book.forgive_own_pause(time.monotonic())
-        await self._decide(book, await self._fence(book, book.declare_dead(time.monotonic())))
-        book.clear_dead()
+        if liveness.to_confirm(time.monotonic()):
+            liveness.confirm(await self._confirm())
+        liveness.forgive_own_pause(time.monotonic())
+        await self._decide(liveness, await self._fence(liveness, liveness.declare_dead(time.monotonic())))
+        liveness.clear_dead()
 
-    async def _fence(self, book: Liveness, dead: Sequence[str]) -> frozenset[str]:
-        """Fences the producers of the dead; those that could not be fenced do not count as dead yet."""
-        now, new = time.monotonic(), book.to_fence(dead)
-        # The dead are fenced before a view excludes them: no transaction of theirs holds the readers back then, and
-        # "known dead" means that nothing of theirs can reach Kafka any more.
+    async def _fence(self, liveness: Liveness, dead: Sequence[str]) -> frozenset[str]:
+        """Fences the producers of the dead. Returns the dead without those that could not be fenced."""
+        now, new = time.monotonic(), liveness.to_fence(dead)
+        # The dead are fenced before a view excludes them: their open transactions no longer hold back readers, and
+        # "known dead" means that no record of theirs can reach Kafka any more.
         ids = (self._config.topics.transactional_id_node(node_id_of(m)) for m in new)
         results = await asyncio.gather(
-            *(asyncio.to_thread(fence, self._config, one) for one in ids), return_exceptions=True
+            *(asyncio.to_thread(fence, self._config, id_) for id_ in ids), return_exceptions=True
         )
         failed = set()
         for member, result in zip(new, results, strict=True):
@@ -198,14 +199,14 @@ class ControllerService:
             else:
                 log.warning("%s is dead, its producer is fenced", member)
                 self.deaths += 1
-                self.detection_ms.append(round((now - book.last_heard(member)) * 1000, 1))
-                book.fenced(member)
+                self.detection_ms.append(round((now - liveness.last_heard(member)) * 1000, 1))
+                liveness.fenced(member)
         if failed:
             await asyncio.sleep(_FENCE_AGAIN_SECONDS)
         return frozenset(dead) - failed
 
-    async def _decide(self, book: Liveness, dead: frozenset[str]) -> None:
-        situation = book.situation(
+    async def _decide(self, liveness: Liveness, dead: frozenset[str]) -> None:
+        situation = liveness.situation(
             dead,
             time.monotonic(),
             floor=self._floor(),
@@ -213,9 +214,9 @@ class ControllerService:
             unclean=self._unclean,
             settle=_SETTLE_SECONDS,
         )
-        following = decide(book.view, situation)
+        following = decide(liveness.view, situation)
         if following is None:
             return
-        await asyncio.to_thread(self._seat.commit, [("view", encode_view(following))])
+        await asyncio.to_thread(self._election.commit, [("view", encode_view(following))])
         self.views += 1
-        book.follow(following)
+        liveness.follow(following)

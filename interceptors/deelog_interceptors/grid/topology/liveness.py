@@ -1,7 +1,7 @@
-"""What a controller knows since it took office: who was heard when, what they ask for, who is dead, whom to answer.
+"""What a controller knows of the members in its term: last heartbeats, requests, who is dead, whom to answer.
 
-Pure, like the decision that is made of it (`controller.decide`): times are given. `ControllerService`, which
-asks Kafka for the seat, fences and commits, keeps one of these for each term; so does the simulation.
+Pure, like the decision made from it (`controller.decide`): times are arguments. `ControllerService`, which does the
+I/O, keeps one for each term; so does the simulation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Liveness:
     """One term of `member` as controller, from `view` on. `timeout`, `lease_expiry` (see `lease`) and times are in
     seconds.
 
-    `asked` is when Kafka was asked for the record that confirmed the seat.
+    `asked` is when the controller began to commit the record that confirmed it.
     """
 
     def __init__(
@@ -34,36 +34,36 @@ class Liveness:
         lease_expiry: float,
     ) -> None:
         self.view = view
-        """The last view; it outlasts a seat that was lost to Kafka's silence."""
+        """The last view."""
         self._doubted: float | None = None
         self._member, self._registry, self._timeout, self._lease_expiry = member, registry, timeout, lease_expiry
         self._confirmed = asked
         self._since = self._ticked = now
         self._heard = dict.fromkeys(view.members, now)
         self._silent_since: dict[str, float] = {}
-        """Of everybody who was heard, the dead included."""
+        """By member, when it was last heard; includes the dead."""
         self._beats: dict[str, Heartbeat] = {}
         self._refused: set[str] = set()
         self._fenced: set[str] = set()
-        self._condemned: frozenset[str] = frozenset()
-        """Whom a view that is being made leaves out."""
+        self._declared_dead: frozenset[str] = frozenset()
+        """The members that the next view leaves out, while it is being committed."""
 
-    # -- what it hears ------------------------------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, member: str, beat: Heartbeat, now: float) -> tuple[bool, Heard | None]:
-        """A member lives: whether that is news to decide on, and the answer, where nobody else can be controller."""
+        """Returns whether a decision is due, and the answer; None where another member may be controller."""
         before = self._beats.get(member)
         news = before is None or bool(beat.requests) or before.leaving != beat.leaving
         self._heard[member] = self._silent_since[member] = now
         self._refused.discard(member)
         self._beats[member] = beat
-        # The lease: no answer to whom the view in the making takes for dead, nor from a seat that may be lost.
-        if self._doubted is not None or member in self._condemned or not self._hears_all(now):
+        # The lease: no answer to a member that the next view takes for dead, nor while another may be controller.
+        if self._doubted is not None or member in self._declared_dead or not self._hears_all(now):
             return news, None
         return news, Heard(beat.number, self.view.topology_id)
 
     def _hears_all(self, now: float) -> bool:
-        """While Kafka is away the seat cannot be confirmed; but the next controller would be heard no more."""
+        """Whether no other member can be controller: a member that became controller would stop its heartbeats here."""
         if self._registry.controller != self._member:
             return False
         if self._misses_a_node and now - self._confirmed > self._timeout:
@@ -75,32 +75,32 @@ class Liveness:
 
     @property
     def _misses_a_node(self) -> bool:
-        """Whether a node that is known is not of the view: it may come back, and be controller unheard."""
+        """Whether a registered node is missing from the view: it may come back as controller, unheard here."""
         return not self._registry.members.keys() <= {node_id_of(member) for member in self.view.members}
 
     def refuse(self, member: str) -> bool:
-        """Nobody listens at the member's address, or somebody else; whether that is news."""
+        """The member's address refused a connection, or another answered. Returns whether that is new."""
         if member in self._refused:
             return False
         self._refused.add(member)
         return True
 
     def last_heard(self, member: str) -> float:
-        """When the member was heard last, or since when it could have been."""
+        """When the member was last heard; the start of the term where it never was."""
         return self._heard.get(member, self._since)
 
-    # -- the seat -----------------------------------------------------------------------------------------------------
+    # -- confirmation -------------------------------------------------------------------------------------------------
 
     def doubt(self, now: float) -> None:
-        """After a pause of this process somebody else may have the seat: nobody is answered until it is confirmed."""
+        """After a pause of this process another may be controller: no heartbeat is answered until Kafka confirms it."""
         self._doubted = now
 
     def to_confirm(self, now: float) -> bool:
-        """Whether Kafka must be asked whether the seat is still this member's."""
+        """Whether Kafka must confirm that this member is still controller."""
         return self._doubted is not None or (self._misses_a_node and now - self._confirmed > self._timeout / 2)
 
     def confirm(self, asked: float) -> None:
-        """It was, when Kafka was `asked` or later."""
+        """Kafka confirmed it, at `asked` or later."""
         self._confirmed = asked
         if self._doubted is not None and asked >= self._doubted:
             self._doubted = None
@@ -108,27 +108,27 @@ class Liveness:
     # -- who is dead --------------------------------------------------------------------------------------------------
 
     def forgive_own_pause(self, now: float) -> None:
-        """A controller that was itself stopped heard nobody meanwhile; that says nothing of the others."""
+        """Discounts a pause of the controller itself: the silence of others meanwhile proves nothing."""
         gap, self._ticked = now - self._ticked, now
         if gap > self._timeout / 2:
             self._heard = {member: at + gap for member, at in self._heard.items()}
 
     def declare_dead(self, now: float) -> list[str]:
-        """Members known dead, of the view and of those heard of. They get no answer until `clear_dead`."""
+        """The dead among the members of the view and those heard. Their heartbeats get no answer until `clear_dead`."""
         dead = [m for m in sorted(self.view.members.keys() | self._heard.keys()) if self._is_dead(m, now)]
-        self._condemned = frozenset(dead)
+        self._declared_dead = frozenset(dead)
         return dead
 
     def clear_dead(self) -> None:
-        """The next view is there, or none is needed."""
-        self._condemned = frozenset()
+        """The next view is committed, or none is needed."""
+        self._declared_dead = frozenset()
 
     def _is_dead(self, member: str, now: float) -> bool:
         silent = now - self.last_heard(member) > self._timeout
         return member != self._member and (silent or member in self._refused or self._replaced(member))
 
     def _replaced(self, member: str) -> bool:
-        # CHECK incarnation: a restarted process is another member, and the one before it is dead at once.
+        # CHECK incarnation: a restarted process is another member; its predecessor is dead at once.
         newest = self._registry.members.get(node_id_of(member))
         return newest is not None and is_newer_process(newest.member, member)
 
@@ -137,17 +137,17 @@ class Liveness:
         return [m for m in dead if m not in self._fenced and m in self.view.members and not self._replaced(m)]
 
     def fenced(self, member: str) -> None:
-        """Its producer is fenced."""
+        """The member's producer is fenced."""
         self._fenced.add(member)
 
-    # -- what follows -------------------------------------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------------------------------------
 
     def situation(
         self, dead: frozenset[str], now: float, *, floor: int, copies: int, unclean: bool, settle: float
     ) -> Situation:
-        """What is decided on. The dead are forgotten. `settle`: how long those who start together have to appear."""
+        """The input of the next decision; forgets the dead. `settle`: seconds for starting members to register."""
         members = {m: known for m, known in self._alive().items() if m not in dead}
-        # CHECK answers-carry-epochs: a request counts only in the very view that it was made in.
+        # CHECK answers-carry-epochs: a request counts only in the view that it was made in.
         requests = {
             m: beat.requests
             for m, beat in self._beats.items()
@@ -160,7 +160,7 @@ class Liveness:
         return Situation(self._member, members, dead, self._lapsed(now), requests, floor, copies, unclean, settled)
 
     def _alive(self) -> dict[str, Registration]:
-        """Members that sent a heartbeat and are registered as what they are."""
+        """Members that sent a heartbeat and whose incarnation is the registered one."""
         alive = {}
         for member, beat in self._beats.items():
             known = self._registry.members.get(node_id_of(member))
@@ -169,7 +169,7 @@ class Liveness:
         return alive
 
     def _lapsed(self, now: float) -> frozenset[str]:
-        """Who was silent for so long that no lease of theirs holds; a refused connection proves nothing of the kind."""
+        """Members silent for so long that their leases have run out; a refused connection does not prove that."""
         holders = {member for row in self.view.rows for member in row.in_sync}
         self._silent_since = {
             m: at for m, at in self._silent_since.items() if m in holders or m in self.view.members or m in self._beats

@@ -1,4 +1,4 @@
-"""What the topology topic says: who is registered, who is controller, and the last view."""
+"""The content of the topology topic: registered members, the controller, and the last view."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deelog_schemas.member import Member, is_newer_process, node_id_of
 
 
 class Registry:
-    """Fed with the records in order. `on_view` is called with each new view, `on_change` after other records."""
+    """Call `read` with the records in order. `on_view` gets each new view, `on_change` follows each `read`."""
 
     def __init__(
         self, topic: str, segments: int, on_view: Callable[[View], None], on_change: Callable[[], None]
@@ -40,18 +40,18 @@ class Registry:
         return f"member/{node_id_of(own.member)}", orjson.dumps(body | {"segment_count": self._segments})
 
     def peer_addresses(self) -> dict[str, str]:
-        """Where the other members of the view, and the controller, listen to other nodes."""
+        """The peer addresses of the other members of the view and of the controller, by member."""
         addresses = {name: registration.peer for name, registration in self.view.members.items()}
         addresses |= {r.member: r.peer for r in self.members.values() if r.member == self.controller}
         addresses.pop(self.own or "", None)
         return addresses
 
     def expect(self, mark: str) -> asyncio.Event:
-        """An event for the reading of the record that carries `mark` (a token or nonce); ask before you write it."""
+        """An event that is set when the record with `mark` (a token or nonce) is read; call before writing it."""
         return self._waiting.setdefault(mark, asyncio.Event())
 
     def read(self, records: list[TopologyRecord]) -> None:
-        """Takes the next records. Raises `RecordError`, `ConfigError` (another segment.count), `NodeSuperseded`."""
+        """Reads the next records. Raises `RecordError`, `ConfigError` (another segment.count), `NodeSuperseded`."""
         for record in records:
             if record.value is None:
                 continue
@@ -97,7 +97,7 @@ class Registry:
         if self._first_count is None:
             self._first_count = int(body["segment_count"])
         if token == self.token and not self.view.topology_id:
-            # Before there is a view, whoever registered first says how many segments there are.
+            # Before the first view, the first registration sets the number of segments.
             self._check_segments(self._first_count)
         self._mark(token)
 

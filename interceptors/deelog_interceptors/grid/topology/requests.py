@@ -1,4 +1,4 @@
-"""What a member asks of the controller, with its heartbeats."""
+"""A member's requests to the controller, sent with its heartbeats."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ RESET_DONE: Final = "reset_done"
 
 
 class Request(NamedTuple):
-    """What a primary asks for one of its segments, in the view that it knows.
+    """A primary's request for one of its segments, made in the last view that it read.
 
-    `grow`, `shrink`: `member` in or out of the in-sync set. `released`: elect somebody. `stepped_down`: the
-    connector found a higher claim; elect in a new epoch. `reset_done`: the reset that the view asked for is complete.
+    `grow`, `shrink`: add `member` to the in-sync set, or remove it. `released`: elect another primary. `stepped_down`:
+    the connector saw a higher claim; elect in a new epoch. `reset_done`: the reset of `must_reset` is complete.
     """
 
     kind: str

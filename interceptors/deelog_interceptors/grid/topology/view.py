@@ -1,4 +1,4 @@
-"""The cluster view: who is there, and per segment its state, primary, in-sync members and epoch.
+"""The cluster view: the members, and per segment its state, primary, in-sync members and epoch.
 
 Weighed in docs/decisions.md, "A view is one record".
 """
@@ -26,9 +26,9 @@ class State(StrEnum):
 class SegmentState(NamedTuple):
     """One segment. Members are `<node.id>@<incarnation>`; the primary of an Online segment is among `in_sync`.
 
-    `owners` is where the segment should be, the preferred primary first; `in_sync` may for a while hold others.
-    `target` is who the primary is asked to release the segment for. `must_reset` is the reason of a reset that this
-    epoch's primary owes, until that one reports it done.
+    `owners` are the assigned members, the preferred primary first; `in_sync` may for a while name others. `target` is
+    the member that the primary shall release the segment for. `must_reset` is the reason of a reset that this epoch's
+    primary must write; None once it reports the reset done.
     """
 
     state: State = State.NON_EXISTENT
@@ -41,7 +41,7 @@ class SegmentState(NamedTuple):
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """Everybody who holds the segment or is to hold it."""
+        """The members that hold the segment or shall hold it."""
         return self.owners + tuple(member for member in self.in_sync if member not in self.owners)
 
 
@@ -55,7 +55,7 @@ class Registration(NamedTuple):
 
 
 class View(NamedTuple):
-    """What all nodes follow. `rows[n]` is segment n."""
+    """The state of the cluster that all nodes apply. `rows[n]` is segment n."""
 
     topology_id: int
     controller: str
@@ -63,7 +63,7 @@ class View(NamedTuple):
     rows: tuple[SegmentState, ...]
 
     def client_address(self, member: str | None) -> str | None:
-        """Where clients reach a member, `host:port`; None for nobody, and for who is not in the view."""
+        """Where clients reach a member, `host:port`; None for None, and for a member that is not in the view."""
         registration = None if member is None else self.members.get(member)
         return None if registration is None else registration.client
 
