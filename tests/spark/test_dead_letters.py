@@ -150,6 +150,7 @@ def test_without_headers_and_with_every_one_logged(
     assert [f"[0]@{offset}: the record value is not JSON" in caplog.text for offset in offsets] == [True] * 3
 
 
+@pytest.mark.slow
 @SIZES
 def test_reset_behind_one_in_the_same_batch(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
@@ -178,7 +179,7 @@ def test_reset_behind_one_in_the_same_batch(
 
 
 @SIZES
-@pytest.mark.parametrize("kind", [Kind.CHANGE, Kind.READ])
+@pytest.mark.parametrize("kind", [Kind.CHANGE, pytest.param(Kind.READ, marks=pytest.mark.slow)])
 def test_inside_a_reset_it_stops(
     kafka: Broker,
     prefix: str,
@@ -205,6 +206,7 @@ def test_inside_a_reset_it_stops(
     assert dead_letters(config) == []
 
 
+@pytest.mark.slow
 @SIZES
 def test_what_is_not_ours_stops_whatever_the_tolerance(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
@@ -229,6 +231,7 @@ def test_what_is_not_ours_stops_whatever_the_tolerance(
         assert dead_letters(config) == [], what
 
 
+@pytest.mark.slow
 def test_a_walk_that_was_cut_short_is_no_plan(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried
 ) -> None:
@@ -272,6 +275,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 def test_each_once_wherever_the_job_ends(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +305,7 @@ START_POINTS = [
 ]
 
 
+@pytest.mark.slow
 @SIZES
 def test_start_over_a_topic_that_holds_some(
     kafka: Broker,

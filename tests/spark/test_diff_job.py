@@ -65,7 +65,9 @@ def table(config: Config) -> Any:
     return in_table(Sqlite(Path(config["diff.jdbc.url"].removeprefix("jdbc:sqlite:"))), config)
 
 
-@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize(
+    "size", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
+)
 def test_scripted(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
@@ -90,7 +92,8 @@ def test_scripted(
     assert {k: e for k, e in entries.items() if e is not None} == cache.entries()
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_random_batches_cut_anywhere(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, seed: int
 ) -> None:
@@ -164,7 +167,9 @@ def test_end_at_every_point(config: Config, spark: SparkSession, monkeypatch: py
     assert told["resets_rows"] == {"c": len(POINTS), "u": 0, "d": 0}
 
 
-@pytest.mark.parametrize("point", range(9))
+@pytest.mark.parametrize(
+    "point", [0, 3, *(pytest.param(point, marks=pytest.mark.slow) for point in (1, 2, 4, 5, 6, 7, 8))]
+)
 def test_end_of_a_start(config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, point: int) -> None:
     cache = Cache(config)
     for segment in range(8):
@@ -303,7 +308,9 @@ def foreign(cache: Cache, what: str) -> None:
 FOREIGN = ["no header", "short header", "version", "kind", "segment", "value", "control"]
 
 
-@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize(
+    "size", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
+)
 def test_foreign_records_stop_the_job(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
@@ -406,6 +413,7 @@ def test_checkpoint_of_an_earlier_version_goes_on(config: Config, spark: SparkSe
     check(cache, config)
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_layout_is_refused(config: Config, spark: SparkSession) -> None:
     cache = run_on(config, spark)
     cache.put(cache.key(0, 0), b"told")

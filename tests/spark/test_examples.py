@@ -116,6 +116,7 @@ def test_count_changes(config: Config, tmp_path: Path, spark: SparkSession, exam
     assert sum(n for *_, n in rows) == len(told)
 
 
+@pytest.mark.slow
 def test_keep_parquet(config: Config, tmp_path: Path, spark: SparkSession, example: Example) -> None:
     kept(config, tmp_path, spark, example, "keep_parquet.py", lambda p: spark.read.parquet(str(p / "current")))
     assert len(list((tmp_path / "table").glob("[0-9]*"))) == 2
@@ -229,6 +230,7 @@ def test_auto_cdc(config: Config, tmp_path: Path, spark: SparkSession, spark_jar
         keeps_equal(cache, config, spark, keep)
 
 
+@pytest.mark.slow
 def test_invalidate(
     kafka: Broker, config: Config, prefix: str, tmp_path: Path, spark: SparkSession, example: Example
 ) -> None:

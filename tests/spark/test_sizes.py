@@ -26,7 +26,9 @@ KEY = b"a"
 @pytest.mark.parametrize(
     ("size", "largest"), [(960_000, "1000000"), pytest.param(10_000_000, "10500000", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("small", [20_000, 0], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize(
+    "small", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
+)
 def test_large_values_of_a_short_key(
     kafka: Broker,
     prefix: str,
@@ -56,6 +58,7 @@ def test_large_values_of_a_short_key(
     ]
 
 
+@pytest.mark.slow
 def test_a_diff_topic_follows_when_larger_records_are_allowed(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:

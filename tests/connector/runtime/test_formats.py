@@ -156,6 +156,7 @@ def test_cloud_events(kafka: Broker, prefix: str, key: str) -> None:
     assert derived(records, formats.codec_of(config, "test"))[0] == content
 
 
+@pytest.mark.slow
 def test_a_registry_that_goes_away_later_does_not_matter(kafka: Broker, prefix: str, own_registry: Apicurio) -> None:
     """Writing, a reset, and a takeover that scans what was written, all without it."""
     config = config_of(kafka.bootstrap, prefix, **avro(own_registry.url))

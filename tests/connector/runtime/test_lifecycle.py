@@ -130,6 +130,7 @@ def test_a_file_that_is_gone_for_a_moment_ends_nothing(
     run(work())
 
 
+@pytest.mark.slow
 def test_a_restart_while_kafka_is_away_is_given_up_in_time(own_kafka: Broker, prefix: str) -> None:
     """A commit is under way and cannot end: it is not waited for, and nothing is lost by it."""
 
@@ -273,6 +274,7 @@ def test_one_that_failed_does_not_hold_up_the_others(kafka: Broker, prefix: str)
     run(work())
 
 
+@pytest.mark.slow
 def test_at_its_end_nobody_pauses_it(own_kafka: Broker, prefix: str) -> None:
     """A restart is under way, which waits for Kafka; then a pause comes."""
 

@@ -144,8 +144,9 @@ def test_no_network_at_the_first_start_is_one_sentence(
     monkeypatch.setenv("DEELOG_MAVEN_REPOSITORY", "http://127.0.0.1:9/")
     demo = start()
     assert demo.ended() == 2
-    *told, error = demo.output.read_text().splitlines()
-    assert all("fetching" in line for line in told)
+    load, *fetching, error = demo.output.read_text().splitlines()
+    assert "writes" in load
+    assert all("fetching" in line for line in fetching)
     assert error.startswith("Error: ")
     assert "connect to the network" in error
 

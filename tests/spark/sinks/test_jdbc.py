@@ -67,7 +67,9 @@ def on_one_table(config: Config, database: Database) -> None:
 # -- against the reference -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize(
+    "size", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
+)
 def test_what_the_cache_holds(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, postgres: Postgres, size: int,
     carried_by_driver: Carried,
@@ -92,6 +94,7 @@ def test_what_the_cache_holds(
     }
 
 
+@pytest.mark.slow
 def test_many_rows_of_a_key_in_one_batch(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, database: Database
 ) -> None:
@@ -165,6 +168,7 @@ def test_bytes_in_a_schema(kafka: Broker, prefix: str, tmp_path: Path, spark: Sp
         run(configured(kafka.bootstrap, prefix, tmp_path, database, **table), spark)
 
 
+@pytest.mark.slow
 def test_caches_share_a_table(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, database: Database
 ) -> None:
@@ -186,6 +190,7 @@ def test_caches_share_a_table(
 # -- filled from the diff topic --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_table_that_is_behind_is_filled(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, database: Database
 ) -> None:

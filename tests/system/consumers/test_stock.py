@@ -20,7 +20,7 @@ Places = Callable[[str], Place]
 
 def marked(name: str, strategy: str) -> list[pytest.MarkDecorator]:
     """All but the consumer that is there anyway, on the one topic that it takes 20 s to make."""
-    return [] if (name, strategy) == ("plain", "marker") else [pytest.mark.consumers]
+    return [pytest.mark.slow if (name, strategy) == ("plain", "marker") else pytest.mark.consumers]
 
 
 EACH = [pytest.param(strategy, name, marks=marked(name, strategy)) for strategy in STRATEGIES for name in NAMES]
