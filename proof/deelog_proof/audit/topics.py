@@ -1,7 +1,7 @@
-"""What Kafka holds, read by a plain consumer that shares no code with the connector or the Spark job.
+"""The content of the topics, read by a plain consumer that shares no code with the connector or the Spark job.
 
-Only the record format and the reading rule (`deelog_schemas`) are shared. Topics are read from their first offset to
-the end that they have at the beginning of the reading, `read_committed`, into memory: this is for demos and tests.
+Only the record format and the reading rule (`deelog_schemas`) are shared. Topics are read `read_committed` into memory,
+from the first offset to their end at the start of reading: this is for demos and tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REQUEST_SECONDS = 15.0
 _SILENCE_SECONDS = 30.0
 _TURN_SECONDS = 0.1
 _AT_ONCE = 2000
-_QUIET = 2  # syslog's critical; a broker that is killed on purpose is no news
+_QUIET = 2  # syslog's critical: brokers are killed on purpose
 
 
 class ReadError(DeelogError):
@@ -44,7 +44,7 @@ class Read(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """An active record: from here on `member` writes the segment."""
+    """An ACTIVE record: from here on `member` writes the segment."""
 
     segment: int
     epoch: int
@@ -91,17 +91,17 @@ _CAUSES: Final = {"change": "changes", "reset": "resets"}
     reraise=True,
 )
 def end_offsets(bootstrap: str, topic: str, committed: bool = True) -> dict[int, int]:
-    """By partition: the position of a reader that has read all (`committed`: up to the first open transaction)."""
+    """End offsets by partition; with `committed` the last stable offsets."""
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     try:
         admin = _admin(bootstrap)
         partitions = admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic].partitions
         asked = {TopicPartition(topic, partition): latest for partition in partitions}
-        found = admin.list_offsets(asked, isolation_level=level, request_timeout=_REQUEST_SECONDS)
-        return {part.partition: future.result(_REQUEST_SECONDS).offset for part, future in found.items()}
+        offsets = admin.list_offsets(asked, isolation_level=level, request_timeout=_REQUEST_SECONDS)
+        return {part.partition: future.result(_REQUEST_SECONDS).offset for part, future in offsets.items()}
     except KafkaException:
-        # After a broker's restart a client may go on asking with the leader epoch that it remembers.
+        # After a broker's restart a client may go on using the leader epoch that it remembers.
         _admin.cache_clear()
         raise
 
@@ -112,7 +112,7 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
-    """All committed records, in offset order within each partition. Raises `RecordError` at one that is not ours."""
+    """All committed records, in offset order within each partition. Raises `RecordError` at a foreign record."""
     ends = end_offsets(bootstrap, topic)
     consumer = Consumer(
         {
@@ -130,7 +130,7 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
         missing = set(ends)
         heard = time.monotonic()
         while missing:
-            # It waits for all that it is asked for, or for its timeout: hence the short one.
+            # It waits for the full count or the timeout: hence a short timeout.
             messages = consumer.consume(_AT_ONCE, _TURN_SECONDS)
             if messages:
                 heard = time.monotonic()
@@ -142,7 +142,7 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
                 if error is None:
                     yield _read(topic, message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    # Only one at or after the end that was asked for: an earlier one would be that of a lagging fetch.
+                    # Only an end at or after the wanted one counts: a lagging fetch may report an earlier one.
                     if message.offset() >= ends[message.partition()]:
                         missing.discard(message.partition())
                 else:
@@ -209,7 +209,7 @@ class _ChangeFold:
     def _change(self, record: Record) -> None:
         seen, segment, position = self._seen, record.header.segment, record.header.position
         seen.written += 1
-        # Counted apart from the reader's own notion of a repeat, which this is to check.
+        # Counted independently of the reader's own count of repeats, which this checks.
         seen.duplicates += position <= self._highest.get(segment, (0, 0))
         self._highest[segment] = max(position, self._highest.get(segment, (0, 0)))
         assert record.value is not None

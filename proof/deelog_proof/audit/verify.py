@@ -1,4 +1,4 @@
-"""The comparison at the end: what the caches hold, what the change topic says, what the Spark job made of it."""
+"""The comparison at the end: the caches, the change topic, and the Spark job's diff."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deelog_schemas.operation import Entry
 
 @dataclass(slots=True)
 class Verdict:
-    """Everything that was compared. `final` is None where there was no list of what the trace must end at."""
+    """The result of all comparisons. `final` is None where the trace has no list of its final state."""
 
     audit: Audit
     differing: dict[bytes, str]
@@ -55,8 +55,8 @@ def verify(
 def differences(
     caches: Mapping[bytes, Entry], topic: Mapping[bytes, Entry], diff: Mapping[bytes, Entry]
 ) -> dict[bytes, str]:
-    """The keys in which the change topic or the diff is not what the caches hold, expiry included, and in what way."""
-    found = {}
+    """The keys in which the change topic or the diff differs from the caches, expiry included, and how."""
+    differing = {}
     for key in caches.keys() | topic.keys() | diff.keys():
         held = caches.get(key)
         problems = [
@@ -65,8 +65,8 @@ def differences(
             if state.get(key) != held
         ]
         if problems:
-            found[key] = "; ".join(problems)
-    return found
+            differing[key] = "; ".join(problems)
+    return differing
 
 
 def _difference(held: Entry | None, emitted: Entry | None) -> str:
@@ -82,7 +82,7 @@ def _values(entries: Mapping[bytes, Entry]) -> dict[bytes, bytes]:
 
 
 def takeovers(owners: Sequence[Ownership], happened: Sequence[Happened]) -> tuple[int, list[int]]:
-    """How many ownerships followed another, and how long the taking over of dead nodes' segments took.
+    """The number of takeovers, and the durations of those from dead nodes.
 
     The duration is from the fault to the active record of the new primary, in milliseconds: detection, election and
     takeover together. A second active record of the same ownership (after a fence) counts once.
@@ -90,7 +90,7 @@ def takeovers(owners: Sequence[Ownership], happened: Sequence[Happened]) -> tupl
     current: dict[int, Ownership] = {}
     count = 0
     durations = []
-    # Segments are independent, and each one's records came in offset order: this keeps the order within a segment.
+    # A segment's records are in offset order, and segments are independent: this keeps the order within each.
     for owner in owners:
         former = current.get(owner.segment)
         if former is not None and owner.epoch <= former.epoch:

@@ -1,4 +1,4 @@
-"""Checks that any interceptor has to pass, with a real Kafka: for whoever writes one.
+"""Checks that every interceptor must pass, with a real Kafka.
 
 The author gives a `Driver`, which starts, uses and stops a cache of theirs, and runs every check:
 
@@ -6,8 +6,8 @@ The author gives a `Driver`, which starts, uses and stops a cache of theirs, and
     def test_my_cache(check, kafka):
         check(MyDriver, kafka)
 
-A check writes down what it does to the cache, and reads the change topic with a plain consumer. Both must tell the
-same story: `history.py` says what that means, `checks.py` has the checks. `docs/howto/interceptor.md` uses them.
+A check records its writes to the cache, and reads the change topic with a plain consumer. Both must agree:
+`history.py` defines how, `checks.py` has the checks. `docs/howto/interceptor.md` uses them.
 """
 
 from deelog_proof.conformance.checks import CHECKS, Check, Kafka, NotConformant

@@ -1,4 +1,4 @@
-"""The checks. Each starts a cache on topics of its own, does something to it, and compares what it did to the topic."""
+"""The checks. Each starts a cache with its own topics, writes to it, and compares the writes with the topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deelog_schemas.keys import segment_of
 
 SEGMENTS: Final = 4
 SECONDS: Final = 120.0
-"""How long something may take to arrive in Kafka."""
+"""Seconds that a change may take to arrive in Kafka."""
 KEYS: Final = [f"key-{number}" for number in range(20)]
 
 
@@ -33,42 +33,42 @@ class Kafka(Protocol):
         """`host:port`."""
 
     def stop(self) -> None:
-        """Ends it; its data stay."""
+        """Stops it and keeps its data."""
 
     def start(self) -> None:
         """Starts it again; returns once it serves."""
 
 
 class NotConformant(AssertionError):
-    """The topic and the cache do not tell the same story."""
+    """The topic and the cache do not agree."""
 
 
 class Life:
-    """A started cache, and all that is done to it."""
+    """A started cache, and its history."""
 
     def __init__(self, driver: Driver, entries: Mapping[str, str]) -> None:
         self.driver = driver
         self.history = History(dict(entries))
         self.steps: dict[int, list[Step]] = {}
-        """By segment: what the topic says of this life, once it is over."""
+        """By segment: the topic's records of this life, once it has ended."""
 
     def write(self, key: str, value: str) -> None:
-        """As the cache's own, and noted."""
+        """As `Driver` does, and records it."""
         self.driver.write(key, value)
         self.history.writes.append(Write(key, value))
 
     def delete(self, key: str) -> None:
-        """As the cache's own, and noted."""
+        """As `Driver` does, and records it."""
         self.driver.delete(key)
         self.history.writes.append(Write(key, None))
 
     def clear(self) -> None:
-        """As the cache's own, and noted."""
+        """As `Driver` does, and records it."""
         self.driver.clear()
         self.history.writes.append(Write(None, None))
 
     def work(self, keys: list[str], turns: int) -> None:
-        """Creates, updates and deletes some keys, no value twice. Begin without them."""
+        """Creates, updates and deletes keys that are absent at first, no value twice."""
         held = set[str]()
         for turn in range(turns):
             key = keys[turn * 7 % len(keys)]
@@ -97,7 +97,7 @@ class Trial:
         }
         self._config = parse(self._fields)
         self._over: Counter[int] = Counter()
-        """By segment: steps of the lives that are over."""
+        """By segment: the steps of lives that have ended."""
 
     @contextmanager
     def life(self, entries: Mapping[str, str] | None = None, *, threads: bool = False) -> Iterator[Life]:
@@ -114,12 +114,12 @@ class Trial:
         self._compare(life, content, threads)
 
     def steps(self) -> dict[int, list[Step]]:
-        """By segment: what this life has written so far."""
+        """By segment: the records of this life so far."""
         observed = self._observe()
         return {segment: observed.steps.get(segment, [])[self._over[segment] :] for segment in range(SEGMENTS)}
 
     def wait_for_resets(self, count: int) -> None:
-        """Returns once every segment was reset so often in this life; from then on a write becomes a change record."""
+        """Returns once every segment was reset `count` times in this life; then writes become change records."""
         deadline = time.monotonic() + SECONDS
         while any(sum(isinstance(step, Reset) for step in steps) < count for steps in self.steps().values()):
             if time.monotonic() > deadline:
@@ -138,9 +138,9 @@ class Trial:
     def _compare(self, life: Life, content: Mapping[str, str], threads: bool) -> None:
         history, observed = life.history, self._observe()
         problems = observed.faults
-        for name, found in (("the cache", content), ("the topic", observed.content)):
-            if found != history.content:
-                problems.append(f"{name} does not hold what was written: {_difference(history.content, found)}")
+        for name, held in (("the cache", content), ("the topic", observed.content)):
+            if held != history.content:
+                problems.append(f"{name} does not hold what was written: {_difference(history.content, held)}")
         for segment in range(SEGMENTS):
             steps = observed.steps.get(segment, [])[self._over[segment] :]
             mine = {key for key in history.keys if segment_of(key.encode(), SEGMENTS) == segment}
@@ -154,7 +154,7 @@ class Trial:
 
 
 def _of(steps: list[Step], keys: set[str]) -> list[Step]:
-    """What steps say of some keys."""
+    """The steps, limited to some keys."""
     return [
         Reset(step.reason, {key: value for key, value in step.entries.items() if key in keys})
         if isinstance(step, Reset)
@@ -164,9 +164,9 @@ def _of(steps: list[Step], keys: set[str]) -> list[Step]:
     ]
 
 
-def _difference(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    keys = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-    return ", ".join(f"{key}: {found.get(key)!r} instead of {expected.get(key)!r}" for key in keys[:3])
+def _difference(expected: Mapping[str, str], held: Mapping[str, str]) -> str:
+    keys = sorted(key for key in expected.keys() | held.keys() if expected.get(key) != held.get(key))
+    return ", ".join(f"{key}: {held.get(key)!r} instead of {expected.get(key)!r}" for key in keys[:3])
 
 
 def _require_changes(life: Life) -> None:
@@ -188,7 +188,7 @@ def changes_arrive_in_order(make: Callable[[], Driver], kafka: Kafka) -> None:
 
 
 def entries_of_the_start_are_sent(make: Callable[[], Driver], kafka: Kafka) -> None:
-    """What the cache holds when its capture begins is in Kafka, whatever is written at once."""
+    """Kafka gets the entries from before the capture, whatever is written right after its start."""
     with Trial(make, kafka).life(dict.fromkeys(KEYS, "of the start")) as life:
         for key in KEYS[::2]:
             life.delete(key)
@@ -196,7 +196,7 @@ def entries_of_the_start_are_sent(make: Callable[[], Driver], kafka: Kafka) -> N
 
 
 def a_clear_empties_the_topic(make: Callable[[], Driver], kafka: Kafka) -> None:
-    """Nothing of before a clear is left, and what comes after it is there."""
+    """No entry from before a clear is left, and every later write is there."""
     trial = Trial(make, kafka)
     with trial.life() as life:
         trial.wait_for_resets(1)
@@ -238,7 +238,7 @@ def a_reset_is_the_content_at_one_moment(make: Callable[[], Driver], kafka: Kafk
 
 
 def a_restart_sends_the_cache_anew(make: Callable[[], Driver], kafka: Kafka) -> None:
-    """A cache that comes back is another one: what it does not hold any more is gone, and every segment is reset."""
+    """A restarted cache is another cache: entries that it lacks are deleted, and every segment is reset."""
     trial = Trial(make, kafka)
     with trial.life(dict.fromkeys(KEYS, "first life")):
         trial.wait_for_resets(1)
@@ -260,7 +260,7 @@ def nothing_is_lost_while_kafka_is_away(make: Callable[[], Driver], kafka: Kafka
 
 
 def a_stop_writes_what_is_left(make: Callable[[], Driver], kafka: Kafka) -> None:
-    """What was written just before the end is in Kafka after it."""
+    """Writes from just before the stop are in Kafka after it."""
     trial = Trial(make, kafka)
     with trial.life() as life:
         trial.wait_for_resets(1)

@@ -10,7 +10,7 @@ class Driver(ABC):
     """One life of a cache; a check makes a new driver for each.
 
     The cache must hold 1,000 entries without evicting one, and let none expire. Keys and values are text. A method
-    returns once the cache has done what it says. Writes come from several threads, those of one key from one thread.
+    returns once the cache has done it. Writes come from several threads, those of one key from one thread.
     """
 
     @abstractmethod
@@ -23,7 +23,7 @@ class Driver(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Removes an entry that is there."""
+        """Removes an existing entry."""
 
     @abstractmethod
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""What was done to a cache, and whether the records of a change topic can be what it looked like.
+"""The history of a cache, and whether the records of a change topic agree with it.
 
 The writes of one thread give the cache one state after the other. The topic agrees with them if each change record is
 the next write, if each reset holds one of these states, no earlier than what came before it, and if nothing is left at
@@ -59,13 +59,13 @@ class History:
 
     def of(self, keys: Set[str]) -> History:
         """The history of some keys. A clear that removes none of them is not part of it."""
-        found = History({key: value for key, value in self.entries.items() if key in keys})
-        content = dict(found.entries)
+        part = History({key: value for key, value in self.entries.items() if key in keys})
+        content = dict(part.entries)
         for write in self.writes:
             if content if write.key is None else write.key in keys:
-                found.writes.append(write)
+                part.writes.append(write)
                 _apply(content, write)
-        return found
+        return part
 
     def contradiction(self, steps: Sequence[Step]) -> str | None:
         """Why these steps of a topic are not what happened, or None. They must begin with a reset."""

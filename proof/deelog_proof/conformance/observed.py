@@ -1,4 +1,4 @@
-"""What a plain consumer finds on a change topic: by segment, the changes and resets in order."""
+"""What a plain consumer reads from a change topic: by segment, the changes and resets in order."""
 
 from __future__ import annotations
 

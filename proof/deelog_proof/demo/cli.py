@@ -1,4 +1,4 @@
-"""`deelog play` and `deelog demo`. What they need is imported when they run, so that the help costs nothing."""
+"""`deelog play` and `deelog demo`. Imports happen when they run, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
         show.say(
             f"{player.acked:,} of {player.operations:,} writes acknowledged, {player.acked / seconds:,.0f} per second"
         )
-    told = {
+    result = {
         "operations": player.operations,
         "acked": player.acked,
         "refused": player.refused,
@@ -77,7 +77,7 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
         "seconds": round(seconds, 2),
     }
     if report is not None:
-        reports.write(told, report)
+        reports.write(result, report)
     if player.acked != player.operations:
         click.echo(f"Error: {player.operations - player.acked} writes were refused: {player.last_error}", err=True)
         sys.exit(1)
@@ -146,10 +146,10 @@ def demo(
 
 
 def _addresses(text: str) -> list[tuple[str, int]]:
-    found = []
+    addresses = []
     for part in text.split(","):
         host, _, port = part.strip().rpartition(":")
         if not host or not port.isdigit():
             raise click.BadParameter(f"{part!r} is not HOST:PORT", param_hint="--cluster")
-        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return found
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return addresses

@@ -1,4 +1,4 @@
-"""What people see while something runs: a live bar on a terminal, plain lines with the time elsewhere."""
+"""Output while something runs: a live bar on a terminal, otherwise plain lines with the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_WIDTH = 30
 
 
 class Display:
-    """Tells what happens (`say`) and how far a load is (`advance`). To be used in a `with` block, from any thread."""
+    """Shows events (`say`) and the progress of a load (`advance`). Use it in a `with` block, from any thread."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
@@ -38,7 +38,7 @@ class Display:
         )
 
     def say(self, text: str) -> None:
-        """What happens, with the seconds since the beginning. A long first line is wrapped; others stay as they are."""
+        """Prints a text with the seconds since the beginning. A long first line is wrapped, others are not."""
         first, *more = text.splitlines()
         wrapped = wrap(first, max(_LEAST_WIDTH, self.console.width - _INDENT), break_on_hyphens=False)
         begin = f"{time.monotonic() - self._begin:6.1f} s  "
@@ -46,7 +46,7 @@ class Display:
         self.console.print("\n".join(lines), markup=False)
 
     def begin(self, what: str, total: int | None, unit: str = "writes acknowledged") -> None:
-        """A load of `total` operations begins (None: nobody knows how many), or of whatever `unit` says."""
+        """A load of `total` operations begins (None: unknown); `unit` names what is counted."""
         self._unit = unit
         self._task = self._bar.add_task(what, total=total, note="")
         self._last_line = time.monotonic()
@@ -63,7 +63,7 @@ class Display:
             self.say(f"{done:,}{of} {self._unit}{', ' + note if note else ''}")
 
     def end(self) -> None:
-        """The load is over; its bar goes."""
+        """The load is over; removes its bar."""
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None

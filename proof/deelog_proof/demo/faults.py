@@ -1,7 +1,7 @@
-"""What happens to the parts while the load runs: kills, pauses and restarts, one after the other.
+"""The faults while the load runs: kills, pauses and restarts, one after the other.
 
-Each fault waits until it had its effect (a takeover, an overflow) and until everything is whole again, each wait with a
-deadline: a demo whose faults did nothing would show nothing. They run in the main thread, since it starts processes.
+Each fault waits for its effect (a takeover, an overflow) and for full recovery, both with a deadline: a demo whose
+faults had no effect would show nothing. They run in the main thread, which starts processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Broker(Protocol):
 
 @dataclass(slots=True)
 class Happened:
-    """One fault as it was: when it began (Unix milliseconds), whom it took away, and what was seen."""
+    """One fault that happened: its start in Unix milliseconds, the affected nodes, and the observed effect."""
 
     fault: str
     at_ms: int
@@ -53,7 +53,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A kind of fault, and about how many seconds it takes: what the load's pace is planned by."""
+    """A kind of fault, and about how many seconds it takes, from which the load's rate is planned."""
 
     name: str
     seconds: float
@@ -62,7 +62,7 @@ class Fault:
 
 @dataclass(slots=True)
 class FaultContext:
-    """What faults act on. `say` tells people, `draw` decides whom it hits."""
+    """What faults act on. `say` prints, `draw` chooses the nodes."""
 
     cluster: Cluster
     kafka: Broker
@@ -72,7 +72,7 @@ class FaultContext:
     say: Callable[[str], None]
 
     def victim(self) -> Node:
-        """A node that is primary of something."""
+        """A random node that is primary of some segment."""
         primaries = self.cluster.primaries()
         return self.draw.choice([node for node in self.cluster.nodes if primaries[node.node_id]])
 
@@ -140,7 +140,7 @@ def pause_kafka(context: FaultContext) -> Happened:
     context.say(f"Kafka paused for {PAUSE_SECONDS:g} s; the caches go on")
     context.kafka.pause()
     try:
-        time.sleep(PAUSE_SECONDS)  # the fault itself: for as long as this Kafka is away
+        time.sleep(PAUSE_SECONDS)  # the fault itself
     finally:
         context.kafka.resume()
     context.say("Kafka goes on")
@@ -179,7 +179,7 @@ def restart_kafka(context: FaultContext) -> Happened:
     return happened
 
 
-# Kafka's restart comes early: what follows needs a controller and fences that work after it.
+# Kafka's restart comes early: the later faults show that controller and fences work after it.
 SURVIVABLE: Final = (
     Fault("kill", 9, kill_one),
     Fault("restart-kafka", 12, restart_kafka),
@@ -196,7 +196,7 @@ ALL: Final = (
 
 
 def overflows(monitor: Monitor) -> int:
-    """How many segments were given up to a reset since an op log was full, on all nodes so far."""
+    """The number of segments that an overflow made due for a reset, on all nodes so far."""
     return monitor.total("overflow", "reset")
 
 
@@ -225,17 +225,17 @@ def _restart(context: FaultContext, nodes: list[Node]) -> None:
 
 
 def _stop_in_transaction(context: FaultContext, node: Node) -> bool:
-    """Leaves `node` stopped, with a transaction open if one was caught within some attempts; whether it was.
+    """Stops `node`, within a few attempts in the middle of a transaction. Returns whether one is open.
 
-    A transaction that is open shows as records behind the last stable offset; those of the running nodes are over in
-    a moment, so what stays there is the stopped one's.
+    An open transaction shows as records after the last stable offset. Those of running nodes end soon, so what stays
+    is the stopped node's.
     """
     for attempt in range(_SEARCHES):
         node.send(signal.SIGSTOP)
         until(lambda: is_stopped(node), 2.0, f"{node.name} to stop")
         hidden = _hidden(context)
         if hidden:
-            time.sleep(0.15)  # not a hope: whatever is still open after this is checked below
+            time.sleep(0.15)  # what is still open after this is checked below
             hidden &= _hidden(context)
         if hidden or attempt + 1 == _SEARCHES:
             return bool(hidden)
@@ -245,7 +245,7 @@ def _stop_in_transaction(context: FaultContext, node: Node) -> bool:
 
 
 def _hidden(context: FaultContext) -> set[tuple[int, int]]:
-    """`(partition, last stable offset)` of partitions with records behind it."""
+    """`(partition, last stable offset)` of partitions with records after it."""
     stable = end_offsets(context.kafka.bootstrap, context.topic)
     high = end_offsets(context.kafka.bootstrap, context.topic, committed=False)
     return {(partition, offset) for partition, offset in stable.items() if offset < high[partition]}

@@ -1,4 +1,4 @@
-"""The outcome: as JSON for machines, as a table for people, and whether what was promised holds."""
+"""The demo's report: as JSON, as a table, and whether all checks hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 _SHOWN: Final = 10
-"""Keys that a report lists of each kind of problem."""
+"""Keys listed for each kind of problem."""
 _NUMBER_WIDTH: Final = 8
 _LEAST_WIDTH: Final = 30
 _REASONS: Final = {
@@ -30,11 +30,11 @@ _REASONS: Final = {
     "clear": "the cache was cleared",
     "unclean_election": "a backup that lagged took over, since no other owner was left",
 }
-"""What the reasons of resets mean; why each comes about is in docs/protocol.md."""
+"""The meanings of reset reasons; docs/protocol.md has their causes."""
 
 
 def problems(report: dict[str, Any]) -> list[str]:
-    """What does not hold, one sentence each; empty where all that was promised holds."""
+    """The failed checks, one sentence each."""
     checks: list[tuple[int, str]] = [
         (report["unacked"], "writes were not acknowledged"),
         (report["lost_acked"], "acknowledged operations are missing from the topic, and nothing covers them"),
@@ -59,7 +59,7 @@ def shown(keys: list[Any]) -> list[str]:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """A summary that a person understands, within the console's width, the verdict last."""
+    """Prints a summary within the console's width, the verdict last."""
     console.print()
     for number, text in _rows(report):
         first, *more = wrap(text, max(_LEAST_WIDTH, console.width - _NUMBER_WIDTH - 2), break_on_hyphens=False)
@@ -67,12 +67,12 @@ def show(report: dict[str, Any], console: Console) -> None:
         for line in more:
             console.print(" " * (_NUMBER_WIDTH + 2) + line, markup=False)
     console.print()
-    found = problems(report)
-    for problem in found:
+    broken = problems(report)
+    for problem in broken:
         console.print(Text(f"✗ {problem}", style="bold red"), soft_wrap=False)
     for key in report["examples"]:
         console.print(Text(f"    {key}"), soft_wrap=False)
-    if not found:
+    if not broken:
         console.print(Text(f"✓ {_holds(report)}", style="bold green"), soft_wrap=False)
 
 

@@ -47,11 +47,11 @@ _LOOK_SECONDS = 0.5
 
 
 def run(settings: Settings, show: Display, present: Callable[[dict[str, Any], Environment], None]) -> dict[str, Any]:
-    """Plays the demo and returns its report; hands it to `present` while all still runs.
+    """Runs the demo and returns its report, which `present` gets while everything still runs.
 
-    No process is left, and no file but those of `settings.files`.
+    Leaves no process, and no file except those of `settings.files`.
 
-    Call it from the main thread. Raises `DeelogError` where something could not be set up or got stuck.
+    Call it from the main thread. Raises `DeelogError` where a part could not be set up or does not progress.
     """
     with ExitStack() as stack:
         environment = set_up(settings, show, stack)
@@ -68,7 +68,7 @@ def run(settings: Settings, show: Display, present: Callable[[dict[str, Any], En
 
 
 def stay(environment: Environment) -> None:
-    """Says what runs where and what to try, and returns at Ctrl-C. The Spark job is started again where it ends."""
+    """Prints addresses and commands to try, and returns at Ctrl-C. Restarts the Spark job if it ends."""
     nodes, topics, kafka = environment.cluster.nodes, environment.topics, environment.kafka.bootstrap
     lines = [
         "",
@@ -96,7 +96,7 @@ def stay(environment: Environment) -> None:
 
 
 def _run(environment: Environment) -> Player:
-    """The load in threads, the faults meanwhile in this one."""
+    """Runs the load in threads and the faults in this one."""
     settings, show = environment.settings, environment.show
     player = Player(environment.cluster.addresses())
     player.limit = 0 if planned(settings.faults) else None  # raised fault by fault
@@ -143,7 +143,7 @@ def _play_faults(environment: Environment, player: Player, goes_on: Callable[[],
     )
     total = planned_seconds(environment.settings)
     for number, fault in enumerate(faults):
-        # Each fault has its share of the load, so that there is load left for the last one however slow the others.
+        # Each fault has its share of the load, so that load is left for the last one even if the others are slow.
         rest = planned_seconds(environment.settings, number + 1)
         player.limit = round(environment.operations * (1 - rest / total))
         share = planned_seconds(environment.settings, number) - rest
@@ -161,7 +161,7 @@ def _play_faults(environment: Environment, player: Player, goes_on: Callable[[],
 
 
 class _Ticker:
-    """Shows how far the load is, from a thread of its own."""
+    """Shows the load's progress, from a thread of its own."""
 
     def __init__(self, environment: Environment, player: Player) -> None:
         self._environment, self._player = environment, player
@@ -190,7 +190,7 @@ def _verify(environment: Environment, player: Player, caches: dict[bytes, Entry]
     bootstrap, topics = environment.kafka.bootstrap, environment.topics
     changes = fold_changes(topics.changes, read_topic(bootstrap, topics.changes))
     diff = fold_diff(topics.diff, read_topic(bootstrap, topics.diff))
-    # With the loss of all owners the caches themselves forget: there only diff and caches must agree.
+    # With the loss of all owners the caches lose entries: then only diff and caches must agree.
     listed = final_of(settings.trace) if settings.trace is not None and settings.faults != "all" else None
     verdict = verify(
         merged(player.histories()),

@@ -1,8 +1,8 @@
-"""Child processes that leave nothing behind: a session each, a log each, and an end with their parent.
+"""Child processes that end with their parent; each has its own session and log.
 
-The kernel kills a child when the thread that started it ends (Linux), so start children from the main thread; its
-descendants (a JVM behind Python) are in its process group and are killed with it. On other systems a `kill -9` of the
-parent leaves children; every other way out does not.
+On Linux the kernel kills a child when the thread that started it ends, so start children from the main thread. A
+child's descendants (a JVM that Python started) are in its process group and are killed with it. On other systems a
+`kill -9` of the parent leaves children running; every other end does not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STOP_SECONDS = 10.0
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384
 
-# prctl 1 is PR_SET_PDEATHSIG; a parent that ended before the request was made is noticed by its process id.
+# prctl 1 is PR_SET_PDEATHSIG. A parent that ended before the call is detected by its process id.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys;"
     "failed = ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0);"
@@ -34,11 +34,11 @@ _DIE_WITH_PARENT = (
 
 
 class ProcessError(DeelogError):
-    """A child ended or stayed silent; the message ends with its log's last lines."""
+    """A child ended or did not answer; the message ends with its log's last lines."""
 
 
 def deelog_command(*arguments: str) -> list[str]:
-    """The command line of `deelog` in this very interpreter."""
+    """The command line of `deelog` in this interpreter."""
     return [sys.executable, "-m", "deelog_connector", *arguments]
 
 
@@ -55,12 +55,12 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its process id, None where it does not run."""
+        """The process id, None while it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, None while it runs or before its first start."""
+        """The exit code, None while it runs or before its first start."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
@@ -83,13 +83,13 @@ class Child:
             )
 
     def send(self, number: int) -> None:
-        """Sends a signal; RuntimeError where it does not run."""
+        """Sends a signal. `RuntimeError` while it does not run."""
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError(f"{self.name} does not run")
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """`kill -9` of it and of everything in its process group. No error where it does not run."""
+        """`kill -9` of its process group. No error while it does not run."""
         self._end(signal.SIGKILL)
 
     def stop(self, seconds: float = _STOP_SECONDS) -> None:
@@ -97,7 +97,7 @@ class Child:
         process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)  # one that is stopped would not hear SIGTERM
+            process.send_signal(signal.SIGCONT)  # a stopped process does not get SIGTERM
             with contextlib.suppress(TimeoutError):
                 until(lambda: self.pid is None, seconds, f"end of {self.name}")
         self.kill()
@@ -107,16 +107,16 @@ class Child:
         with self.log.open("rb") as log:
             log.seek(self._begin)
             lines = log.read().decode(errors="replace").splitlines(keepends=True)
-        found = (line for line in lines if line.startswith(prefix) and line.endswith("\n"))
-        return next((line[len(prefix) :].strip() for line in found), None)
+        matching = (line for line in lines if line.startswith(prefix) and line.endswith("\n"))
+        return next((line[len(prefix) :].strip() for line in matching), None)
 
     def must_run(self) -> None:
-        """Raises `ProcessError` where it has ended."""
+        """Raises `ProcessError` if it has ended."""
         if self.pid is None:
             raise ProcessError(f"{self.name} ended with exit code {self.exit_code}; its log {self.tail()}")
 
     def tail(self) -> str:
-        """The end of its log, to be shown to people."""
+        """The end of its log, for messages."""
         if not self.log.exists():
             return "is empty"
         with self.log.open("rb") as log:
@@ -128,14 +128,14 @@ class Child:
         process = self._process
         if process is None:
             return
-        # The group outlives its leader where a grandchild does, and its id is nobody else's for as long.
+        # The group outlives its leader while a grandchild runs; its id is not reused until then.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         process.wait(_STOP_SECONDS)
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str, every: float = _POLL_SECONDS) -> float:
-    """Polls `condition` and returns how many seconds it took; TimeoutError naming `what` after `seconds`."""
+    """Polls `condition` and returns the seconds taken. After `seconds` raises `TimeoutError` with `what`."""
     begin = time.monotonic()
     while not condition():
         if time.monotonic() - begin > seconds:
@@ -146,7 +146,7 @@ def until(condition: Callable[[], bool], seconds: float, what: str, every: float
 
 @contextmanager
 def ends_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block like Ctrl-C does: in order, with everything cleaned up; further ones wait."""
+    """SIGTERM and SIGHUP end the block like Ctrl-C, with everything cleaned up; further ones wait."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,7 +1,7 @@
-"""The demo's nodes as one sees them from outside: config files, processes, and what they answer over RESP.
+"""The demo's nodes from outside: config files, processes, and their replies over RESP.
 
-`CLUSTER SLOTS` says who owns what, `DEELOG.STATS` what a node counted, `DEELOG.DUMP <segment>` what its primary holds.
-Counters of a process end with it, so they are polled and the last answer of every process is kept.
+`CLUSTER SLOTS` gives the primaries, `DEELOG.STATS` a node's counters, `DEELOG.DUMP <segment>` a segment's entries.
+Counters end with their process, so they are polled and the last reply of every process is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Slots(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a node holds of a segment: its role, the last position that it knows, and the entries."""
+    """A segment on a node: its role, the last position, and the entries."""
 
     role: str
     epoch: int
@@ -54,11 +54,11 @@ class Held(NamedTuple):
 
 
 class ClusterError(DeelogError):
-    """The nodes do not do what a cluster has to do; says what was waited for."""
+    """The cluster does not work as it should; the message says what was expected."""
 
 
 class MovedError(ClusterError):
-    """A segment's primary is another one than the view said that was asked."""
+    """A segment moved: the view that was read names another primary."""
 
 
 class Node(Child):
@@ -74,7 +74,7 @@ class Node(Child):
         super().__init__(f"node {node_id}", command, directory / f"{node_id}.log")
 
     def client(self, seconds: float = _ANSWER_SECONDS) -> Redis:
-        """A connection to this very node; answers that take longer than `seconds` are errors."""
+        """A connection to this node; a reply that takes longer than `seconds` is an error."""
         return Redis(
             host=HOST,
             port=self.port,
@@ -84,7 +84,7 @@ class Node(Child):
         )
 
     def stats(self) -> dict[str, Any] | None:
-        """What it counted until now, None where it does not answer."""
+        """Its counters, None where it does not reply."""
         if self.pid is None:
             return None
         try:
@@ -92,20 +92,20 @@ class Node(Child):
                 answer: Any = client.execute_command("DEELOG.STATS")
         except RedisError:
             return None
-        found: dict[str, Any] = orjson.loads(answer)
-        return found
+        stats: dict[str, Any] = orjson.loads(answer)
+        return stats
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
-        """Returns once it has told its addresses; `ProcessError` where it ended instead."""
+        """Returns once it has printed its addresses. Raises `ProcessError` if it ended instead."""
 
-        def told() -> bool:
+        def serves() -> bool:
             self.must_run()
             return self.line(_READY_LINE) is not None
 
-        until(told, seconds, f"{self.name} to serve; its log {self.tail()}")
+        until(serves, seconds, f"{self.name} to serve; its log {self.tail()}")
 
     def slots(self) -> list[Slots] | None:
-        """Its view of who owns what, or None where it does not answer now."""
+        """The primaries in its view, None where it does not reply."""
         try:
             with self.client() as client:
                 answer: Any = client.execute_command("CLUSTER SLOTS")
@@ -114,18 +114,18 @@ class Node(Child):
         return [Slots(first, last, primary[1]) for first, last, primary, *_ in answer]
 
     def held(self, client: Redis, segment: int) -> Held:
-        """What it holds of a segment, as primary or as backup; `ClusterError` where it does not tell."""
+        """Its entries of a segment, as primary or as backup. `ClusterError` where it does not reply."""
         try:
             answer: Any = client.execute_command("DEELOG.DUMP", segment)  # type: ignore[no-untyped-call]
         except RedisError as error:
-            raise ClusterError(f"{self.name} does not tell what it holds of segment {segment}: {error}") from error
+            raise ClusterError(f"{self.name} does not dump segment {segment}: {error}") from error
         role, epoch, sequence, *rows = answer
         entries = [Entry(key, value, None if expires_at < 0 else expires_at) for key, value, expires_at in rows]
         return Held(role.decode(), epoch, sequence, entries)
 
 
 class Cluster:
-    """All nodes of the demo. `settings` are the config fields that they share, `own` those of single ones, by name."""
+    """All nodes of the demo. `settings` are their shared config fields, `own` those of one node, by name."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Cluster:
         self.wait_whole()
 
     def by_port(self, port: int) -> Node:
-        """The node that listens there."""
+        """The node that listens at this port."""
         return next(node for node in self.nodes if node.port == port)
 
     def addresses(self) -> list[tuple[str, int]]:
@@ -154,25 +154,25 @@ class Cluster:
         return [(HOST, node.port) for node in self.nodes]
 
     def slots(self) -> list[Slots]:
-        """The view of the first node that answers; empty where none does."""
+        """The view of the first node that replies; empty where none does."""
         return next((view for node in self.nodes if node.pid and (view := node.slots())), [])
 
     def primaries(self) -> Counter[str]:
         """How many segments each node is primary of."""
-        found: Counter[str] = Counter()
+        segments: Counter[str] = Counter()
         for part in self.slots():
-            found[self.by_port(part.port).node_id] += (part.last - part.first + 1) * self.segments // _SLOTS
-        return found
+            segments[self.by_port(part.port).node_id] += (part.last - part.first + 1) * self.segments // _SLOTS
+        return segments
 
     def wait_whole(self, seconds: float = SETTLE_SECONDS) -> float:
-        """Until all nodes run, and each answers that every slot has a primary and all its backups, and that no segment
-        is being handed over, for which Kafka is needed; seconds taken."""
+        """Waits until all nodes run and report the same view, in which every segment has all its backups in sync and
+        none is moving (a move needs Kafka). Returns the seconds taken."""
 
         def whole() -> bool:
             for node in self.nodes:
                 node.must_run()
             answers = [node.stats() for node in self.nodes]
-            # Nodes that know different views would each be content with its own.
+            # Each node reports on its own view only: they must have the same.
             views = {stats["grid"]["topology_id"] if stats else None for stats in answers}
             owing = ("under_replicated", "moving")
             return len(views) == 1 and all(stats and not any(stats["grid"][o] for o in owing) for stats in answers)
@@ -180,7 +180,7 @@ class Cluster:
         return until(whole, seconds, "every segment to have a primary and all its backups in sync", 0.1)
 
     def wait_without(self, gone: Iterable[Node], seconds: float = SETTLE_SECONDS) -> float:
-        """Until somebody else is primary of all that `gone` were primaries of; seconds taken."""
+        """Waits until other nodes are primaries of all segments of `gone`. Returns the seconds taken."""
         ports = {node.port for node in gone}
         others = [node for node in self.nodes if node.port not in ports and node.pid]
 
@@ -204,7 +204,7 @@ class Cluster:
     def dump(self) -> dict[bytes, Entry]:
         """All entries of all segments, each from its primary. Raises `ClusterError` where one does not answer.
 
-        Segments may still move to where they are preferred: then all is asked anew, by the view of then.
+        Segments may still move to their preferred primaries: then all is read again, by the next view.
         """
         entries: dict[bytes, Entry] = {}
         view = self.slots()
@@ -224,14 +224,14 @@ class Cluster:
 
 
 class Monitor:
-    """Polls `DEELOG.STATS` of all nodes and keeps the last answer of every process."""
+    """Polls `DEELOG.STATS` of all nodes and keeps the last reply of every process."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
         self._last: dict[str, dict[str, Any]] = {}
-        """By member: a restarted process is another one."""
+        """By member; a restarted process is another member."""
 
     def start(self) -> None:
         self._thread.start()
@@ -241,18 +241,18 @@ class Monitor:
         self._thread.join()
 
     def poll(self, node: Node) -> dict[str, Any] | None:
-        """What a node counted until now; None where it does not answer."""
+        """A node's counters; None where it does not reply."""
         stats = node.stats()
         if stats is not None:
             self._last[stats["grid"]["member"]] = stats
         return stats
 
     def total(self, *path: str) -> int:
-        """A counter, or all counters below a name, added up over all processes that ever answered."""
+        """A counter, or all counters below a name, summed over all processes that ever replied."""
         return sum(_sum(stats, path) for stats in list(self._last.values()))
 
     def members(self, node: Node) -> list[dict[str, Any]]:
-        """Last answers of all processes that a node has had."""
+        """The last replies of all processes of a node."""
         return [stats for member, stats in list(self._last.items()) if member.startswith(f"{node.node_id}@")]
 
     def _run(self) -> None:
@@ -264,14 +264,14 @@ class Monitor:
 
 
 def _sum(stats: Mapping[str, Any], path: Iterable[str]) -> int:
-    found: Any = stats
+    value: Any = stats
     for name in path:
-        found = found.get(name, 0)
-    return sum(found.values()) if isinstance(found, Mapping) else int(found)
+        value = value.get(name, 0)
+    return sum(value.values()) if isinstance(value, Mapping) else int(value)
 
 
 def is_stopped(node: Node) -> bool:
-    """Whether a node is held by SIGSTOP, as the kernel tells."""
+    """Whether a node is stopped by SIGSTOP, from `/proc`."""
     if node.pid is None:
         return False
     stat = Path(f"/proc/{node.pid}/stat").read_text()

@@ -1,4 +1,4 @@
-"""The end of a load: all is written, the Spark job has read it, and what is about to expire has expired."""
+"""The end of a load: everything is written, the Spark job has read it, and short-lived entries have expired."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SOON_MS = 600_000
 
 
 def drain(environment: Environment) -> dict[bytes, Entry]:
-    """Waits until nothing moves any more and returns what the caches hold then.
+    """Waits until nothing changes any more and returns the entries of the caches.
 
-    TimeoutError names what did not come to rest.
+    Raises `TimeoutError` with what did not settle.
     """
     show, cluster = environment.show, environment.cluster
     show.say("load over; waiting until short-lived entries have expired, all is written and the Spark job has read it")
@@ -45,7 +45,7 @@ def drain(environment: Environment) -> dict[bytes, Entry]:
 
 
 def unwritten(environment: Environment) -> int:
-    """Operations and owed resets that are not in Kafka yet, over all nodes; -1 where a node does not answer."""
+    """Operations and due resets that are not in Kafka yet, over all nodes; -1 where a node does not reply."""
     total = 0
     for node in environment.cluster.nodes:
         stats = environment.monitor.poll(node)

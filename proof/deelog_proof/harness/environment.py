@@ -1,4 +1,4 @@
-"""What the demo runs: directory, Kafka, nodes, Spark job, each started here and ended by one exit stack."""
+"""The demo's environment: directory, Kafka, nodes and Spark job, all started here and ended by one exit stack."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SEGMENTS: Final = 256
 PREFIX: Final = "demo"
 CACHE: Final = "sessions"
 GAP_SECONDS: Final = (1.0, 3.0)
-"""Between two faults, drawn."""
+"""Seconds between two faults, drawn from this range."""
 LEAD_SECONDS: Final = 3.0
-"""Of load before the first fault and after the last."""
+"""Seconds of load before the first fault and after the last."""
 _OVERFLOW_AFTER_SECONDS = 6.0
 _LEAST_QUEUE = 10
 _DIFF_RESTARTS = 3
@@ -42,12 +42,12 @@ _DIFF_LINE: Final = "deelog diff: "
 
 
 class DemoError(DeelogError):
-    """The demo could not be played to its end; the message ends with the logs of what died."""
+    """The demo could not run to its end; the message ends with the logs of processes that ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to play. Without `trace`, `operations` writes are generated. `files` is where files stay."""
+    """The demo's options. Without `trace`, `operations` writes are generated. `files` is a folder to keep files in."""
 
     trace: Path | None = None
     operations: int = 50_000
@@ -60,7 +60,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Environment:
-    """Everything that runs, and what happened to it. `seconds` are by phase."""
+    """All running parts, and the faults so far. `seconds` are by phase."""
 
     settings: Settings
     show: Display
@@ -81,27 +81,27 @@ class Environment:
         return self.directory / "checkpoint"
 
     def supervise(self) -> None:
-        """Starts the Spark job again where it ended, from its checkpoint; a few times, then that is an error."""
+        """Restarts the Spark job from its checkpoint if it ended; an error after a few restarts."""
         if self.diff.pid is not None:
             return
         self.diff_restarts += 1
         if self.diff_restarts > self.most_diff_restarts:
             self.diff.must_run()
-        # One that was killed says nothing of it.
+        # A killed job's log does not say why.
         why = f"; its log {self.diff.tail()}" if (self.diff.exit_code or 0) > 0 else ""
         self.show.say(f"the Spark job ended with exit code {self.diff.exit_code}; starting it again{why}")
         self.diff.start()
 
 
 def writes_of(settings: Settings) -> Iterator[Write]:
-    """The load: the same for the same settings."""
+    """The writes; the same for the same settings."""
     if settings.trace is not None:
         return read_trace(settings.trace, settings.max_value)
     return session_store(settings.operations, settings.seed, settings.max_value)
 
 
 def set_up(settings: Settings, show: Display, stack: ExitStack) -> Environment:
-    """Starts Kafka, the nodes and the Spark job; `stack` will end them and remove their files.
+    """Starts Kafka, the nodes and the Spark job; `stack` ends them and removes their files.
 
     Raises `JavaError`, `SetupError` (no network) and `DemoError`.
     """
@@ -148,7 +148,7 @@ def set_up(settings: Settings, show: Display, stack: ExitStack) -> Environment:
 
 
 def start_diff(diff: Child) -> float:
-    """Starts the Spark job and returns once it reads, with the seconds taken."""
+    """Starts the Spark job and waits until it reads. Returns the seconds taken."""
 
     def reads() -> bool:
         diff.must_run()
@@ -173,7 +173,7 @@ def _node_settings(settings: Settings, operations: int) -> dict[str, str]:
     rate = operations / planned_seconds(settings)
     own = {
         "cache.backups": str(min(1, settings.nodes - 1)),
-        # The generated load is to show evictions too; of a trace every entry must stay.
+        # The generated load shows evictions too; entries of a trace must not be evicted.
         "cache.max.entries": str(max(4 * SEGMENTS, operations // 12) if generated else 100_000_000),
         "topic.creation.default.partitions": "4",
         "cache.failure.timeout.ms": "2000",
@@ -191,35 +191,35 @@ def diff_job(directory: Path, shared: dict[str, str], spark_jars: list[Path], st
     config = directory / "diff.properties"
     own = {"diff.checkpoint.location": str(directory / "checkpoint"), "diff.trigger.interval.ms": "500"}
     config.write_text(javaproperties.dumps({**shared, **own}, timestamp=False))
-    # Not below `directory`: the path of a socket has room for 107 bytes, and Spark puts its sockets here.
+    # Not below `directory`: Spark puts its sockets here, whose paths have at most 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix=f"deelog-spark-{os.getpid()}-", dir="/tmp"))
     stack.callback(shutil.rmtree, temporary, ignore_errors=True)
     env = {
         "DEELOG_SPARK_JARS": ",".join(map(str, spark_jars)),
         "SPARK_LOCAL_DIRS": str(temporary),
-        # Java knows nothing of TMPDIR, and writes its counters into /tmp wherever that is.
+        # Java ignores TMPDIR, and writes its counters into /tmp.
         "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
     }
     return Child("Spark job", deelog_command("diff", "--config", str(config)), directory / "diff.log", env)
 
 
 def planned_seconds(settings: Settings, done: int = 0) -> float:
-    """How long the load is to last from now on, after `done` faults."""
+    """Seconds that the rest of the load shall take, after `done` faults."""
     faults = planned(settings.faults)[done:]
     return LEAD_SECONDS + sum(fault.seconds + sum(GAP_SECONDS) / 2 for fault in faults)
 
 
 def progress_of(checkpoint: Path) -> dict[str, Any] | None:
-    """What the Spark job last told of itself, None before its first batch."""
+    """The Spark job's last progress, None before its first batch."""
     try:
-        told: dict[str, Any] = orjson.loads((checkpoint / "progress.json").read_bytes())
+        progress: dict[str, Any] = orjson.loads((checkpoint / "progress.json").read_bytes())
     except FileNotFoundError:
         return None
-    return told
+    return progress
 
 
 def explained(environment: Environment, error: BaseException) -> str:
-    """What went wrong, with the logs of everything that ended."""
+    """The error, with the logs of all processes that ended."""
     lines = [str(error)]
     for child in (*environment.cluster.nodes, environment.diff):
         if child.exit_code is not None and not isinstance(error, ProcessError):

@@ -1,4 +1,4 @@
-"""What a client wrote, what was acknowledged, and when: the oracle for what must be in Kafka.
+"""What clients wrote, what was acknowledged, and when: the oracle for the content of Kafka.
 
 Per key the writes are in order, each sent until it was acknowledged before the next one is sent. A captured operation
 carries the primary's clock, so on one machine a record belongs to the last write of the same content sent before it.
@@ -17,7 +17,7 @@ DELETE = 0
 
 
 def content_of(value: bytes | None) -> int:
-    """What identifies a value within this process: 64 bits of its hash, `DELETE` for a delete."""
+    """A value's identity within this process: 64 bits of its hash, `DELETE` for a delete."""
     return DELETE if value is None else hash(value) or 1
 
 
@@ -30,7 +30,7 @@ def now_us() -> int:
 class Sent:
     """One write as its client saw it. `acked_us` is 0 until it was acknowledged.
 
-    `captured` is false where the acknowledgement said that nothing changed: the delete of a key that was not there.
+    `captured` is false where the reply said that nothing changed: the delete of an absent key.
     """
 
     content: int
@@ -41,12 +41,12 @@ class Sent:
 
 @dataclass(slots=True)
 class History:
-    """Writes by key, each key's in order. One thread writes to it; read it when that one has ended."""
+    """Writes by key, each key's in order. One thread writes to it; read it once that thread has ended."""
 
     writes: dict[bytes, list[Sent]] = field(default_factory=dict)
 
     def sent(self, key: bytes, value: bytes | None) -> Sent:
-        """To be called before the first attempt of a write; complete what it returns once it is acknowledged."""
+        """To be called before the first attempt of a write; set the result's `acked_us` once it is acknowledged."""
         write = Sent(content_of(value), now_us())
         self.writes.setdefault(key, []).append(write)
         return write
@@ -64,7 +64,7 @@ def merged(histories: list[History]) -> History:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A change record of the topic: content, the primary's clock at capture, and why."""
+    """A change record of the topic: content, the primary's clock at capture, and reason."""
 
     content: int
     ts_us: int
@@ -74,7 +74,7 @@ class Captured:
 
 @dataclass(slots=True)
 class Audit:
-    """What the comparison of a history with the topic gave. Lists are of keys, with the number of the write."""
+    """The result of comparing a history with the topic. Lists are of keys, with the number of the write."""
 
     acked: int = 0
     unacked: int = 0
@@ -83,15 +83,15 @@ class Audit:
     covered_by_write: int = 0
     lost: list[tuple[bytes, int]] = field(default_factory=list)
     phantoms: list[tuple[bytes, int]] = field(default_factory=list)
-    """Records that no client wrote; the number is their place among the key's records."""
+    """Records that no client wrote; the number counts the key's records."""
 
 
 def audit(history: History, records: dict[bytes, list[Captured]], resets: dict[bytes, list[int]]) -> Audit:
     """Looks for every acknowledged write in the topic.
 
     `records` are a key's change records in offset order, `resets` the times (Unix microseconds) at which completed
-    resets of the key's segment ended. A write that is missing must be covered by a later write of the key that is
-    there, or by a reset that ended after the write was sent; otherwise it is lost.
+    resets of the key's segment ended. A missing write must be covered by a later write of the key in the topic,
+    or by a reset that ended after the write was sent; otherwise it is lost.
     """
     result = Audit()
     for key in history.writes.keys() | records.keys():
@@ -100,19 +100,19 @@ def audit(history: History, records: dict[bytes, list[Captured]], resets: dict[b
 
 
 def _audit_key(result: Audit, key: bytes, writes: list[Sent], records: list[Captured], resets: list[int]) -> None:
-    found = set(_matches(result, key, writes, records))
-    last_found = max(found, default=-1)
+    matched = set(_matches(result, key, writes, records))
+    last_matched = max(matched, default=-1)
     last_reset = max(resets, default=0)
     for number, write in enumerate(writes):
         if not write.acked_us:
             result.unacked += 1
             continue
         result.acked += 1
-        if number in found or not write.captured:
+        if number in matched or not write.captured:
             result.in_topic += 1
         elif last_reset >= write.sent_us:
             result.covered_by_reset += 1
-        elif number < last_found:
+        elif number < last_matched:
             result.covered_by_write += 1
         else:
             result.lost.append((key, number))
@@ -126,7 +126,7 @@ def _matches(result: Audit, key: bytes, writes: list[Sent], records: list[Captur
         candidates = by_content.get(record.content, [])
         number = next((n for n in reversed(candidates) if writes[n].sent_us <= record.ts_us), None)
         if record.reason in ("expire", "evict") or (record.reason == "correct" and record.content == DELETE):
-            continue  # the cache's own doing
+            continue  # made by the cache itself
         if number is None:
             result.phantoms.append((key, place))
         elif record.reason != "correct":

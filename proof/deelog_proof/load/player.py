@@ -1,8 +1,8 @@
 """Plays writes through `RedisCluster`: pipelined, in order per key, each write sent until it is acknowledged.
 
-Every worker thread owns the keys of one hash class and a client of its own. A batch holds no key twice: where a segment
-moves in the middle of a pipeline the later write of a key could be taken and the earlier one be refused. A write that
-failed stays where it is, and later writes of its key wait for it.
+Every worker thread owns the keys of one hash class and a client of its own. A batch holds no key twice: if a segment
+moved in the middle of a pipeline, a key's later write could succeed and its earlier one fail. A failed write keeps its
+place, and later writes of its key wait for it.
 
 Weighed in docs/decisions.md, "Clients are threads".
 """
@@ -30,7 +30,7 @@ from deelog_schemas.errors import DeelogError
 
 WORKERS = 4
 WINDOW = 512
-"""Writes that a worker may look ahead for keys that are free."""
+"""Writes that a worker looks ahead for keys without a pending write."""
 BATCH = 64
 DEADLINE_SECONDS = 60.0
 _SOCKET_SECONDS = 1.5
@@ -39,16 +39,17 @@ _POLL_SECONDS = 0.2
 _BURST_SECONDS = 0.5
 _LIMIT_SECONDS = 0.02
 _MOVED = (MovedError, exceptions.ConnectionError, exceptions.TimeoutError)
-"""Answers after which somebody else may own the slot."""
+"""Errors after which another node may be primary of the slot."""
 
 
 class PlayError(DeelogError):
-    """A write was not acknowledged within the deadline; names the key and the last answer."""
+    """A write was not acknowledged within the deadline; the message has the key and the last error."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What one worker did. `attempts` counts every sending of a write, `longest_us` is the longest wait for one."""
+    """Counts of one worker. `attempts` counts every sending of a write, `longest_us` is the longest time to an
+    acknowledgement."""
 
     acked: int = 0
     refused: int = 0
@@ -74,7 +75,7 @@ class Player:
         keep_history: bool = True,
     ) -> None:
         self.limit: int | None = None
-        """After so many writes the next ones wait until this is raised (None: no limit); may be changed meanwhile."""
+        """Writes to play; later ones wait until it is raised (None: no limit). May be changed while it runs."""
         self.rate = rate
         """Writes per second from now on, 0 for no limit; may be changed while it runs."""
         self._stopped = threading.Event()
@@ -89,7 +90,7 @@ class Player:
 
     @property
     def refused(self) -> int:
-        """Writes that the cache refused for good, by an error that sending again would not change."""
+        """Writes that the cache refused with an error that a retry would not change."""
         return sum(w.counters.refused for w in self._workers)
 
     @property
@@ -104,7 +105,7 @@ class Player:
 
     @property
     def last_error(self) -> str:
-        """The last answer that was not an acknowledgement, or nothing."""
+        """The last error reply, or empty."""
         return next((w.counters.last_error for w in self._workers if w.counters.last_error), "")
 
     def histories(self) -> list[History]:
@@ -112,7 +113,7 @@ class Player:
         return [w.history for w in self._workers]
 
     def stop(self) -> None:
-        """Ends `run` soon: what is in flight is given up."""
+        """Ends `run` soon: writes in flight are given up."""
         self._stopped.set()
         self._ended.set()
 
@@ -137,7 +138,7 @@ class Player:
             while self.limit is not None and self.operations >= self.limit and not self._stopped.wait(_LIMIT_SECONDS):
                 pass
             if self.rate:
-                # What was missed is made up for, but not without bound: a burst would be another load.
+                # Catches up to a bound: a burst would be another load.
                 due = max(due, time.monotonic() - _BURST_SECONDS) + 1 / self.rate
                 self._stopped.wait(due - time.monotonic())
             worker = self._workers[zlib.crc32(write.key) % len(self._workers)]
@@ -170,7 +171,7 @@ class _Worker:
         self.thread = threading.Thread(target=self._guarded, name="player", daemon=True)
 
     def put(self, write: Write | None) -> bool:
-        """Hands a write over; False once somebody ended the play."""
+        """Queues a write; False once the player was stopped."""
         while not self.ended.is_set():
             try:
                 self.incoming.put(write, timeout=_POLL_SECONDS)
@@ -202,7 +203,7 @@ class _Worker:
     def _take(self, more: bool) -> bool:
         while more and len(self.window) < WINDOW:
             try:
-                # With something to do, what has not come yet is not waited for.
+                # While writes are pending, it does not wait for more.
                 write = self.incoming.get(block=not self.window, timeout=_POLL_SECONDS)
             except queue.Empty:
                 return True
@@ -212,7 +213,7 @@ class _Worker:
         return more
 
     def _round_with_patience(self) -> None:
-        """Sends until something was acknowledged: ever slower, and not beyond the deadline."""
+        """Sends until a write was acknowledged, with growing pauses, until the deadline."""
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda progress: not progress),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=_LONGEST_BACKOFF),
@@ -233,7 +234,7 @@ class _Worker:
         )
 
     def _round(self) -> bool:
-        """Sends one batch; whether anything was settled. What was not stays in the window, in its place."""
+        """Sends one batch; returns whether a write was settled. The others keep their place in the window."""
         batch = self._batch()
         answers = self._send(batch)
         settled: set[int] = set()
@@ -243,7 +244,7 @@ class _Worker:
         self.window = [pending for pending in self.window if id(pending) not in settled]
         oldest = next((p for p in batch if id(p) not in settled and p.sent is not None), None)
         if settled and oldest is not None and oldest.sent is not None:
-            # Others make progress, so the patience of a round does not bound this one.
+            # While other writes progress, only this checks the deadline of this one.
             if now_us() - oldest.sent.sent_us > self.deadline * 1e6:
                 raise self._overdue(oldest)
             if len(settled) * 4 < len(batch):
@@ -271,20 +272,20 @@ class _Worker:
             client = self.client = self.client or connect(self.nodes)
             pipeline: Any = client.pipeline()  # type: ignore[no-untyped-call]
             commands = [_command(pending.write, place) for place, pending in enumerate(batch)]
-            # Not execute(): what failed would be sent again one by one, each to wait for its own timeout.
+            # Not execute(): it would retry failed commands one by one, each with its own timeout.
             answers = pipeline.send_cluster_commands(commands, raise_on_error=False, allow_redirections=False)
             if any(isinstance(answer, _MOVED) for answer in answers):
                 learn_slots(client)
             return list(answers)
         except (RedisError, RedisClusterException, OSError) as error:
             if self.client is not None:
-                # Its map of the slots has holes, or nobody answered it: begin again, from all nodes that were named.
+                # Its slot map has holes, or no node replied: start over, from all given nodes.
                 self.client.close()
                 self.client = None
             return [error] * len(batch)
 
     def _settle(self, pending: _Pending, answer: Any) -> bool:
-        """Whether nothing more is to be done for a write."""
+        """Takes the reply of a write; returns whether the write is done."""
         assert pending.sent is not None
         if isinstance(answer, Exception):
             self.counters.last_error = f"{type(answer).__name__}: {answer}"
@@ -309,7 +310,7 @@ def _command(write: Write, place: int) -> PipelineCommand:
 
 
 def connect(nodes: Sequence[tuple[str, int]]) -> RedisCluster:
-    """A cluster client that gives errors back at once instead of hiding them by retries of its own."""
+    """A cluster client that returns errors at once instead of retrying."""
     node: Callable[[str, int], ClusterNode] = ClusterNode  # its constructor is untyped
     try:
         return RedisCluster(
@@ -326,7 +327,7 @@ def connect(nodes: Sequence[tuple[str, int]]) -> RedisCluster:
 
 
 def learn_slots(client: RedisCluster) -> None:
-    """Asks who owns what. RedisClusterException where nobody owns anything or nobody answers."""
+    """Reads the slot map. `RedisClusterException` where no slot has a primary or no node replies."""
     try:
         client.nodes_manager.initialize()
     except IndexError as error:  # redis-py's answer to a cluster that has no primaries at the moment

@@ -1,4 +1,4 @@
-"""A session store as writes: few users are busy, most come once; sessions are renewed, logged out, forgotten.
+"""The writes of a session store: few users are busy, most come once; sessions are renewed, ended, or expire.
 
 Keys are drawn from a Zipf distribution, every value holds the number of its write (which identifies it), and time to
 live comes in three kinds: short (gone before the run is over), an hour, none. Only `random.Random.random` and the

@@ -28,7 +28,7 @@ _SUFFIXES = (".zst", ".xz")
 
 
 class TraceError(DeelogError):
-    """A trace cannot be read; names file and line, and what was expected there."""
+    """A trace cannot be read; the message has file, line, and what was expected."""
 
     exit_code = 2
 
@@ -44,7 +44,7 @@ class Write(NamedTuple):
 def read_trace(path: Path, max_value: int = MAX_VALUE) -> Iterator[Write]:
     """The writes of a githist trace, in order; values are cut at `max_value` bytes.
 
-    Raises `TraceError` at the line that is not of the format.
+    Raises `TraceError` at a malformed line.
     """
     for number, columns in _rows(path, COLUMNS):
         try:
@@ -54,17 +54,17 @@ def read_trace(path: Path, max_value: int = MAX_VALUE) -> Iterator[Write]:
 
 
 def final_of(path: Path) -> Path | None:
-    """The file beside a trace that lists what it must end at (`X.final.tsv`, compressed or not), or None."""
+    """The file beside a trace that lists its final state (`X.final.tsv`, compressed or not), or None."""
     name = path.name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     stem = name.removesuffix(".tsv")
     candidates = (path.with_name(f"{stem}.final.tsv{suffix}") for suffix in ("", *_SUFFIXES))
-    return next((found for found in candidates if found.is_file()), None)
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def read_final(path: Path) -> dict[bytes, bytes]:
-    """Value id by key, as the history itself ends."""
+    """Value id by key in the history's final state."""
     return {columns[0].encode(): columns[1].encode() for _, columns in _rows(path, 2)}
 
 
@@ -76,7 +76,7 @@ def value_of(value_id: str, size: int, max_value: int) -> bytes:
 
 
 def replay(writes: Iterable[Write]) -> dict[bytes, bytes]:
-    """The state that writes lead to where nothing expires."""
+    """The state after the writes, if nothing expires."""
     state: dict[bytes, bytes] = {}
     for write in writes:
         if write.value is None:
@@ -87,7 +87,7 @@ def replay(writes: Iterable[Write]) -> dict[bytes, bytes]:
 
 
 def differing_ids(entries: dict[bytes, bytes], final: dict[bytes, bytes]) -> list[bytes]:
-    """The keys in which a state is not the one that `read_final` gave."""
+    """The keys in which a state differs from that of `read_final`."""
     return sorted(
         key
         for key in entries.keys() | final.keys()

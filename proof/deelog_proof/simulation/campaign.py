@@ -1,4 +1,4 @@
-"""Many seeds, each a run of its own, in as many processes as there are cores; and the shortest script that fails.
+"""Runs many seeds in as many processes as there are cores, and shortens the scripts of failing ones.
 
 Weighed in docs/decisions.md, "A campaign is a pool".
 """
@@ -33,7 +33,7 @@ from deelog_schemas.errors import DeelogError
 
 DEFAULT_STEPS: Final = 3000
 MAX_FAILURES: Final = 100
-"""A campaign ends after so many failing seeds."""
+"""A campaign ends after this many failing seeds."""
 STUCK_SECONDS: Final = 60.0
 """Processor seconds that one run may take; each million events of its script's length adds as many."""
 _AT_ONCE: Final = 8
@@ -42,7 +42,7 @@ _AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a campaign runs; `kinds` in the order of `FAULTS`, since a seed means another script with others."""
+    """What a campaign runs; `kinds` in the order of `FAULTS`. The script of a seed depends on them."""
 
     first: int
     last: int
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def seeds(self) -> int:
-        """How many."""
+        """The number of seeds."""
         return self.last - self.first + 1
 
     def script(self, seed: int) -> Script:
@@ -61,7 +61,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one run. `part` and `text` are of its violation, empty where there was none."""
+    """The outcome of one run. `part` and `text` are of its violation, empty without one."""
 
     seed: int
     digest: str
@@ -86,7 +86,7 @@ class Tally:
     plan: Plan
     seeds: int = 0
     steps: int = 0
-    # Sums of floats depend on the order, in their last digits.
+    # The last digits of a sum of floats depend on the order.
     simulated: float = field(default=0.0, compare=False)
     cpu: float = field(default=0.0, compare=False)
     counts: Counter[str] = field(default_factory=Counter)
@@ -94,7 +94,7 @@ class Tally:
     _digest: int = 0
 
     def add(self, outcome: Outcome) -> None:
-        """One more, in any order."""
+        """Adds an outcome; the order does not matter."""
         self.seeds += 1
         self.steps += outcome.steps
         self.simulated += outcome.simulated
@@ -107,15 +107,15 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """Of all traces: the same for the same seeds, in whatever order they ran."""
+        """The digest of all traces: the same for the same seeds, in any order."""
         return f"{self._digest % 2**256:064x}"
 
     def faults(self) -> dict[str, int]:
-        """Faults that were put in, by verb."""
+        """The number of injected faults, by verb."""
         return {name[6:]: n for name, n in sorted(self.counts.items()) if name.startswith("fault ") and n}
 
     def missing(self) -> list[str]:
-        """See `coverage.missing`."""
+        """See `vacuity.missing`."""
         return missing(self.counts, self.plan.kinds, self.seeds, self.plan.steps)
 
 
@@ -126,12 +126,12 @@ class CampaignError(DeelogError):
 
 
 class StuckError(Exception):
-    """A run took longer than any should: something goes round in circles between two steps."""
+    """A run took too long: probably an endless loop within one step."""
 
 
 @contextmanager
 def _alone(seconds: float) -> Iterator[None]:
-    """No log lines, no collection of garbage between two steps, and an end to what goes round in circles."""
+    """Turns off logging and garbage collection, and ends a run in an endless loop."""
 
     def stuck(_number: int, _frame: FrameType | None) -> None:
         raise StuckError(f"the run has taken {seconds:g} s of processor time")
@@ -152,7 +152,7 @@ def _alone(seconds: float) -> Iterator[None]:
 
 
 def run(script: Script, trace: bool = False) -> Outcome:
-    """Runs one script, in the main thread; whatever is raised out of the run counts as a violation too."""
+    """Runs one script, in the main thread; an exception out of the run counts as a violation too."""
     begin = time.process_time()
     world: World | None = None
     events = len(script.events)
@@ -167,7 +167,7 @@ def run(script: Script, trace: bool = False) -> Outcome:
                 script.settings["seed"], verdict.digest, verdict.steps, verdict.seconds, time.process_time() - begin,
                 dict(verdict.counts), part, text, lines,
             )  # fmt: skip
-    except Exception as error:  # noqa: BLE001 - told as what it is: a run that broke
+    except Exception as error:  # noqa: BLE001 - reported as a run that broke
         where = "".join(traceback.format_exception(error)[-3:])
         lines = tuple(world.checker.trace) if world is not None and trace else ()
         digest = world.checker.digest if world is not None else ""
@@ -181,9 +181,9 @@ def run(script: Script, trace: bool = False) -> Outcome:
 
 
 def outcomes(plan: Plan, jobs: int) -> Generator[Outcome, None, None]:
-    """The outcome of each seed, in whatever order they end. With one job everything runs in this process.
+    """The outcome of each seed, in the order in which they end. With one job everything runs in this process.
 
-    Close it, or end it by an exception, and the processes end after the run that each is at.
+    Closing it, or an exception, ends each process after its current run.
     """
     if jobs == 1:
         for seed in range(plan.first, plan.last + 1):
@@ -219,7 +219,7 @@ def _begin_worker(plan: Plan, stop: Flag) -> None:
     global _worker
     _worker = plan, stop
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal tells everybody; whoever started us decides
+        signal.signal(number, signal.SIG_IGN)  # a terminal signals all processes; the parent ends this one
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -240,25 +240,25 @@ def _work(seeds: Sequence[int]) -> list[Outcome]:
 
 
 class _EnoughError(Exception):
-    """The time is over."""
+    """The time is up."""
 
 
 class Shortening:
-    """Makes a script that fails shorter, for `seconds` at most; `best` is at any time the shortest that fails so far.
+    """Shortens a failing script, for `seconds` at most; `best` is the shortest failing script so far.
 
-    What is kept fails in the same way, see `Outcome.way`.
+    Shorter scripts must fail in the same way, see `Outcome.way`.
     """
 
     def __init__(self, script: Script, outcome: Outcome, seconds: float) -> None:
         self.best, self.outcome = script, outcome
         self.runs = 0
         self.complete = False
-        self._tell: Callable[[int, int], None] = lambda left, runs: None
+        self._progress: Callable[[int, int], None] = lambda left, runs: None
         self._way, self._until = outcome.way, time.monotonic() + seconds
 
-    def run(self, tell: Callable[[int, int], None]) -> None:
-        """Returns when nothing more can be left out, or when the time is over; tells the lines left and the runs."""
-        self._tell = tell
+    def run(self, progress: Callable[[int, int], None]) -> None:
+        """Returns when no event can be left out, or the time is up. `progress` gets the number of lines and runs."""
+        self._progress = progress
         try:
             shrink(self.best, self._fails)
             self.complete = True
@@ -269,7 +269,7 @@ class Shortening:
         if time.monotonic() > self._until:
             raise _EnoughError
         self.runs += 1
-        self._tell(len(self.best.events), self.runs)
+        self._progress(len(self.best.events), self.runs)
         outcome = run(script)
         if outcome.way != self._way:
             return False

@@ -1,16 +1,15 @@
-"""What must be true, looked at after every event: an independent reader of the topic, a memory of all that happened.
+"""Checks the invariants after every event, with an independent reader of the topic and the history of the run.
 
-The parts, by the names that a violation carries: `fenced` (nobody but the last ACTIVE's member writes), `gap` (the
-sequence of a segment has no hole outside a reset), `twice` (no position is committed twice), `digest` (a reset is
-what it says), `row` (a row of an incremental snapshot says what the topic says at its place, and a whole one all of
-it), `written` (a node believes written only what stands there), `lost` (an acknowledged write is in the
-topic, or covered by a reset whose owners had all died), `phantom` (no value of a write that failed is the last one),
-`repaired` (each loss that was put in was followed by a reset), `vouch` (a node has every operation of which it says
-so), `state` (owners with the same history hold the same entries; what is derived is what the last ACTIVE's member
-holds, whenever all of that is written), `stock` (where resets take back, a consumer that knows nothing of them holds
-the same), `limit` (no op log beyond its bound), `equal` and `alive` (once faults end: derived equals cached, on every
-owner, in time), `broken` (an assertion or exception), and `expected` (a count that the script names is not what it
-must be).
+The parts, by the names in a violation: `fenced` (only the last ACTIVE's member writes), `gap` (a segment's sequences
+have no gap outside a reset), `twice` (no position is committed twice), `digest` (a reset's digest is that of its
+rows), `row` (a row of an incremental snapshot equals the topic's state at its offset, and a complete snapshot all of
+it), `written` (what a node takes for written is in the topic), `lost` (an acknowledged write is in the topic, or
+covered by a reset whose owners had all died), `phantom` (no value of a failed write is a key's last one), `repaired`
+(a reset follows each injected loss), `vouch` (a node has every operation that its history claims), `state` (owners
+with the same history hold the same entries, and the derived state equals that of the last ACTIVE's member once all is
+written), `stock` (where resets take back, a consumer that ignores resets holds the same), `limit` (no op log exceeds
+its bound), `equal` and `alive` (after the faults end: derived equals cached, on every owner, in time), `broken` (an
+assertion or exception), and `expected` (a count that the script expects).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from deelog_connector.kafka.records import InRecord
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.context import Context, Write
-from deelog_proof.simulation.filtering import BY_VALUE, captured, told
+from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
 from deelog_proof.simulation.kafka import CHANGES, Log
 from deelog_proof.simulation.process import Process
 from deelog_proof.simulation.stock_consumer import StockConsumer
@@ -42,11 +41,11 @@ from deelog_schemas.records import Record, decode
 MAX_TRACE = 100_000
 
 _TELLING: Final = frozenset({Kind.CHANGE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.SKIPPED})
-"""Records that tell of entries, or that nothing is to be told of some."""
+"""Records that change the derived state, or that stand for changes without one."""
 
 
 class Violation(Exception):
-    """A promise was broken. `part` names which."""
+    """A broken invariant; `part` names it."""
 
     def __init__(self, part: str, text: str) -> None:
         super().__init__(f"{part}: {text}")
@@ -55,43 +54,42 @@ class Violation(Exception):
 
 @dataclass(slots=True)
 class Seen:
-    """One segment as the topic tells it."""
+    """One segment as read from the topic."""
 
     reader: SegmentReader
     active: tuple[int, int] = (0, 0)
-    """Epoch and node number of the ACTIVE of the highest epoch; a fenced node's late one ends nothing."""
+    """Epoch and node number of the ACTIVE of the highest epoch; a late one of a fenced node does not count."""
     stock: StockConsumer = field(default_factory=StockConsumer)
     positions: set[Position] = field(default_factory=set)
-    """Of committed changes and ends, and of what was skipped."""
+    """Of committed changes, ends of resets, and skipped operations."""
     skipped: Position = (0, 0)
     """The highest position that was skipped."""
-    told_at: dict[bytes, Position] = field(default_factory=dict)
-    """By key, the position of the record that told its value last."""
+    value_at: dict[bytes, Position] = field(default_factory=dict)
+    """By key, the position of the record with its value."""
     damaged: bool = False
-    """Records of it were lost on purpose: nothing holds until the next reset ends, behind the offset `mended_from`."""
+    """Records of it were removed on purpose: not checked until a reset ends after the offset `mended_from`."""
     mended_from: int = -1
     resets: list[tuple[float, str]] = field(default_factory=list)
     owners_lost: list[float] = field(default_factory=list)
     lost_at: float = -1.0
     lost: list[tuple[float, Position]] = field(default_factory=list)
-    """When, and which positions: of a change, or (0, 0) for what belongs to a reset."""
+    """`(time, position)` of lost changes; (0, 0) for records of a reset."""
     rows_lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
-    """When rows of an incremental snapshot were lost, whose writer owned it then, and the ACTIVE of then: nobody else
-    knows what it wrote."""
+    """`(time, active)` of lost rows of an incremental snapshot by the owner; only it knows what it wrote."""
     taken: set[bytes | None] = field(default_factory=set)
-    """Keys that the last reset has taken back so far, and not told of again."""
+    """Keys that the last reset has taken back so far and not sent again."""
     row: Position = (0, 0)
     """Position of the last row of an incremental snapshot."""
     asked: int = 0
-    """Incremental snapshots that were asked for; `begun`: how many had been when the last one began."""
+    """Incremental snapshots that were requested; `begun`: their number when the last one began."""
     begun: int = 0
     resent: dict[bytes, Entry] | None = None
-    """What a stock reader holds that came when the last one began. `whole`: it was done since."""
+    """The state of a consumer that starts at the last one. `whole`: that one is complete."""
     whole: bool = False
 
 
 class Checker:
-    """Told by the world. Raises nothing: the first violation is kept in `violation`, and the run ends."""
+    """Called by the world. Raises nothing: `violation` keeps the first violation, and the run ends."""
 
     def __init__(self, world: Context) -> None:
         self.world = world
@@ -109,7 +107,7 @@ class Checker:
     # -- the trace --------------------------------------------------------------------------------------------------
 
     def say(self, line: str) -> None:
-        """One line of the trace: what the hash is over, and what a scenario's golden output shows."""
+        """Adds a line to the trace, which is hashed and shown in a scenario's golden output."""
         text = f"{self.world.engine.now:8.4f} {line}"
         self._hash.update(text.encode())
         if len(self.trace) < MAX_TRACE:
@@ -117,7 +115,7 @@ class Checker:
 
     @property
     def digest(self) -> str:
-        """The hash of the trace, the answers and the times of all events so far."""
+        """The hash of the trace, the replies and the times of all events so far."""
         digest = self._hash.copy()
         digest.update(f"{self.world.engine.steps} {self.world.engine.order}".encode())
         return digest.hexdigest()
@@ -129,18 +127,18 @@ class Checker:
             self.say(f"VIOLATION {part}: {text}")
 
     def broken(self, text: str, error: BaseException) -> None:
-        """An exception that no rule expects."""
+        """An unexpected exception."""
         where = "".join(traceback.format_exception(error)[-3:])
         self.fail("broken", f"{text}\n{where}")
 
     def answered(self, write: Write) -> None:
-        """A client has its answer: part of the hash, but not of the trace, which is long enough."""
+        """A client got its reply: part of the hash, but not of the trace, which is long enough."""
         self._hash.update(f"{self.world.engine.now!r} {write.key!r} {write.position}".encode())
 
     # -- what nodes do ----------------------------------------------------------------------------------------------
 
     def effect(self, node: Process, effect: Effect) -> None:
-        """A core asks for something."""
+        """A core returned an effect."""
         self.counts[type(effect).__name__] += 1
         if not isinstance(effect, Commit):
             segments = getattr(effect, "segments", getattr(effect, "segment", ""))
@@ -155,7 +153,7 @@ class Checker:
         self.world.moment_comes(node, "captured", str(operation.reason))
 
     def coalesced(self) -> None:
-        """From now on sequences may skip."""
+        """From now on sequences may have gaps."""
         self._loose = True
 
     def view_made(self, view: View) -> None:
@@ -174,14 +172,14 @@ class Checker:
         self._views = view
 
     def view_applied(self, node: Process, view: View) -> None:
-        """A node follows a view."""
+        """A node applied a view."""
         self.counts["views_applied"] += 1
         self.world.view_comes(node, view)
 
     # -- what the topic says ----------------------------------------------------------------------------------------
 
     def stable(self, log: Log) -> None:
-        """More of a partition can be read."""
+        """The last stable offset of a partition moved."""
         if log.topic != CHANGES:
             return
         records, self._offsets[log.partition] = log.read(self._offsets[log.partition], 1_000_000)
@@ -192,7 +190,7 @@ class Checker:
                 seen = self.seen[decode(*raw).header.segment]
                 if not seen.damaged and seen.lost_at < 0:
                     self.fail("digest", str(error))
-                # Rows of the reset were cut away: a reader misses them, as it should, and waits for the next reset.
+                # Rows of the reset were truncated: a reader detects it and waits for the next reset.
                 self.counts["digests that did not match"] += 1
                 seen.reader = SegmentReader(seen.reader.segment)
 
@@ -220,14 +218,14 @@ class Checker:
         if header.kind is Kind.SKIPPED:
             seen.skipped = max(seen.skipped, header.position)
         elif record.value is not None:
-            seen.told_at[self._codec.decode_key(record.key)] = header.position
+            seen.value_at[self._codec.decode_key(record.key)] = header.position
         if self._taken_back(record, seen) and len(seen.reader.resets) > resets:
             seen.damaged = seen.damaged and raw.offset < seen.mended_from
             seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
             self.counts[f"reset {seen.reader.resets[-1]}"] += 1
 
     def _taken_back(self, record: Record, seen: Seen) -> bool:
-        """Follows what a reset takes back; whether all that its end tells of stands there."""
+        """Follows what a reset takes back; returns whether it is complete at the end."""
         kind = record.header.kind
         if kind is Kind.RESET_BEGIN:
             seen.taken = set()
@@ -262,17 +260,17 @@ class Checker:
         if seen.reader.open is not None:
             return
         if header.kind is Kind.CHANGE and header.position <= seen.row:
-            self.fail("row", f"{where} stands behind a row of @{seen.row[0]}.{seen.row[1]}")
+            self.fail("row", f"{where} follows a row of @{seen.row[0]}.{seen.row[1]}")
         if header.kind is Kind.READ:
             seen.row, (key, entry) = header.position, self._entry(record)
             self.counts["snapshot rows"] += 1
             if seen.reader.entries.get(key) != entry:
                 self.fail("row", f"{where}: {key!r} is {entry}, and was {seen.reader.entries.get(key)}")
             if header.position < seen.reader.mark:
-                self.fail("row", f"{where} stands behind @{seen.reader.mark[0]}.{seen.reader.mark[1]}")
+                self.fail("row", f"{where} follows @{seen.reader.mark[0]}.{seen.reader.mark[1]}")
 
     def _resent(self, record: Record, seen: Seen) -> None:
-        """A stock reader: what was read or changed is so, what was deleted is gone; a reset tells it all."""
+        """A consumer that starts at a snapshot: upserts on read and change, deletes on delete; a reset replaces all."""
         if seen.resent is None or record.header.kind not in (Kind.CHANGE, Kind.READ, Kind.RESET_END):
             return
         if record.header.kind is Kind.RESET_END:
@@ -285,11 +283,11 @@ class Checker:
             seen.resent[key] = entry
 
     def snapshot_asked(self, segment: int) -> None:
-        """An incremental snapshot of a segment was asked for."""
+        """An incremental snapshot of a segment was requested."""
         self.seen[segment].asked += 1
 
     def snapshot_begun(self, node: Process, segment: int) -> None:
-        """Its owner begins, or another one begins again; or somebody who has lost the segment, and will notice."""
+        """An owner begins it or begins again; or a node that has lost the segment, and will notice."""
         seen = self.seen[segment]
         if seen.active[1] != node_number(node.member):
             return
@@ -297,7 +295,7 @@ class Checker:
         seen.begun, seen.resent, seen.whole = seen.asked, {}, False
 
     def snapshot_over(self, segment: int, whole: bool) -> None:
-        """Its owner is through with it, or gave it up."""
+        """Its owner completed it, or gave it up."""
         self.counts["snapshots"] += whole
         self.seen[segment].whole = whole
 
@@ -306,8 +304,8 @@ class Checker:
         return key, None if record.value is None else self._codec.decode_value(record.value).after
 
     def lose(self, partition: int, records: list[InRecord] | None) -> None:
-        """Committed records of a partition are gone (None: all): readers begin anew, and a reset must come where those
-        were among them that tell of entries."""
+        """Committed records of a partition are lost (None: all): readers start over, and a reset must follow for
+        segments whose entries they changed."""
         now = self.world.engine.now
         gone = [decode(*r) for r in records or ()]
         lost = {r.header.segment for r in gone if self._note_loss(r)}
@@ -316,7 +314,7 @@ class Checker:
         log = self.world.kafka.logs[CHANGES, partition]
         for number, seen in self.seen.items():
             if self.world.partition_of(number) == partition:
-                # Who became active stays so: the claims and fences behind it do not stand in this topic alone.
+                # The last ACTIVE stays: its claims and fences are not in this topic alone.
                 active = [_active(r) for r in gone if r.header.segment == number and r.header.kind is Kind.ACTIVE]
                 self.seen[number] = Seen(
                     SegmentReader(number),
@@ -331,28 +329,28 @@ class Checker:
                 if records is None:
                     seen.lost.append((now, (0, 0)))
                 self.seen[number].damaged = True
-                if number not in lost:  # what compaction took away meanwhile was written all the same
+                if number not in lost:  # records that compaction removed were written all the same
                     self.seen[number].positions = seen.positions
         self._offsets[partition] = log.first
-        self._again = True  # damage of long ago, and resets that mended it, were judged when they came
+        self._again = True  # earlier damage and the resets after it are checked already
         self.stable(log)
         self._again = False
         for number, seen in self.seen.items():
             seen.damaged = seen.damaged or self.world.partition_of(number) == partition
 
     def lose_part(self, records: list[InRecord]) -> None:
-        """A transaction is committed that had lost these before: a loss like any other, but of what nobody has read."""
+        """A transaction is committed that had lost these records: a loss like any other, but of unread records."""
         for raw in records:
             record = decode(*raw)
             if self._note_loss(record):
                 seen = self.seen[record.header.segment]
                 self.counts["committed in part"] += 1
                 seen.damaged, seen.lost_at = True, self.world.engine.now
-                # A reset that was read only now, for what hid it, may have ended long before.
+                # A reset may become readable only now, though it ended long before.
                 seen.mended_from = self.world.kafka.logs[CHANGES, raw.partition].end
 
     def _note_loss(self, record: Record) -> bool:
-        """Notes a record that is gone, where it tells of entries; whether it does."""
+        """Notes the loss of a record that changes entries; returns whether it does."""
         header = record.header
         takes_back = header.kind is Kind.TOMBSTONE and record.value is not None
         if header.kind not in _TELLING and not takes_back:
@@ -368,10 +366,10 @@ class Checker:
             seen.lost.append((now, header.position if header.kind is Kind.CHANGE else (0, 0)))
         return True
 
-    # -- now and then -----------------------------------------------------------------------------------------------
+    # -- samples ----------------------------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """What is true at any time of every node."""
+        """Checks what holds at any time on every node."""
         for node in self.world.living():
             budget = node.core.budget
             if budget.operations > budget.max_operations + budget.overdrawn:
@@ -383,13 +381,13 @@ class Checker:
                 history = node.core.history(number)
                 stand = seen.positions | self._hidden(number)
                 if written and not any(s >= written and past.holds(history, (e, s)) for e, s in stand):
-                    self.fail("written", f"{node.member} segment {number}: {written} does not stand in the topic")
+                    self.fail("written", f"{node.member} segment {number}: {written} is not in the topic")
 
         for number, seen in self.seen.items():
             self._alike(number, seen)
 
     def _alike(self, number: int, seen: Seen) -> None:
-        """What must be the same on all owners, and in Kafka."""
+        """Checks what must be the same on all owners, and in Kafka."""
         histories: dict[History, tuple[str, dict[bytes, tuple[bytes, int | None]]]] = {}
         for node in self.world.living():
             segment, core = node.store.segments[number], node.core
@@ -408,22 +406,23 @@ class Checker:
                 seen.active[1] == node_number(node.member)
                 and core.phase(number) == "writing"
                 and core.written(number) == last == seen.reader.mark[1]
-                and past.holds(history, seen.reader.mark)  # not a phantom, its correction behind an open transaction
+                and past.holds(history, seen.reader.mark)  # not a phantom whose correction an open transaction hides
                 and not (seen.reader.open or seen.damaged)
                 and (seen.lost_at < 0 or any(at > seen.lost_at for at, _ in seen.resets))
             ):
                 derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
-                if told(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
+                if content_of(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
                     self.fail("state", f"segment {number}: {node.member} holds {held} at {last}, derived {derived}")
                 self._stock(number, seen, held)
 
     def _stock(self, number: int, seen: Seen, held: dict[bytes, tuple[bytes, int | None]]) -> None:
         content = seen.stock.content
-        if self.world.strategy.takes_back and content != told(held, self.world.skips) and self.world.skips != BY_VALUE:
+        skips = self.world.skips
+        if self.world.strategy.takes_back and content != content_of(held, skips) and skips != BY_VALUE:
             self.fail("stock", f"segment {number}: cached {held}, a consumer that knows of no reset holds {content}")
 
     def _hidden(self, segment: int) -> set[Position]:
-        """Positions that are committed behind somebody's open transaction."""
+        """Committed positions that an open transaction hides."""
         log = self.world.kafka.logs[CHANGES, self.world.partition_of(segment)]
         hidden = set()
         for slot in log.slots[log.stable - log.first :]:
@@ -436,7 +435,7 @@ class Checker:
     # -- at the end -------------------------------------------------------------------------------------------------
 
     def settled(self) -> str | None:
-        """What is still missing before the run is at rest; None where it is."""
+        """What the run still waits for; None once it is at rest."""
         for log in self.world.kafka.logs.values():
             if log.stable < log.end:
                 return f"a transaction hides {log.topic} {log.partition} from {log.stable} on"
@@ -462,12 +461,12 @@ class Checker:
         return None
 
     def final(self) -> None:
-        """Once the run is at rest."""
+        """Checks what must hold once the run is at rest."""
         for number, seen in self.seen.items():
             derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
             for node in self.world.holders(number):
                 held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
-                if told(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
+                if content_of(held, self.world.skips) != derived and self.world.skips != BY_VALUE:
                     self.fail("equal", f"segment {number}: {node.member} holds {held}, derived {derived}")
                 self._stock(number, seen, held)
             self._repaired(number, seen)
@@ -478,7 +477,7 @@ class Checker:
                 self.fail("phantom", f"segment {number}: {bad} is of a write that failed")
             resent = seen.resent if seen.whole and not seen.damaged else None  # None: parts of it were lost on purpose
             if resent is not None and resent != seen.reader.entries:
-                self.fail("row", f"segment {number}: a snapshot told {resent}, not {seen.reader.entries}")
+                self.fail("row", f"segment {number}: a snapshot sent {resent}, not {seen.reader.entries}")
         for write in self.writes:
             if write.status == "acked" and write.position != (0, 0):
                 self._kept(write)
@@ -488,7 +487,7 @@ class Checker:
         assert primary is not None
         history, last = primary.core.history(number), max((at for at, _ in seen.resets), default=-1.0)
         for at, position in seen.lost:
-            # A phantom is nobody's loss: what it told of is corrected, or was never read.
+            # The loss of a phantom needs no repair: it is corrected, or was never read.
             if at >= last and (position == (0, 0) or past.holds(history, position)):
                 self.fail("repaired", f"segment {number}: no reset after the loss at {at:.4f}")
         for at, active in seen.rows_lost:
@@ -496,15 +495,16 @@ class Checker:
                 self.fail("repaired", f"segment {number}: no reset after the loss of a snapshot's row at {at:.4f}")
 
     def _vouched(self, number: int, seen: Seen) -> None:
-        """Where values are filtered: each that is derived was told by an operation that survived."""
+        """Where values are filtered: each derived value is of an operation that survived."""
         primary = self.world.primary_of(number)
         assert primary is not None
         history = primary.core.history(number)
         if self.world.skips == BY_VALUE and len(history) < past.MAX_EPOCHS:
             for key in seen.reader.entries:
-                if not past.holds(history, seen.told_at[key]):
+                if not past.holds(history, seen.value_at[key]):
                     self.fail(
-                        "phantom", f"segment {number}: {key!r} is as {seen.told_at[key]} told, which nobody holds"
+                        "phantom",
+                        f"segment {number}: {key!r} is of {seen.value_at[key]}, which no owner holds",
                     )
 
     def _kept(self, write: Write) -> None:
@@ -515,11 +515,11 @@ class Checker:
             if write.position not in seen.positions and not self._loose and not covered and seen.lost_at < 0:
                 self.fail("lost", f"segment {write.segment}: {write} is in the cache and not in the topic")
         elif self.world.acks_all and not any(at >= write.acked_at for at in seen.owners_lost):
-            self.fail("lost", f"segment {write.segment}: {write} is gone, and no owner's loss tells of it")
+            self.fail("lost", f"segment {write.segment}: {write} is gone, and no loss of owners covers it")
 
 
 def _positions(record: Record) -> set[Position]:
-    """Which positions a record says to stand in the topic."""
+    """The positions that a record writes to the topic."""
     epoch, sequence = record.header.position
     if record.header.kind is Kind.SKIPPED:
         return {(epoch, each) for each in range(record.control["first"], sequence + 1)}

@@ -1,4 +1,4 @@
-"""`deelog simulate`. What it needs is imported when it runs, so that the help costs nothing."""
+"""`deelog simulate`. Imports happen when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ VIOLATED: Final = 1
 VACUOUS: Final = 3
 _INTERRUPTED: Final = 130
 SHRINK_SECONDS: Final = 120.0
-"""For one failing seed."""
+"""For one failing seed, in seconds."""
 _SHRUNK: Final = 10
-"""How many failing seeds `--shrink` makes short."""
+"""Failing seeds that `--shrink` shortens."""
 _LISTED: Final = 10
 
 
@@ -95,12 +95,12 @@ def simulate(
     plan = Plan(first, last, steps, _kinds(faults))
     with Display() as show, ends_in_order():
         if seeds is not None:
-            told, code = _campaign(plan, jobs or len(os.sched_getaffinity(0)), shorten, trace, show)
+            result, code = _campaign(plan, jobs or len(os.sched_getaffinity(0)), shorten, trace, show)
         else:
             script = plan.script(first) if file is None else _read(file)
-            told, code = _one(script, bool(shorten), show)
+            result, code = _one(script, bool(shorten), show)
     if report is not None:
-        reports.write(told, report)
+        reports.write(result, report)
     sys.exit(code)
 
 
@@ -151,14 +151,14 @@ def _one(script: Script, shorten: bool, show: Display) -> tuple[dict[str, Any], 
     click.echo(f"digest {outcome.digest}")
     click.echo(f"{outcome.steps:,} steps, {outcome.simulated:.1f} simulated seconds")
     click.echo(_violation(outcome) if outcome.part else "✓ all held")
-    told = {
+    result = {
         "script": str(script),
         "digest": outcome.digest,
         "steps": outcome.steps,
         "counts": dict(sorted(outcome.counts.items())),
         "violation": {"part": outcome.part, "text": outcome.text} if outcome.part else None,
     }
-    return told, VIOLATED if outcome.part else 0
+    return result, VIOLATED if outcome.part else 0
 
 
 def _print_trace(outcome: Outcome) -> None:
@@ -191,12 +191,12 @@ def _campaign(plan: Plan, jobs: int, shorten: bool | None, trace: bool, show: Di
                 from deelog_proof.simulation.campaign import run
 
                 _print_trace(run(script, trace=True))
-    told = reports.figures(tally, wall, scripts) | {"stopped": code != 0}
-    return told, _verdict(tally, code)
+    result = reports.figures(tally, wall, scripts) | {"stopped": code != 0}
+    return result, _verdict(tally, code)
 
 
 def _run(tally: Tally, jobs: int, show: Display) -> int:
-    """Runs it to its end, and returns 0; or until a signal comes, and returns what to exit with."""
+    """Runs the campaign. Returns 0 at its end, or the exit code of a signal that stopped it."""
     from deelog_proof.simulation.campaign import MAX_FAILURES, outcomes
 
     show.begin("seeds", tally.plan.seeds, "seeds")
@@ -229,7 +229,7 @@ def _shortened(script: Script, outcome: Outcome, show: Display) -> tuple[Script,
     try:
         shortening.run(lambda left, runs: show.advance(left, f"{runs} runs"))
     except (KeyboardInterrupt, SystemExit):
-        pass  # what it has found by now is printed, and that a seed fails decides how this ends
+        pass  # the shortest script so far is printed; the exit code is that of a failing seed
     finally:
         show.end()
     ended = "none of them can be left out" if shortening.complete else "stopped early, it may not be the shortest"
@@ -245,7 +245,7 @@ def _print_script(script: Script, outcome: Outcome) -> None:
 
 
 def _verdict(tally: Tally, code: int) -> int:
-    """Prints it; the exit code."""
+    """Prints the verdict and returns the exit code."""
     plan = tally.plan
     for failure in tally.failures[:_LISTED]:
         click.echo(f"seed {failure.seed}: {_violation(failure).splitlines()[0]}")

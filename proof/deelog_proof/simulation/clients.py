@@ -1,6 +1,6 @@
-"""Clients of the cache: they write where some node's view sends them, and remember what they were told.
+"""Clients of the cache: they write to the primary in some node's view, and record the replies.
 
-What a node does with a command is what `grid.resp` and `Node.prepare` do, without the bytes of RESP.
+A node handles a command as `grid.resp` and `Node.prepare` do, without the bytes of RESP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OK: Final = b"+OK\r\n"
 
 
 class Clients:
-    """All of them as one. A command that was refused is sent again a few times; one without an answer is not."""
+    """All clients as one. A refused command is retried a few times; one without a reply is not."""
 
     def __init__(self, world: Context) -> None:
         self.world = world
@@ -38,7 +38,7 @@ class Clients:
         self._send(write, None, _TRIES)
 
     def read(self, key: bytes) -> None:
-        """GET: a use, in the eyes of the policy."""
+        """GET: counts as a use for the eviction policy."""
         node = self._where(segment_of(key, self.world.segments))
         if node is not None:
             segment = node.store.segments[segment_of(key, self.world.segments)]
@@ -49,7 +49,7 @@ class Clients:
         return self.random.expovariate(1000.0) + 0.0002
 
     def _where(self, segment: int) -> Process | None:
-        """The primary, as some node that lives sees it; mostly a node that is up to date."""
+        """The primary in the view of some live node, mostly of an up-to-date one."""
         living = [n for n in self.world.living() if n.registry.view.topology_id]
         if not living:
             return None
@@ -64,7 +64,7 @@ class Clients:
         if node is None:
             self._refused(write, ttl, tries)
         else:
-            write.status = "unknown"  # until an answer comes, whatever becomes of the node
+            write.status = "unknown"  # until a reply comes
             self.world.engine.after(self._delay(), node.now, self._execute, node, write, ttl, tries)
 
     def _refused(self, write: Write, ttl: int | None, tries: int) -> None:
@@ -108,8 +108,8 @@ class Clients:
         self.world.counts["acked"] += 1
         self.world.checker.answered(write)
 
-    def told(self, write: Write, reply: bytes) -> None:
-        """The answer to a write that had to wait."""
+    def replied(self, write: Write, reply: bytes) -> None:
+        """The reply to a write that had to wait."""
         if reply == _OK:
             self.world.engine.after(self._delay(), self._answered, write)
 
@@ -122,11 +122,11 @@ class _Waiter:
         self.pending: Pending | None = None
 
     def __hash__(self) -> int:
-        # Replicators keep these in sets; by address, their order would be another one in each process.
+        # Replicators keep these in sets, whose order must not depend on addresses.
         return hash((self._write.segment, *self._write.position))
 
     def flush(self) -> None:
-        """The reply may be known now."""
+        """See `ReplyTo`."""
         if self.pending is not None and self.pending.left == 0:
             reply, self.pending = self.pending.reply, None
-            self._clients.told(self._write, reply)
+            self._clients.replied(self._write, reply)

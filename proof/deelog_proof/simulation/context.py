@@ -1,4 +1,4 @@
-"""What a process, the clients and the checker see of the world that they are in."""
+"""The world as processes, clients and checker see it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Write:
 
 
 class Observer(Protocol):
-    """Who is called for all that happens: the checker."""
+    """Called for all events: the checker."""
 
     writes: list[Write]
 
@@ -79,30 +79,30 @@ class Context(Protocol):
     lease_expiry: float
     skews: dict[str, float]
     no_kafka: set[str]
-    """Node ids that do not reach the brokers."""
+    """Node ids that cannot reach the brokers."""
     blind: set[str]
     """Node ids that get no views at the moment."""
     snapshots: set[int]
-    """Segments of which an incremental snapshot was asked for and is not done."""
+    """Segments with a requested incremental snapshot that is not complete."""
 
     @property
     def checker(self) -> Observer: ...
 
     @property
     def everybody(self) -> Sequence[Process]:
-        """Every process that was ever started, in this order."""
+        """Every process that was ever started, in the order of starts."""
 
     def find(self, member: str) -> Process | None:
         """The live process of a member."""
 
     def living(self) -> Sequence[Process]:
-        """Processes that live, stopped ones included."""
+        """Live processes, including paused ones."""
 
     def ended(self, node: Process) -> None:
-        """A process is gone."""
+        """A process ended."""
 
     def primary_of(self, segment: int) -> Process | None:
-        """Who holds it as primary in the highest epoch."""
+        """The primary with the highest epoch."""
 
     def holders(self, segment: int) -> Sequence[Process]:
         """The primary and its in-sync backups."""
@@ -111,19 +111,19 @@ class Context(Protocol):
         """The Kafka partition of a segment."""
 
     def parts(self, node: Process, count: int) -> list[int]:
-        """In how many steps a transaction's records reach the brokers."""
+        """The sizes of the steps in which a transaction's records reach the brokers."""
 
     def hangs(self, node: Process) -> bool:
-        """Whether the node stops here, with its transaction open."""
+        """Whether the node pauses here, with its transaction open."""
 
     def loses_answer(self, node: Process) -> bool:
-        """Whether the answer to a commit that took effect gets lost."""
+        """Whether the response to a successful commit is lost."""
 
     def effect_comes(self, node: Process, effect: Effect) -> None:
-        """A core's effect is about to be carried out."""
+        """An effect of a core is about to be executed."""
 
     def moment_comes(self, node: Process, name: str, kind: str, at_once: bool = True) -> None:
-        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends where the node does; else the rest has no effect."""
+        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends if the node ends; else the rest of it has no effect."""
 
     def view_comes(self, node: Process, view: View) -> None:
-        """A node is about to follow a view."""
+        """A node is about to apply a view."""

@@ -1,4 +1,4 @@
-"""The controller's seat in the simulation: what `ControllerService` does, as events; it decides with `decide`."""
+"""The controller in the simulation: `ControllerService` as events. Decisions are those of `controller.decide`."""
 
 from __future__ import annotations
 
@@ -16,89 +16,89 @@ from deelog_schemas.member import node_id_of
 
 
 class ControllerSeat:
-    """One member's part. A view is committed by the session that was taken last, or not at all."""
+    """The controller service of one member. Only the last producer session can commit a view."""
 
     def __init__(self, node: Process, world: Context) -> None:
         self.node, self._world = node, world
-        self._seat = 0
+        self._session = 0
         self._term = 0
         self._nonce: Any = None
-        self._stood = 0
-        self._asking = False
+        self._confirmations = 0
+        self._confirming = False
         self._asked = 0.0
-        self._book: Liveness | None = None
+        self._liveness: Liveness | None = None
         self._poked = False
         self._busy = False
 
     def start(self) -> None:
-        """Begins to stand for election."""
+        """Joins the election."""
         self.node.request(self._poll)
 
     def heartbeat(self, member: str, beat: Heartbeat) -> Heard | None:
         """See `ControllerService.heartbeat`."""
-        if self._book is None:
+        if self._liveness is None:
             return None
-        news, answer = self._book.heartbeat(member, beat, self.node.engine.now)
+        news, answer = self._liveness.heartbeat(member, beat, self.node.engine.now)
         if news:
             self.changed()
         return answer
 
     def doubt(self) -> None:
         """See `ControllerService.doubt`."""
-        if self._book is not None:
-            self._book.doubt(self.node.engine.now)
-            self._ask()
+        if self._liveness is not None:
+            self._liveness.doubt(self.node.engine.now)
+            self._to_confirm()
 
     def refused(self, member: str) -> None:
-        """Nobody listens there."""
-        if self._book is not None and self._book.refuse(member):
+        """See `ControllerService.refused`."""
+        if self._liveness is not None and self._liveness.refuse(member):
             self.changed()
 
     def changed(self) -> None:
-        """Look soon."""
-        if self._book is not None and not self._poked:
+        """Decides soon."""
+        if self._liveness is not None and not self._poked:
             self._poked = True
             self.node.after(0.003, self._tick, self._term)
 
-    # -- the seat -----------------------------------------------------------------------------------------------------
+    # -- election -----------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         mine = self._world.group.poll(self.node.member, self.node.engine.now)
-        if mine and not self._seat:
-            self._seat = self.node.kafka.init("controller", self.node.member)
+        if mine and not self._session:
+            self._session = self.node.kafka.init("controller", self.node.member)
             self._term += 1
-            self._asking = False
-            self._ask()
-        elif not mine and self._seat:
+            self._confirming = False
+            self._to_confirm()
+        elif not mine and self._session:
             self._lose()
         elif self._nonce is not None and self._nonce.is_set():
             self._nonce = None
-            self._asking = False
-            if self._book is not None:
-                self._book.confirm(self._asked)
+            self._confirming = False
+            if self._liveness is not None:
+                self._liveness.confirm(self._asked)
             else:
-                self._take_office()
+                self._begin_term()
         self.node.after(0.03, self.node.request, self._poll)
 
-    def _ask(self) -> None:
-        """Has the seat confirmed, unless that is under way."""
-        if not self._asking:
-            self._asking = True
-            self.node.request(self._stand)
+    def _to_confirm(self) -> None:
+        """Has Kafka confirm the controller, unless it does already."""
+        if not self._confirming:
+            self._confirming = True
+            self.node.request(self._confirm)
 
-    def _stand(self) -> None:
-        self._stood += 1
+    def _confirm(self) -> None:
+        self._confirmations += 1
         self._asked = self.node.engine.now
-        mark = f"{self.node.member} stands {self._stood}"
+        mark = f"{self.node.member} stands {self._confirmations}"
         self._nonce = self.node.registry.expect(mark)
         value = orjson.dumps({"member": self.node.member, "nonce": mark})
-        if not self.node.kafka.publish_seated(self._seat, "controller", value):
+        if not self.node.kafka.publish_seated(self._session, "controller", value):
             self._lose()
 
-    def _take_office(self) -> None:
-        # CHECK read-to-own-record: every view that was ever committed stands before one's own record.
+    def _begin_term(self) -> None:
+        # CHECK read-to-own-record: every view that was ever committed precedes the own record.
         registry, w = self.node.registry, self._world
-        self._book = Liveness(
+        self._liveness = Liveness(
             self.node.member,
             registry,
             registry.view,
@@ -111,7 +111,7 @@ class ControllerSeat:
         self._tick_regularly(self._term)
 
     def _lose(self) -> None:
-        self._book, self._seat, self._nonce = None, 0, None
+        self._liveness, self._session, self._nonce = None, 0, None
         self._term += 1
 
     def _tick_regularly(self, term: int) -> None:
@@ -121,33 +121,33 @@ class ControllerSeat:
 
     def _tick(self, term: int) -> None:
         self._poked = False
-        book = self._book
-        if term != self._term or book is None or self._busy:
+        liveness = self._liveness
+        if term != self._term or liveness is None or self._busy:
             return
-        if book.to_confirm(self.node.engine.now):
-            self._ask()
+        if liveness.to_confirm(self.node.engine.now):
+            self._to_confirm()
             return
-        book.forgive_own_pause(self.node.engine.now)
-        dead = book.declare_dead(self.node.engine.now)
+        liveness.forgive_own_pause(self.node.engine.now)
+        dead = liveness.declare_dead(self.node.engine.now)
         self._busy = True
-        self._fence(term, book, book.to_fence(dead), frozenset(dead))
+        self._fence(term, liveness, liveness.to_fence(dead), frozenset(dead))
 
-    def _fence(self, term: int, book: Liveness, left: list[str], dead: frozenset[str]) -> None:
+    def _fence(self, term: int, liveness: Liveness, left: list[str], dead: frozenset[str]) -> None:
         if term != self._term:
             return
         if not left:
-            self._decide(term, book, dead)
+            self._decide(term, liveness, dead)
             return
 
         def fence() -> None:
             self.node.kafka.init(node_id_of(left[0]), self.node.member)
-            book.fenced(left[0])
-            self._fence(term, book, left[1:], dead)
+            liveness.fenced(left[0])
+            self._fence(term, liveness, left[1:], dead)
 
         self.node.request(fence)
 
-    def _decide(self, term: int, book: Liveness, dead: frozenset[str]) -> None:
-        situation = book.situation(
+    def _decide(self, term: int, liveness: Liveness, dead: frozenset[str]) -> None:
+        situation = liveness.situation(
             dead,
             self.node.engine.now,
             floor=self.node.core.highest_claim(),
@@ -155,20 +155,20 @@ class ControllerSeat:
             unclean=False,
             settle=0.1,
         )
-        following = decide(book.view, situation)
+        following = decide(liveness.view, situation)
         if following is None:
             self._busy = False
-            book.clear_dead()
+            liveness.clear_dead()
         else:
-            self.node.request(lambda: self._commit(term, book, following))
+            self.node.request(lambda: self._commit(term, liveness, following))
 
-    def _commit(self, term: int, book: Liveness, following: View) -> None:
+    def _commit(self, term: int, liveness: Liveness, following: View) -> None:
         if term != self._term:
             return
         self._busy = False
-        if not self.node.kafka.publish_seated(self._seat, "view", encode_view(following)):
+        if not self.node.kafka.publish_seated(self._session, "view", encode_view(following)):
             self._lose()
             return
         self._world.checker.view_made(following)
-        book.follow(following)
-        book.clear_dead()
+        liveness.follow(following)
+        liveness.clear_dead()

@@ -1,6 +1,6 @@
-"""Time, order and chance: one heap of events, one stream of random numbers per name.
+"""Time, order and randomness: one heap of events, one stream of random numbers per name.
 
-Streams by name, and not one for all, so that leaving a line out of a script changes as little as possible of the rest.
+Streams are per name so that leaving out a line of a script changes little of the rest.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class Engine:
-    """`now` is in seconds from 0. Events at the same time run in the order in which they were put."""
+    """`now` is in seconds from 0. Events at the same time run in the order in which they were added."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.now = 0.0
         self.steps = 0
         self.order = 0
-        """A hash of the times of all events so far: what differs anywhere between two runs soon shows here."""
+        """A hash of the times of all events so far: a difference between two runs soon shows here."""
         self._count = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._streams: dict[str, random.Random] = {}
@@ -32,7 +32,7 @@ class Engine:
         return stream
 
     def at(self, moment: float, call: Callable[..., None], *args: Any) -> None:
-        """Calls at a moment, now at the earliest."""
+        """Calls at a time, now at the earliest."""
         self._count += 1
         heapq.heappush(self._heap, (max(moment, self.now), self._count, call, args))
 
@@ -42,7 +42,7 @@ class Engine:
         heapq.heappush(self._heap, (self.now + delay, self._count, call, args))
 
     def step(self) -> bool:
-        """Runs the next event; whether there was one."""
+        """Runs the next event; returns whether there was one."""
         if not self._heap:
             return False
         moment, _, call, args = heapq.heappop(self._heap)
@@ -54,14 +54,14 @@ class Engine:
 
 
 class Yield:
-    """Awaited inside a task: it goes on in a later event."""
+    """Awaited in a task: it continues in a later event."""
 
     def __await__(self) -> Any:
         yield self
 
 
 class Task:
-    """A coroutine that is driven event by event; as `session.Work`."""
+    """A coroutine that is run event by event; a `session.Work`."""
 
     def __init__(self, work: Coroutine[Any, Any, None], later: Callable[[Callable[[], None]], None]) -> None:
         self._work, self._later = work, later
@@ -77,7 +77,7 @@ class Task:
             self._work.send(None)
         except StopIteration:
             self._end()
-        except Exception as error:  # noqa: BLE001 - handed on to whoever waits for the task
+        except Exception as error:  # noqa: BLE001 - kept for `exception()`
             self._error = error
             self._end()
         else:
@@ -89,18 +89,18 @@ class Task:
             call(self)
 
     def cancel(self) -> None:
-        """Ends it where it is."""
+        """Ends it at its await."""
         if not self._done:
             self._cancelled = True
             self._work.close()
             self._end()
 
     def cancelled(self) -> bool:
-        """Whether it was."""
+        """Whether it was cancelled."""
         return self._cancelled
 
     def exception(self) -> BaseException | None:
-        """What it ended with."""
+        """The exception that it ended with, or None."""
         return self._error
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:

@@ -1,4 +1,4 @@
-"""What a script says happens."""
+"""Events of a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens at a moment and not at a time: at the next effect of a kind, of one node or of any.
+"""Failpoints: events that happen at the next effect of a kind, of one node or of any, not at a time.
 
 A crash at each boundary between two effects is what a simulation is for, and a time hits such a boundary by luck
 only, until something is changed elsewhere. Weighed in docs/decisions.md, "Failpoints are the shell's seams".
@@ -37,8 +37,9 @@ FAILPOINTS: Final[dict[str, str]] = {
     "view": "a view is about to be followed",
     "sends": "a frame is about to be sent to another node",
 }
-"""Moments, and what each means. `commit`, `appended`, `committed` may name what the transaction holds (`commit:claim`),
-`captured` the operation's reason, `view` the role that it gives (`view:primary`), `sends` the frame (`sends:patch`)."""
+"""Failpoints, and when they are reached. `commit`, `appended`, `committed` may name the transaction's content
+(`commit:claim`), `captured` the operation's reason, `view` the new role (`view:primary`), `sends` the frame
+(`sends:patch`)."""
 
 _CONTROL: Final = {"reset_begin": "begin", "reset_end": "end"}
 
@@ -51,44 +52,44 @@ class _Armed:
 
 
 class Failpoints:
-    """`happen` carries an event out; `it` in its arguments stands for the node at which the moment came."""
+    """`happen` executes an event; `it` in its arguments is the node that reached the failpoint."""
 
     def __init__(self, happen: Callable[[Event], None]) -> None:
         self._happen = happen
         self._armed: list[_Armed] = []
         self._under_way: dict[str, frozenset[str]] = {}
-        """By member: what its transaction under way holds."""
+        """By member: the content of its open transaction."""
 
     def arm(self, node: str, moment: str, event: Event) -> None:
-        """At the next such moment of this node id (`*`: of any), the event happens, once."""
+        """The event happens once, when this node id (`*`: any) next reaches the failpoint."""
         self._armed.append(_Armed(node, moment, event))
 
     def clear(self) -> None:
-        """Whatever has not come will not come."""
+        """Removes all armed failpoints."""
         self._armed.clear()
 
     def come(self, node: Process, name: str, kinds: frozenset[str] = frozenset()) -> bool:
-        """A moment is there; whether it was the end of the node."""
+        """A failpoint is reached; returns whether the node ended."""
         if self._armed:
             names = {name, *(f"{name}:{kind}" for kind in kinds)}
             here = [a for a in self._armed if a.node in (node.node_id, "*") and a.moment in names]
             for armed in here:
                 self._armed.remove(armed)
                 event = armed.event._replace(at=node.engine.now)
-                if event.verb != "at":  # in a moment within this one, `it` is the node of that one
+                if event.verb != "at":  # the nested failpoint sets its own `it`
                     event = event._replace(arguments=tuple(node.node_id if a == "it" else a for a in event.arguments))
                 self._happen(event)
         return not node.alive
 
     def effect(self, node: Process, effect: Effect) -> bool:
-        """An effect is about to be carried out; whether it was the end of the node."""
+        """An effect is about to be executed; returns whether the node ended."""
         kinds: frozenset[str] = frozenset()
         if isinstance(effect, Commit):
             kinds = self._under_way[node.member] = _kinds(effect)
         return self.come(node, {"openproducer": "open"}.get(name := type(effect).__name__.lower(), name), kinds)
 
     def transaction(self, node: Process, name: str) -> bool:
-        """The transaction under way is at this moment; whether it was the end of the node."""
+        """The open transaction reaches a failpoint; returns whether the node ended."""
         return self.come(node, name, self._under_way.get(node.member, frozenset()))
 
 

@@ -1,8 +1,8 @@
-"""What a run with transforms leaves out, and what is then derived from the topic.
+"""Transforms of a run, and the state that is then derived from the topic.
 
-By key (`set skips 1`) what is derived is what the cache holds, without the keys that are filtered, each value as it was
-rewritten. By value (`set skips 2`) it depends on what came before: a value that is left out leaves the one before it
-standing until the next reset. Of that run the checker asks only that no entry stands there which no survivor ever had.
+By key (`set skips 1`) the derived state is that of the cache without the filtered keys and with rewritten values. By
+value (`set skips 2`) it depends on the history: where a value is filtered, the one before it stays until the next
+reset. In such a run the checker only checks that a survivor once held each derived entry.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class ByValue(Transform):
 
 
 def pipeline(skips: int) -> Pipeline | None:
-    """Of one node, by the setting."""
+    """The transforms of one node, by the setting."""
     if not skips:
         return None
     transform = ByKey({}) if skips == BY_KEY else ByValue({})
     return Pipeline(_config(), [Step("s", type(transform).__name__, transform)])
 
 
-def told(held: Mapping[bytes, tuple[bytes, int | None]], skips: int) -> Content:
-    """What is derived of a cache that holds this; not of a run that filters by value."""
+def content_of(held: Mapping[bytes, tuple[bytes, int | None]], skips: int) -> Content:
+    """The derived state of a cache with these entries; not for a run that filters by value."""
     if skips != BY_KEY:
         return dict(held)
     return {k: (v + MARK.encode(), at) for k, (v, at) in held.items() if not _is_odd(k.decode())}
 
 
 def captured(value: bytes) -> bytes:
-    """A derived value as the cache had it."""
+    """The cache's value of a derived one."""
     return value.removesuffix(MARK.encode())
 
 

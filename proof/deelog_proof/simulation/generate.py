@@ -1,4 +1,4 @@
-"""The script of a seed: clients' commands, faults at times and at failpoints, and plots of several faults."""
+"""Generates the script of a seed: commands, faults at times and at failpoints, and plots of several faults."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ SENDS: Final = (
     "sends:replicate", "sends:answers", "sends:report", "sends:patch", "sends:statechunk", "sends:heartbeat",
     "sends:ask", "view:backup", "view:demoted",
 )  # fmt: skip
-"""The moments at which generated faults happen: of a takeover, of an owner that writes, of replication."""
+"""The failpoints of generated faults: of a takeover, of a writing owner, of replication."""
 LOSSES: Final = ("zombie", "zombie", "zombie", "pause", "crash", "leave", "cut_both", "nokafka")
 HINDRANCES: Final = (
     "pause", "pause", "crash", "nokafka", "nokafka", "fence", "lose", "hang", "zombie", "compact", "foreign", "signal",
 )  # fmt: skip
-"""How a primary is lost to its segment, and what then holds up those who have to do with it."""
+"""The ways in which a segment loses its primary, and the faults that then delay the takeover."""
 
 
 def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)) -> Script:
-    """The script of a seed: `steps` is about how many steps the faulty part of the run takes."""
+    """The script of a seed. `steps` is roughly the number of steps until its faults end."""
     chance = random.Random(f"script {seed}")
     settings = dict(SETTINGS) | {
         "seed": seed,
@@ -59,7 +59,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "max_operations": chance.choice((30, 500, 500)),
         "acks_all": chance.choice((0, 1)),
         "tombstones": chance.choice((0, 1)),
-        # Not drawn: the scripts of all seeds stay what they were.
+        # Not drawn, so that the scripts of all seeds stay the same.
         "strategy": seed % 3,
         "interval": 0 if seed % 4 else 3000,
     }
@@ -72,7 +72,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         writer.fault(chance.choice(FAULTS[chance.choice(allowed)]))
     for _ in range(max(1, int(seconds * chance.choice((1, 2, 3))))):
         writer.plot([kind for name in allowed for kind in FAULTS[name]])
-    # Drawn apart: what else happens in a seed does not depend on them.
+    # A stream of their own: the rest of a seed does not depend on them.
     writer.chance = random.Random(f"snapshots {seed}")
     for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
         writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
@@ -121,10 +121,10 @@ class _Writer:
         return self.chance.randrange(self.settings["partitions"])
 
     def plot(self, kinds: Sequence[str]) -> None:
-        """Several faults of those who have to do with one segment, close together, while it is written to.
+        """Several faults close together on the nodes of one segment, while it is written to.
 
-        Faults that are strewn over a run rarely meet; what breaks a protocol is the second one while the first one is
-        being dealt with, at one of the moments where something is half done.
+        Faults spread over a run rarely meet. What breaks a protocol is a second fault while the first one is being
+        handled, in the middle of a step.
         """
         draw, segment = self.chance, self.segment()
         start = draw.uniform(0.4, 0.3 + self.seconds)
@@ -143,7 +143,7 @@ class _Writer:
             self.command(start + draw.uniform(-0.02, length), segment)
         for _ in range(draw.randrange(1, 4)):
             at, node = start + draw.uniform(0, length), draw.choice(cast)
-            if draw.random() < 0.3:  # whoever has the part then
+            if draw.random() < 0.3:  # the node that has the role then
                 node = self.name(at, draw.choice(("primary", "primary", "backup", "controller")), segment)
             first = len(self.events)
             self.fault(draw.choice(kinds), at, node)
@@ -152,8 +152,8 @@ class _Writer:
         self._cast = []
 
     def _duel(self, start: float, segment: int) -> None:
-        """Those who own a segment one after another take turns: each is stopped at a moment of its own, and goes on
-        when another one has got to one. Who was stopped was taken for dead, and does not know it yet."""
+        """Owners of a segment take turns: each is paused at a failpoint, and resumes when the next reaches one. It was
+        declared dead meanwhile, and does not know it yet."""
         draw = self.chance
         players = [self.name(start, who, segment) for who in ("primary", "backup", "other")]
         for _ in range(draw.randrange(5, 20)):
@@ -196,13 +196,13 @@ class _Writer:
         self._cast = []
 
     def name(self, at: float, who: str, segment: int) -> str:
-        """A name for the node that has a part at this time."""
+        """A name for the node that has a role at this time."""
         self._names += 1
         self.add(at, "let", f"x{self._names}", who, segment)
         return f"x{self._names}"
 
     def _aim(self, first: int, node: str, moment: str) -> None:
-        """What was added last, but for what ends it, happens at a moment."""
+        """Moves the last added fault, not its end, to a failpoint."""
         for number, event in enumerate(self.events[first:], first):
             if is_fault(event):
                 self.events[number] = Event(event.at, "at", (node, moment, event.verb, *event.arguments))
@@ -253,14 +253,14 @@ class _Writer:
                     self.add(later, "heal", *pair)
 
     def _zombie(self, at: float, later: float, node: str) -> None:
-        """Cut off from the others and from their views, and not from its clients and from Kafka's other topics."""
+        """Cuts a node off from the others and from views, but not from clients and Kafka's other topics."""
         self.add(at, "isolate", node)
         self.add(at, "blind", node)
         self.add(later, "rejoin", node)
         self.add(later + self.chance.choice((0.0, 0.05, 0.3)), "see", node)
 
     def _swizzle(self, at: float, later: float, node: str) -> None:
-        """Cuts ones off one after another and heals them in another order (FoundationDB's swizzle-clog)."""
+        """Cuts nodes off one after another and heals them in another order (FoundationDB's swizzle-clog)."""
         nodes = [f"n{n}" for n in range(self.settings["nodes"])]
         for one in self.chance.sample(nodes, k=len(nodes) - 1):
             down, up = at + self.chance.uniform(0, 0.2), later + self.chance.uniform(0, 0.3)
@@ -292,7 +292,7 @@ class _Writer:
         self.add(at, "overflow", node, self.segment())
 
     def _coalesce(self, at: float, later: float, node: str) -> None:
-        """There is something to coalesce where Kafka is away, and the same keys are written again."""
+        """Makes coalescing happen: Kafka is unavailable, and the same keys are written again."""
         segment = self.segment()
         node = self.name(at, "primary", segment)
         self.add(at, "nokafka", node)

@@ -1,10 +1,10 @@
-"""Kafka's group protocol, as far as the controller's election needs it."""
+"""Kafka's group protocol, as much as the controller's election needs."""
 
 from __future__ import annotations
 
 
 class Group:
-    """Gives the seat to one of the members that poll for it. `timeout` is the session's, in seconds."""
+    """Elects one of the polling members. `timeout` is the session timeout in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -13,7 +13,7 @@ class Group:
         self.changes = 0
 
     def poll(self, member: str, now: float) -> bool:
-        """A member is there; whether the seat is its. Who was away for too long has lost what it had."""
+        """A poll of a member; returns whether it is elected. A member that polls too late loses the election."""
         away = now - self.heard.get(member, now) > self.timeout
         self.heard[member] = now
         if away:

@@ -1,9 +1,9 @@
-"""Kafka in memory: what the protocol rests on, and what can go wrong with it.
+"""Kafka in memory: the guarantees that the protocol relies on, and its failures.
 
-Transactions that are open, committed or aborted; the last stable offset, behind which nobody reads; fencing by
+Transactions that are open, committed or aborted; the last stable offset, after which no consumer reads; fencing by
 transactional id; the transaction timeout; markers that take an offset; truncation after an unclean election with a new
 leader epoch; retention; compaction of the positions topic; a topic that is deleted and made again; brokers that are
-away. That a real broker does the same is tested by `tests/connector/runtime/test_connector.py`.
+unavailable. That a real broker does the same is tested by `tests/connector/runtime/test_connector.py`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Transaction:
     first: dict[Log, int] = field(default_factory=dict)
     """The first offset on each partition that it has written to."""
     cut: list[InRecord] = field(default_factory=list)
-    """What an unclean election took of it while it was open: it can be committed all the same."""
+    """Its records that an unclean election removed while it was open; it can be committed all the same."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """One offset: a record, or a marker (None), or what compaction removed (None)."""
+    """One offset: a record, or None for a marker or a compacted record."""
 
     record: InRecord | None
     transaction: Transaction | None
 
 
 class Log:
-    """One partition. `first` is the first offset that is there, `epoch` its leader's."""
+    """One partition. `first` is the log start offset, `epoch` the leader epoch."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition
@@ -74,16 +74,16 @@ class Log:
         self.slots.append(Slot(read, transaction))
 
     def read(self, start: int, limit: int) -> tuple[list[InRecord], int]:
-        """Committed records from `start` on, looking at `limit` offsets at most; and where to go on."""
+        """Committed records from `start` on, of at most `limit` offsets, and the next offset to read."""
         start = max(start, self.first)
         end = min(self.stable, start + limit)
         if end <= start:
             return [], start
-        found = []
+        records = []
         for slot in self.slots[start - self.first : end - self.first]:
             if slot.record is not None and (slot.transaction is None or slot.transaction.state == "committed"):
-                found.append(slot.record)
-        return found, end
+                records.append(slot.record)
+        return records, end
 
     def holds(self, offset: int, epoch: int) -> bool:
         """Whether the log up to `offset` is the one of leader epoch `epoch` (KIP-320)."""
@@ -92,8 +92,8 @@ class Log:
 
 
 class Kafka:
-    """All brokers as one. `on_stable(log)` is called when more of a log can be read, `on_loss(records)` when a
-    transaction is committed of which these had been cut away."""
+    """All brokers as one. `on_stable(log)` is called when a last stable offset moves, `on_loss(records)` when a
+    transaction is committed that had lost these records."""
 
     def __init__(self, engine: Engine, partitions: int, transaction_timeout: float) -> None:
         self.engine = engine
@@ -106,7 +106,7 @@ class Kafka:
         self.sessions: dict[str, int] = {}
         self.transactions: dict[str, Transaction] = {}
         self.refused: set[bytes] = set()
-        """Record keys that are refused, as what is too large."""
+        """Record keys that are refused as too large."""
         self.on_stable: Callable[[Log], None] = lambda log: None
         self.on_loss: Callable[[list[InRecord]], None] = lambda records: None
         self.counts: dict[str, int] = dict.fromkeys(
@@ -116,14 +116,14 @@ class Kafka:
     # -- producers --------------------------------------------------------------------------------------------------
 
     def init(self, transactional_id: str, by: str = "") -> int:
-        """`init_transactions`: a new session; what the last one has open is aborted."""
+        """`init_transactions`: a new session; aborts the open transaction of the last one."""
         self.counts["fences"] += by != transactional_id
         self._end(transactional_id, "aborted")
         self.sessions[transactional_id] = self.sessions.get(transactional_id, 0) + 1
         return self.sessions[transactional_id]
 
     def append(self, transactional_id: str, session: int, records: Sequence[OutRecord]) -> Cause | None:
-        """Appends to the session's open transaction, which this may begin; the cause where it may not."""
+        """Appends to the session's transaction, beginning it if needed. Returns the cause of an error, or None."""
         if self.sessions.get(transactional_id) != session:
             self.counts["zombie_appends"] += 1
             return Cause.FENCED
@@ -140,7 +140,7 @@ class Kafka:
         return None
 
     def commit(self, transactional_id: str, session: int) -> Cause | None:
-        """Commits the open transaction."""
+        """Commits the open transaction. Returns the cause of an error, or None."""
         if self.sessions.get(transactional_id) != session:
             self.counts["fenced_commits"] += 1
             return Cause.FENCED
@@ -149,7 +149,7 @@ class Kafka:
 
     def _expire(self, transaction: Transaction) -> None:
         if transaction.state == "open":
-            # The broker's own patience: aborted, and its producer is fenced.
+            # The transaction timeout: the broker aborts it and fences its producer.
             self.counts["timeouts"] += 1
             self.init(transaction.transactional_id, transaction.transactional_id)
 
@@ -167,25 +167,25 @@ class Kafka:
         for log in transaction.first:
             self.on_stable(log)
 
-    # -- the topology topic: each commit at once, by the session that holds the seat ----------------------------------
+    # -- the topology topic: each commit at once, by the controller's last session -------------------------------------
 
     def publish(self, key: str, value: bytes) -> None:
         """A record outside any transaction."""
         self.topology.append(TopologyRecord(len(self.topology), key, value))
 
-    def publish_seated(self, seat: int, key: str, value: bytes) -> bool:
-        """A record of the controller; whether its seat is still the last one."""
-        if self.sessions.get("controller") != seat:
+    def publish_seated(self, session: int, key: str, value: bytes) -> bool:
+        """A record of the controller; returns whether its session is still the last one."""
+        if self.sessions.get("controller") != session:
             return False
         self.publish(key, value)
         return True
 
-    # -- what goes wrong --------------------------------------------------------------------------------------------
+    # -- failures ---------------------------------------------------------------------------------------------------
 
     def truncate(self, partition: int, count: int) -> list[InRecord]:
-        """An unclean election: the change topic's partition loses its last records; the committed ones among them.
+        """An unclean election: a partition of the change topic loses its last records. Returns the committed ones.
 
-        Whole transactions go: one whose marker alone is lost would hang for ever, which only an operator can end.
+        Whole transactions go: without its marker one would hang for ever, which only an operator can end.
         """
         log = self.logs[CHANGES, partition]
         keep = max(0, len(log.slots) - count)

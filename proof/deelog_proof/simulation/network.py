@@ -1,8 +1,7 @@
-"""Connections between nodes: dialled anew while wanted, in order while they stand, lost as a whole when they break.
+"""Connections between nodes: redialled while wanted, in order while up, lost as a whole when they break.
 
-What TCP gives and no more: frames of one direction keep their order and none is missing in between; a cut direction
-holds them back until it heals, and a connection that breaks takes everything that was on its way with it. Each side
-hears of the end at its own time.
+As TCP: frames of one direction arrive in order and without gaps. A cut direction holds them back until it heals, and
+a broken connection loses all frames in flight. Each side notices the end at its own time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _DIAL_SECONDS = 0.02
 
 
 class Network:
-    """`cut` holds the directed pairs of node ids between which nothing passes; `slow` multiplies delays of a node."""
+    """`cut` holds the directed pairs of node ids without connection; `slow` multiplies delays of a node."""
 
     def __init__(self, engine: Engine, find: Callable[[str], Process | None]) -> None:
         self.engine = engine
@@ -30,7 +29,7 @@ class Network:
         self.slow: dict[str, float] = {}
         self.connections: list[Connection] = []
         self.sends: Callable[[Process, AnyFrame], None] = lambda node, frame: None
-        """Told of each frame before it leaves."""
+        """Called with each frame before it is sent."""
 
     def delay(self, from_: str, to: str) -> float:
         """How long a frame takes."""
@@ -66,26 +65,26 @@ class Network:
                         deliver()
 
     def break_(self, connection: Connection) -> None:
-        """Ends a connection; each side hears of it after a while."""
+        """Ends a connection; each side notices it after a while."""
         if connection.broken:
             return
         connection.broken = True
         self.connections.remove(connection)
-        for side, tell in (
+        for side, notify in (
             (connection.dialler, connection.dialler_down),
             (connection.dialled, connection.dialled_down),
         ):
-            side.after(self.engine.stream("net end").expovariate(200.0), tell)
+            side.after(self.engine.stream("net end").expovariate(200.0), notify)
 
     def end_of(self, member: str) -> None:
-        """A process is gone: all of its connections break."""
+        """A process ended: all of its connections break."""
         for connection in list(self.connections):
             if member in (connection.dialler.member, connection.dialled.member):
                 self.break_(connection)
 
 
 class Connection:
-    """Between who dialled and who was dialled."""
+    """A connection from the dialling to the dialled process."""
 
     def __init__(self, network: Network, link: SimLink, dialler: Process, dialled: Process) -> None:
         self.network, self.link = network, link
@@ -102,11 +101,11 @@ class Connection:
         return pair[::-1] if back else pair
 
     def dialler_down(self) -> None:
-        """The dialling side hears of the end."""
+        """The dialling side notices the end."""
         self.link.ended(self)
 
     def dialled_down(self) -> None:
-        """The other side does."""
+        """The dialled side notices the end."""
         self.dialled.incoming_down(self.incoming)
 
 
@@ -123,7 +122,7 @@ class SimIncoming:
         return self._number  # backups keep these in sets, whose order must not be that of addresses
 
     def send(self, frame: AnyFrame) -> None:
-        """An answer."""
+        """Sends a frame to the dialling side."""
         c = self._connection
         c.network.sends(c.dialled, frame)
         c.network.carry(c, True, lambda: c.dialler.now(c.link.frame, c, frame))
@@ -185,7 +184,7 @@ class SimLink:
         await Yield()
 
     def frame(self, connection: Connection, frame: AnyFrame) -> None:
-        """A frame came back."""
+        """A frame from the dialled side."""
         if connection is self._connection and self.ready:
             self._owner.link_frame(cast(Link, self), frame)
 

@@ -1,7 +1,7 @@
-"""One process: the grid's and the connector's own objects, and what their shells do, as events.
+"""One process: the objects of grid and connector, and their shells as events.
 
-Everything between two effects can be where it dies: a transaction is appended in parts, then committed, then its answer
-comes, each an event of its own.
+It may crash between any two effects: a transaction is appended in parts, then committed, then its response arrives,
+each as an event of its own.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from deelog_schemas.positions import decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
 
 RETRY = 0.02
-"""How long a request waits before it is sent again to brokers that are away, in seconds."""
+"""Seconds before a request is sent again to unavailable brokers."""
 WATCH = 0.2
 SCAN = 3.0
 
 
 class Gone(Exception):
-    """The process ends by itself, as it should."""
+    """The process ends by itself, as intended."""
 
 
 class Node:
-    """`member` is `<node.id>@<incarnation>`. All calls come through `now` and `after`, which know of pauses."""
+    """`member` is `<node.id>@<incarnation>`. All calls come through `now` and `after`, which delay them in a pause."""
 
     def __init__(self, world: Context, node_id: str, incarnation: int) -> None:
         self.world, self.engine, self.kafka = world, world.engine, world.kafka
@@ -119,7 +119,7 @@ class Node:
         self.roles = Roles(self.member, self.store, self.core, self.replicator, self.backup, self.wake)
         self.registry = Registry("p.c.topology", w.segments, self._view_read, self._registry_read)
         self.registry.own, self.registry.token = self.member, f"token {self.member}"
-        self.office = ControllerSeat(self, w)
+        self.controller = ControllerSeat(self, w)
         self._topology_read = 0
         self._beats = 0
         self._beating = 0
@@ -146,33 +146,33 @@ class Node:
                 self._soon.pop(0)()
         except (Gone, NodeSuperseded):
             self.world.ended(self)
-        except Exception as error:  # noqa: BLE001 - whatever the product raises is the checker's to hear
+        except Exception as error:  # noqa: BLE001 - the checker reports it
             self.world.checker.broken(f"{self.member}: {error!r}", error)
 
     def resume(self) -> None:
-        """SIGCONT: all that would have happened meanwhile happens now."""
+        """SIGCONT: the calls that were held back happen now."""
         self.paused = False
         deferred, self._deferred = self._deferred, []
         for call, args in deferred:
             self.after(0.0, call, *args)
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """As an event loop's: at the end of this turn."""
+        """See `session.Loop`."""
         self._soon.append(call)
 
     def create_task(self, work: Coroutine[Any, Any, None]) -> Task:
-        """As an event loop's."""
+        """See `session.Loop`."""
         return Task(work, lambda step: self.after(self.random.expovariate(2000.0), step))
 
     def clock_us(self) -> int:
-        """The wall clock, as this machine has it, in Unix microseconds."""
+        """This machine's wall clock, in Unix microseconds."""
         return 1_700_000_000_000_000 + int((self.engine.now + self.skew) * 1e6)
 
     def _failed(self, error: BaseException) -> None:
         self.world.checker.broken(f"{self.member}: {error!r}", error)
 
     def request(self, call: Callable[[], None]) -> None:
-        """A request to the brokers: it arrives after a while, and as long as they are away it is sent again."""
+        """A request to the brokers: it arrives after a delay, and is retried while they are unavailable."""
         self.after(self.random.expovariate(800.0) + 0.0005, self._request, call)
 
     def _request(self, call: Callable[[], None]) -> None:
@@ -188,7 +188,7 @@ class Node:
         self.request(self._topology)
 
     def _caught_up_now(self) -> None:
-        """As `Connector.start` and `Node.start`: the positions topic is read, now it drives, registers, beats."""
+        """As `Connector.start` and `Node.start`: the positions topic is read; polls the core, registers, heartbeats."""
         self._look_at_ends()
         self._driving = True
         self.after(0.0, self._drive)
@@ -204,11 +204,11 @@ class Node:
     def _served(self) -> None:
         self._serving = True
         self._turned = self.engine.now
-        self.office.start()
+        self.controller.start()
         self._beat_regularly()
 
     def leave(self) -> None:
-        """SIGTERM: gives its segments away, then releases what is left, then ends."""
+        """SIGTERM: hands over its segments, releases the rest, and ends."""
         self.leaving = True
         self.poke()
         self.engine.after(3.0, self.world.ended, self)
@@ -223,12 +223,12 @@ class Node:
     # -- the topology topic -------------------------------------------------------------------------------------------
 
     def _topology(self) -> None:
-        found = self.kafka.topology[self._topology_read :][: self.random.randrange(1, 6)]
+        records = self.kafka.topology[self._topology_read :][: self.random.randrange(1, 6)]
         if self.node_id in self.world.blind:
-            found = []
-        if found:
-            self._topology_read += len(found)
-            self.registry.read(found)
+            records = []
+        if records:
+            self._topology_read += len(records)
+            self.registry.read(records)
         if self._registered is not None and self._registered.is_set():
             self._registered = None
             self._served()
@@ -239,7 +239,7 @@ class Node:
             self.registry.overwritten = False
             self.request(self._register)
         self._dial()
-        self.office.changed()
+        self.controller.changed()
 
     def _view_read(self, view: View) -> None:
         self.world.checker.view_applied(self, view)
@@ -258,7 +258,7 @@ class Node:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     def poke(self) -> None:
-        """A heartbeat soon."""
+        """Sends a heartbeat soon."""
         if self._serving:
             self.after(0.002, self._beat)
 
@@ -283,7 +283,7 @@ class Node:
         beat = Heartbeat(self._beats, self.registry.view.topology_id, self.leaving, requests)
         self.lease.sent(beat.number, self.engine.now)
         if controller == self.member:
-            self._heard(self.member, self.office.heartbeat(self.member, beat))
+            self._heard(self.member, self.controller.heartbeat(self.member, beat))
         elif controller in self.links:
             self.links[controller].send(beat)
 
@@ -303,7 +303,7 @@ class Node:
 
     def _notice_pause(self) -> None:
         if self.engine.now - self._turned > self.world.failure_timeout:
-            self.office.doubt()
+            self.controller.doubt()
         self._turned = self.engine.now
 
     # -- links --------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ class Node:
 
     def link_refused(self, member: str) -> None:
         """See `peers.LinkEvents`."""
-        self.office.refused(member)
+        self.controller.refused(member)
 
     def incoming_up(self, connection: Any) -> None:
         """See `peers.IncomingEvents`."""
@@ -337,7 +337,7 @@ class Node:
         """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
             self._notice_pause()
-            answer = self.office.heartbeat(connection.member, frame)
+            answer = self.controller.heartbeat(connection.member, frame)
             if answer is not None:
                 connection.send(answer)
         else:
@@ -363,26 +363,26 @@ class Node:
 
     def get(self, segment: int, key: bytes) -> Entry | None:
         """See `CacheState`."""
-        found = peek(self.store.segments[segment].data, key)
-        return None if found is None else Entry(key, *found)
+        value = peek(self.store.segments[segment].data, key)
+        return None if value is None else Entry(key, *value)
 
     # -- the connector's shell ----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something changed: drive soon."""
+        """Something changed: polls the core soon."""
         if self._driving and not self._woken:
             self._woken = True
             self.after(self.random.expovariate(3000.0), self._drive)
 
     def _drive(self, timer: int = -1) -> None:
         if timer >= 0 and timer != self._timer:
-            return  # something else drove meanwhile
+            return  # the core was polled meanwhile
         self._woken = False
         self._timer += 1
         now = self.engine.now
         for effect in self.core.poll(now, self.clock_us()):
             self._carry_out(effect)
-        for segment in sorted(self.world.snapshots):  # after what was told: one that is through does not begin again
+        for segment in sorted(self.world.snapshots):  # after the notifications: a complete one does not begin again
             if self.core.may_snapshot(segment):
                 self.core.snapshot(segment)
                 self.world.checker.snapshot_begun(self, segment)
@@ -428,7 +428,7 @@ class Node:
         self.wake()
 
     def _append(self, effect: Commit, records: list[OutRecord], parts: list[int]) -> None:
-        """Appends the next part; between two parts anything may happen."""
+        """Appends the next part; other events may happen between two parts."""
         count = parts[0]
         cause = self.kafka.append(self.node_id, self.session, records[:count])
         if cause is not None:
@@ -472,8 +472,8 @@ class Node:
         log = self.kafka.logs[CHANGES, effect.partition]
         if not log.first <= at <= log.end:
             at = log.first
-        found, following = log.read(at, self.random.choice((1, 7, 50, 5000)))
-        records = self._decoder.scanned(found, effect.keys)
+        read, following = log.read(at, self.random.choice((1, 7, 50, 5000)))
+        records = self._decoder.scanned(read, effect.keys)
         self.core.scanned(effect.partition, records)
         wanted.difference_update(r.key for r in records)
         early = bool(effect.keys and wanted) and self.random.random() < 0.1
@@ -488,12 +488,12 @@ class Node:
     def _tail(self) -> None:
         for partition, at in self._tails.items():
             log = self.kafka.logs[POSITIONS, partition]
-            found, following = log.read(at, self.random.choice((3, 20, 1000)))
+            read, following = log.read(at, self.random.choice((3, 20, 1000)))
             self._tails[partition] = following
-            for raw in found:
+            for raw in read:
                 record = decode(*raw, ON_POSITIONS)
                 self.core.state_read(decode_state(record.key, record.value, record.header.kind))
-            if found:
+            if read:
                 self.wake()
             if following >= log.stable:
                 self._caught_up.add(partition)

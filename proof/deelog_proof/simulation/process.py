@@ -1,4 +1,4 @@
-"""What the network, clients, faults and the checker see of a process."""
+"""A process as network, clients, faults and checker see it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deelog_schemas.operation import Entry
 
 
 class Process(Protocol):
-    """One process of a node. All calls come through `now` and `after`, which know of pauses."""
+    """One process of a node. All calls come through `now` and `after`, which hold them back during a pause."""
 
     node_id: str
     member: str
@@ -29,7 +29,7 @@ class Process(Protocol):
     paused: bool
     leaving: bool
     skew: float
-    """Of its wall clock, in seconds."""
+    """The error of its wall clock, in seconds."""
     core: ConnectorCore
     store: Store
     replicator: Replicator
@@ -42,7 +42,7 @@ class Process(Protocol):
         """Calls now, or when the pause is over."""
 
     def request(self, call: Callable[[], None]) -> None:
-        """A request to the brokers: it arrives after a while, and as long as they are away it is sent again."""
+        """A request to the brokers: it arrives after a delay, and is retried while they are unavailable."""
 
     def resume(self) -> None:
         """Ends a pause."""

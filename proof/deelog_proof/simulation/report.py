@@ -1,4 +1,4 @@
-"""What a campaign has found: as a table for people, as JSON for machines."""
+"""The report of a campaign: as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deelog_proof.simulation.campaign import Tally
 
 
 def figures(tally: Tally, wall: float, scripts: dict[int, str]) -> dict[str, Any]:
-    """The report, JSON's types alone. `wall` is in seconds, `scripts` are the shortened ones by seed."""
+    """The report in JSON types. `wall` is in seconds, `scripts` are the shortened ones by seed."""
     return {
         "first_seed": tally.plan.first,
         "last_seed": tally.plan.last,

@@ -1,16 +1,16 @@
-"""A run as text: what is set, and what happens when. Drawn from a seed, written by hand, or made short.
+"""A run as text: settings and events. Generated from a seed, written by hand, or shortened.
 
     set nodes 3
     0.250 put s0k1 v1
     0.300 pause n1                      # SIGSTOP
-    0.400 let old primary 0             # from here on `old` stands for a node
-    0.500 at old commit:claim crash it  # at the next such moment, not at a time
+    0.400 let old primary 0             # from here on `old` names a node
+    0.500 at old commit:claim crash it  # at this failpoint, not at a time
     0.900 resume n1
     expect kafka fenced_commits 1..
 
-One line per event: seconds, a verb of `VERBS`, its arguments. An event that cannot happen (a crash of what is dead) is
-passed over, so that any line can be left out. `expect` bounds a count of the run; what follows a line `---` is passed
-over.
+One line per event: seconds, a verb of `VERBS`, its arguments. An event that cannot happen (a crash of a dead
+node) is skipped, so that any line can be left out. `expect` bounds a count of the run. Text after a line `---` is
+ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ScriptError(DeelogError):
 
 
 class Expect(NamedTuple):
-    """What a run must have counted: `low` to `high` times (None: no bound)."""
+    """Bounds of a count of the run: `low` to `high` (None: no bound)."""
 
     name: str
     low: int
@@ -61,7 +61,7 @@ SETTINGS: Final[dict[str, int]] = {
     "skips": 0,
     "seed": 0,
 }
-"""What `set` knows, and its defaults; `keys` and `capacity` per segment; `strategy` is the place of `reset.strategy` in
+"""Settings and their defaults; `keys` and `capacity` are per segment; `strategy` is the index of `reset.strategy` in
 the list of its values, `interval` is `reset.interval.ms`. `skips`: 1 filters by key and rewrites values, 2 filters by
 value."""
 
@@ -85,12 +85,12 @@ class Script:
         return "\n".join([*head, *sets, *map(str, self.events), *map(str, self.expects)]) + "\n"
 
     def without(self, events: Iterable[Event]) -> Script:
-        """The script with these events left out."""
+        """The script without these events."""
         gone = set(map(id, events))
         return replace(self, events=tuple(e for e in self.events if id(e) not in gone))
 
     def only(self, events: Sequence[Event]) -> Script:
-        """The script with these events alone."""
+        """The script with only these events."""
         return replace(self, events=tuple(events))
 
 
@@ -158,7 +158,7 @@ def _event(words: list[str], settings: dict[str, int]) -> list[Event]:
 
 
 def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
-    """What is wrong with a verb's arguments; known once everything is set."""
+    """What is wrong with a verb's arguments; to be called after all settings are read."""
     verb, *arguments = words
     if verb == "at":
         return _wrong(arguments[2:], settings)

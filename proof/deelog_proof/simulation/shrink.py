@@ -12,8 +12,10 @@ from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.script import SETTINGS, Script
 
 
-def shrink(script: Script, fails: Callable[[Script], bool], tell: Callable[[int], None] = lambda left: None) -> Script:
-    """`fails` runs a script and says whether it fails in the same way; `tell` gets the number of events left."""
+def shrink(
+    script: Script, fails: Callable[[Script], bool], progress: Callable[[int], None] = lambda left: None
+) -> Script:
+    """`fails` runs a script and says whether it fails in the same way; `progress` gets the number of events left."""
     events: Sequence[Event] = script.events
     size = max(1, len(events) // 2)
     while events:
@@ -22,7 +24,7 @@ def shrink(script: Script, fails: Callable[[Script], bool], tell: Callable[[int]
             fewer = [*events[:start], *events[start + size :]]
             if fails(script.only(fewer)):
                 events = fewer
-                tell(len(events))
+                progress(len(events))
             else:
                 start += size
         if size == 1 and len(events) == before:

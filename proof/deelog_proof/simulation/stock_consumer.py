@@ -1,7 +1,7 @@
-"""A consumer that knows Debezium's envelope and nothing of ours: no header, no position, no begin and end of a reset.
+"""A consumer that knows only Debezium's envelope: no header, no positions, no begin and end of a reset.
 
-What every stock consumer does that keeps the last value of each key: `r`, `c` and `u` upsert, `d` and a null value
-delete. It reads committed records. With `reset.strategy` `tombstones` or `resend` it ends with the cache's content.
+It keeps the last value of each key, as stock consumers do: `r`, `c` and `u` upsert, `d` and a null value delete.
+It reads committed records. With `reset.strategy` `tombstones` or `resend` it ends with the cache's content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import orjson
 
 
 class StockConsumer:
-    """`entries` by key text: the envelope's `after`. `deletes` counts those of keys that it held."""
+    """`entries` by key text: the envelope's `after`. `deletes` counts deletes of existing keys."""
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}

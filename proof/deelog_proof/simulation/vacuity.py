@@ -1,4 +1,4 @@
-"""The vacuity guard: a campaign that never saw what it is there to see proves nothing, and fails.
+"""The vacuity guard: a campaign fails if it never reached an event that it must cover.
 
 Weighed in docs/decisions.md, "What must have happened in a campaign".
 """
@@ -12,10 +12,10 @@ from deelog_proof.simulation.generate import FAULTS
 
 LEAST_SEEDS: Final = 100
 LEAST_STEPS: Final = 1000
-"""Campaigns of fewer seeds, or of seeds of fewer steps, are too small to be guarded."""
+"""Campaigns of fewer seeds, or of seeds of fewer steps, are not guarded."""
 
 _VERBS: Final = {"both": "crash", "cut_both": "cut", "swizzle": "cut", "zombie": "isolate"}
-"""What an entry of `FAULTS` is written as, where that is another verb."""
+"""The verb of an entry of `FAULTS`, where it has another name."""
 
 ANY: Final = tuple(FAULTS)
 REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
@@ -61,11 +61,11 @@ REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
     ("reset open_reset", 3000, ("crash", "pause", "network")),
     ("reset hole", 10_000, ("pause",)),
 )
-"""A counter, from how many seeds on it may not be zero, and with which kinds of faults (any of them suffices)."""
+"""A counter, the number of seeds from which it must not be zero, and the kinds of faults of which any raises it."""
 
 
 def missing(counts: Mapping[str, int], kinds: Collection[str], seeds: int, steps: int) -> list[str]:
-    """The counters that are zero and may not be, after `seeds` seeds of `steps` steps with these kinds of faults."""
+    """The counters that must not be zero, but are, after `seeds` seeds of `steps` steps with these kinds of faults."""
     if seeds < LEAST_SEEDS or steps < LEAST_STEPS:
         return []
     asked = [name for name, least, by in REQUIRED if seeds >= least and not set(by).isdisjoint(kinds)]

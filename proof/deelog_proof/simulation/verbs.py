@@ -1,7 +1,7 @@
-"""The verbs of scripts: for each its arguments, what it does to the cluster, and whether it is a fault.
+"""The verbs of scripts: the arguments and effect of each, and whether it is a fault.
 
-A verb is its handler: a function of the cluster and of the arguments, whose parameters say how many there may be. It
-returns False where the event cannot happen and was passed over.
+A verb is a handler: a function of the cluster and the arguments, whose parameters give their number. It returns False
+where the event cannot happen and is skipped.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from deelog_schemas import keys
 from deelog_schemas.member import node_id_of
 
 MOST_ARGUMENTS: Final = 40
-"""Of `at`, which another verb with its own arguments follows."""
+"""Of `at`, whose arguments include another verb with its own."""
 LET: Final = ("primary", "backup", "other", "controller", "it")
-"""Whom `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node that holds
-nothing of it, the controller; `it` is the node at which a moment came."""
+"""The node that `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node without
+the segment, the controller; `it` is the node that reached a failpoint."""
 
 
 class Cluster(Context, Protocol):
@@ -36,9 +36,9 @@ class Cluster(Context, Protocol):
     names: dict[str, str]
     """Node ids by the names that `let` gave them."""
     hanging: set[str]
-    """Node ids whose next transaction stays open."""
+    """Node ids that pause in their next transaction."""
     losing: set[str]
-    """Node ids whose next commit gets no answer."""
+    """Node ids whose next commit gets no response."""
 
     @property
     def nodes(self) -> Mapping[str, Process]:
@@ -49,7 +49,7 @@ class Cluster(Context, Protocol):
 
 
 class Verb(NamedTuple):
-    """`shapes` say what its arguments are, where they are not names of nodes or free."""
+    """`shapes` are the kinds of its arguments that are neither node names nor free."""
 
     handler: Callable[..., bool | None]
     least: int
@@ -57,7 +57,7 @@ class Verb(NamedTuple):
     shapes: tuple[str, ...]
     fault: bool
     ends: str | None
-    """The last argument with which it ends a fault and is none."""
+    """The last argument with which it ends a fault instead."""
 
 
 VERBS: Final[dict[str, Verb]] = {}
@@ -66,7 +66,7 @@ _Handler = Callable[..., bool | None]
 
 
 def _verb(*shapes: str, fault: bool = True, ends: str | None = None) -> Callable[[_Handler], _Handler]:
-    """Puts a handler into the table, by its name."""
+    """Adds a handler to the table, by its name."""
 
     def register(handler: _Handler) -> _Handler:
         _, *parameters = inspect.signature(handler).parameters.values()
@@ -80,13 +80,13 @@ def _verb(*shapes: str, fault: bool = True, ends: str | None = None) -> Callable
 
 
 def is_fault(event: Event) -> bool:
-    """Whether it is one; not a client's command, not the end of a fault, not what names or waits."""
+    """Whether an event is a fault: not a command, the end of a fault, a name, or a wait."""
     verb = VERBS[event.verb]
     return verb.fault and (verb.ends is None or event.arguments[-1:] != (verb.ends,))
 
 
 def happen(cluster: Cluster, event: Event) -> bool:
-    """Carries an event out; False where it cannot happen now."""
+    """Executes an event; False where it cannot happen now."""
     arguments = (cluster.names.get(argument, argument) for argument in event.arguments)
     return VERBS[event.verb].handler(cluster, *arguments) is not False
 
@@ -129,7 +129,7 @@ def restart(cluster: Cluster, node_id: str) -> bool:
 
 @_verb()
 def twin(cluster: Cluster, node_id: str) -> bool:
-    """A second process under the id of one that lives."""
+    """A second process under the node id of a live one."""
     if _live(cluster, node_id) is None:
         return False
     cluster.start(node_id)
@@ -241,7 +241,7 @@ def fence(cluster: Cluster, node_id: str) -> None:
 
 @_verb("partition", "number")
 def foreign(cluster: Cluster, partition: str, ms: str) -> None:
-    """A stranger's transaction holds the last stable offset back; its record is one that was aborted."""
+    """A foreign transaction holds the last stable offset back; it is aborted later."""
     name = f"stranger {cluster.engine.steps}"
     session = cluster.kafka.init(name, name)
     cluster.kafka.append(name, session, [OutRecord(CHANGES, int(partition), b"x", None, [])])
@@ -270,7 +270,7 @@ def compact(cluster: Cluster) -> None:
 
 @_verb("", "segment")
 def overflow(cluster: Cluster, node_id: str, segment: str) -> bool:
-    """An op log is full, on a primary or a backup."""
+    """Fills an op log, on a primary or a backup."""
     node = _live(cluster, node_id)
     if node is None or node.paused or not node.core.history(int(segment)):
         return False
@@ -327,7 +327,7 @@ def skew(cluster: Cluster, node_id: str, seconds: str) -> None:
 
 @_verb("", "", "segment", fault=False)
 def let(cluster: Cluster, name: str, who: str, segment: str) -> bool:
-    """A name for the node id that now has this part."""
+    """Names the node id that now has this role."""
     primary = cluster.primary_of(int(segment))
     candidates: list[str] = []
     if who in cluster.nodes:
@@ -361,7 +361,7 @@ def _stranger_ends(cluster: Cluster, name: str) -> None:
 
 @cache
 def real_key(name: str, segments: int) -> bytes:
-    """The key that stands for `s<segment>k<number>`: one that hashes to the segment."""
+    """The real key of `s<segment>k<number>`: it hashes to the segment."""
     segment = int(name[1:].partition("k")[0])
     for number in range(1_000_000):
         key = f"{name}.{number}".encode()

@@ -1,7 +1,7 @@
-"""One run: a script on a cluster, first with faults, then without, until everything is at rest.
+"""One run: a script on a cluster, first with faults, then without, until it is at rest.
 
-First safety, then liveness, as TigerBeetle's simulator does it: while faults happen nothing wrong may be written;
-when they have ended, everything must become equal, within `PEACE` seconds of simulated time.
+First safety, then liveness, as in TigerBeetle's simulator: while faults happen nothing wrong may be written; after
+they end, caches and topic must become equal within `PEACE` seconds of simulated time.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from deelog_schemas import keys
 from deelog_schemas.config import parse
 
 PEACE: Final = 60.0
-"""How long it may take after the last fault until everything is equal, in simulated seconds."""
+"""Simulated seconds until everything must be equal after the last fault."""
 SAMPLE: Final = 0.05
 MAX_STEPS: Final = 2_000_000
 
 
 @dataclass(slots=True)
 class Verdict:
-    """How a run ended."""
+    """The result of a run."""
 
     violation: Violation | None
     digest: str
     steps: int
     seconds: float
-    """Simulated."""
+    """In simulated time."""
     counts: Counter[str]
     trace: list[str] = field(default_factory=list)
 
 
 class World:
-    """Make it, `run()` it once."""
+    """Call `run()` once."""
 
     def __init__(self, script: Script, checker: type[Checker] = Checker) -> None:
         settings = script.settings
@@ -80,7 +80,7 @@ class World:
         self.network.sends = lambda node, frame: self.moment_comes(node, "sends", type(frame).__name__.lower(), False)
         self.failpoints = Failpoints(self._happen)
         self.snapshots: set[int] = set()
-        """Segments of which an incremental snapshot was asked for and is not done."""
+        """Segments with a requested incremental snapshot that is not complete."""
         self.names: dict[str, str] = {}
         """Node ids by the names that `let` gave them."""
         self.group = Group(self.session_timeout)
@@ -99,7 +99,7 @@ class World:
     # -- the run ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Verdict:
-        """To the end, or to the first violation."""
+        """Runs to the end, or to the first violation."""
         for event in self.script.events:
             self.engine.at(event.at, self._happen, event)
         last = max((event.at for event in self.script.events), default=0.0)
@@ -130,7 +130,7 @@ class World:
         return verdict
 
     def _close(self) -> None:
-        """Ends what was begun by nodes and is not over; it would be warned of when its memory is freed."""
+        """Ends the nodes' pending coroutines, which Python would warn of."""
         for session in (s for n in self.everybody for g in n.store.segments for s in g.sessions.values()):
             if session.task is not None:
                 session.task.cancel()
@@ -172,18 +172,18 @@ class World:
         return next((n for n in self.everybody if n.alive and n.member == member), None)
 
     def ended(self, node: Process) -> None:
-        """A process is gone: its memory, and its connections."""
+        """A process ended: its memory and connections are gone."""
         if node.alive:
             node.alive = False
             self.checker.say(f"{node.member} ends")
             self.network.end_of(node.member)
 
     def living(self) -> list[Node]:
-        """Processes that live, stopped ones included."""
+        """Live processes, including paused ones."""
         return [n for n in self.everybody if n.alive]
 
     def primary_of(self, segment: int) -> Node | None:
-        """Who holds it as primary in the highest epoch."""
+        """The primary with the highest epoch."""
         primaries = [n for n in self.living() if n.store.segments[segment].role is Role.PRIMARY]
         return max(primaries, key=lambda n: n.store.segments[segment].epoch, default=None)
 
@@ -200,14 +200,14 @@ class World:
         return keys.partition_of(segment, self.partitions, self.segments)
 
     def parts(self, node: Process, count: int) -> list[int]:
-        """In how many steps a transaction's records reach the brokers."""
+        """The sizes of the steps in which a transaction's records reach the brokers."""
         if count > 1 and node.random.random() < 0.3:
             first = node.random.randrange(1, count)
             return [first, count - first]
         return [count]
 
     def hangs(self, node: Process) -> bool:
-        """Whether the node stops here, with its transaction open."""
+        """Whether the node pauses here, with its transaction open."""
         self.failpoints.transaction(node, "appended")
         if node.node_id not in self.hanging:
             return False
@@ -217,7 +217,7 @@ class World:
         return True
 
     def loses_answer(self, node: Process) -> bool:
-        """Whether the answer to a commit that took effect gets lost."""
+        """Whether the response to a successful commit is lost."""
         if self.failpoints.transaction(node, "committed"):
             raise Gone
         if node.node_id not in self.losing:
@@ -228,17 +228,17 @@ class World:
     # -- failpoints: a node that ends at one does nothing more, not even the rest of its turn --------------------------
 
     def effect_comes(self, node: Process, effect: Effect) -> None:
-        """A core's effect is about to be carried out."""
+        """An effect of a core is about to be executed."""
         if self.failpoints.effect(node, effect):
             raise Gone
 
     def moment_comes(self, node: Process, name: str, kind: str, at_once: bool = True) -> None:
-        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends where the node does; else the rest has no effect."""
+        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends if the node ends; else the rest of it has no effect."""
         if self.failpoints.come(node, name, frozenset({kind})) and at_once:
             raise Gone
 
     def view_comes(self, node: Process, view: View) -> None:
-        """A node is about to follow a view."""
+        """A node is about to apply a view."""
         kinds = set()
         for segment, row in zip(node.store.segments, view.rows, strict=True):
             if row.primary == node.member and (segment.role is not Role.PRIMARY or segment.epoch != row.epoch):
@@ -261,7 +261,7 @@ class World:
     # -- peace ------------------------------------------------------------------------------------------------------
 
     def _make_peace(self) -> None:
-        """All faults end: brokers and network are whole, who was stopped goes on, who died comes back."""
+        """Ends all faults: brokers and network recover, paused nodes resume, dead ones restart."""
         self.checker.say("--- peace")
         self.failpoints.clear()
         self.kafka.up = True
