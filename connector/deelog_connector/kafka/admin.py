@@ -1,4 +1,4 @@
-"""What the brokers say of topics and their ends, and how a topic is made."""
+"""Topic metadata and end offsets from the brokers, and the creation of topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A = TypeVar("A")
 
 
 class PartitionEnd(NamedTuple):
-    """The last stable offset of a partition, and the epoch of the leader that said so."""
+    """The last stable offset of a partition, and its leader epoch."""
 
     partition: int
     offset: int
@@ -29,7 +29,7 @@ class PartitionEnd(NamedTuple):
 
 
 class KafkaAdmin:
-    """What the brokers say of topics, and their creation."""
+    """Topic metadata, end offsets and creation of topics."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -46,13 +46,13 @@ class KafkaAdmin:
         return self._client
 
     def close(self) -> None:
-        """Lets go of the client; the next question makes a new one."""
+        """Drops the client; the next request makes a new one."""
         self._client = None
 
     def _asked(self, ask: Callable[[AdminClient], Mapping[A, Future[Any]]]) -> Mapping[A, Future[Any]]:
-        """A request's futures, all done. Raises `KafkaUnavailable` where they are not in time.
+        """The futures of a request, all done. Raises `KafkaUnavailable` where they are not in time.
 
-        The client is held until then: of one that another thread has let go of meanwhile they would never be.
+        Holds the client until then: if another thread dropped it meanwhile, they would never be done.
         """
         admin = self._admin
         futures = ask(admin)
@@ -62,17 +62,17 @@ class KafkaAdmin:
         return futures
 
     def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaUnavailable:
-        # After a broker came back, librdkafka 2.16 asks for offsets with the leader epoch that it once learnt and
-        # never learns the new one (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
+        # After a broker's restart, librdkafka 2.16 requests offsets with the old leader epoch and never refreshes it
+        # (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
         self.close()
         return failure(what, error, self._connections, topic=(right, topic), cluster=(right, ""))
 
     def ensure(
         self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
     ) -> None:
-        """Creates a topic unless it is there; raises `KafkaUnusable` where it has another number of partitions.
+        """Creates a topic unless it exists. Raises `KafkaUnusable` where it has another number of partitions.
 
-        `partitions` None: created with one, taken with any number.
+        `partitions` None: created with one, accepted with any number.
         """
         count = self.partitions(topic)
         if count == 0:
@@ -93,13 +93,13 @@ class KafkaAdmin:
             self._asked(lambda admin: admin.create_topics([new], request_timeout=REQUEST_SECONDS))[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                what = f"topic {topic} is not there and cannot be created"
+                what = f"topic {topic} does not exist and cannot be created"
                 why = reason(error, self._connections, topic=("Create", topic), cluster=("Create", ""))
                 raise KafkaUnusable(f"{what}: {why}") from error
         self._await(topic)
 
     def _must_be_seen(self, topic: str) -> None:
-        """Raises `KafkaUnauthorized` where a topic is hidden from this user, be it there or not."""
+        """Raises `KafkaUnauthorized` where a topic is hidden from this user, whether it exists or not."""
         try:
             self._described(topic)
         except KafkaException as error:
@@ -129,14 +129,14 @@ class KafkaAdmin:
                     raise self._away(f"no broker answers at bootstrap.servers={servers}", error) from error
 
     def cluster_id(self) -> str:
-        """The id that the Kafka cluster gave itself."""
+        """The id of the Kafka cluster."""
         try:
             return str(self._admin.list_topics(timeout=REQUEST_SECONDS).cluster_id)
         except KafkaException as error:
             raise self._away("no broker answers", error) from error
 
     def topic_id(self, topic: str) -> str:
-        """The id that a topic got when it was made; raises `KafkaUnusable` where it is gone."""
+        """The topic id, which a new topic of the name does not keep. Raises `KafkaUnusable` where there is no topic."""
         try:
             return str(self._described(topic).topic_id)
         except KafkaException as error:
@@ -171,7 +171,7 @@ class KafkaAdmin:
             except KafkaException as error:
                 raise self._away(f"no end of {topic}[{where.partition}]", error, "Describe", topic) from error
             if result.offset < 0:
-                # librdkafka 2.16 answers -1001 without an error where a slow broker's own answer does not come in time.
+                # librdkafka 2.16 returns -1001 without an error where a slow broker does not answer in time.
                 raise KafkaUnavailable(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
             epoch = result.leader_epoch
             ends.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))

@@ -1,8 +1,8 @@
-"""What a connector sends beside its changes: notifications, heartbeats, progress of snapshots.
+"""Sends notifications, heartbeats and progress of snapshots, which may be lost.
 
-It may not hold up the capture: nothing here waits, and nothing is raised. librdkafka's queue is kept short: what
-waits for a minute is given up, so that the oldest goes first while Kafka is away, and so is what finds the queue
-full. Both are counted. Weighed in docs/decisions.md, "Notifications have a producer of their own".
+It must not hold up the capture: nothing here waits or raises. librdkafka's queue is short: a record is dropped after a
+minute, so that the oldest go first while Kafka is unavailable, or when the queue is full. Both are counted.
+Weighed in docs/decisions.md, "Notifications have a producer of their own".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deelog_schemas.kafka.acls import missing_acl
 log = logging.getLogger(__name__)
 
 QUEUE: Final = 1000
-"""Records that wait, at most."""
+"""Most records in the queue."""
 PATIENCE_MS: Final = 60_000
 CLOSE_SECONDS: Final = 2.0
 
@@ -34,7 +34,7 @@ class BestEffortProducer:
         self.dropped = 0
 
     def send(self, topic: str, key: bytes, value: bytes, partition: int = -1) -> None:
-        """Hands a record over; by default its key chooses the partition."""
+        """Queues a record; by default its key chooses the partition."""
         try:
             if self._producer is None:
                 self._producer = Producer({**self._settings, "on_delivery": self._report})
@@ -45,18 +45,18 @@ class BestEffortProducer:
             self._drop(error.args[0], topic)
 
     def poll(self) -> None:
-        """Hears what became of records; call it now and then."""
+        """Serves delivery reports; call it regularly."""
         if self._producer is not None:
             self._producer.poll(0)
 
     def renew(self, config: Config) -> Callable[[], None]:
-        """The next record makes a producer by `config`; what is returned sends what waits, on another thread."""
+        """The next record makes a producer by `config`. Call the result in another thread to flush the old one."""
         self._settings = _settings(config)
         old, self._producer = self._producer, None
         return lambda: None if old is None else self._finish(old)
 
     def close(self) -> None:
-        """Sends what waits, or gives it up."""
+        """Flushes the queue, or drops it after `CLOSE_SECONDS`."""
         if self._producer is not None:
             self._finish(self._producer)
             self._producer = None
@@ -72,7 +72,7 @@ class BestEffortProducer:
     def _drop(self, error: KafkaError, topic: str) -> None:
         self.dropped += 1
         why = missing_acl(error, "producer", topic=("Write", topic)) or error.str()
-        log.warning("a record for %s is given up: %s", topic, why)
+        log.warning("a record for %s is dropped: %s", topic, why)
         if error.fatal():
             self._producer = None  # the next record makes a new one
 

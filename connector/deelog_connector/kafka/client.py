@@ -1,4 +1,4 @@
-"""Clients of librdkafka as they are made, and what they are refused as an error with its remedy.
+"""Makes clients of librdkafka, and turns their errors into ours with a remedy.
 
 Weighed in docs/decisions.md, "Errors of Kafka's clients".
 """
@@ -22,52 +22,52 @@ C = TypeVar("C")
 log = client_log("deelog_connector.kafka")
 
 REQUEST_SECONDS: Final = 10.0
-"""How long one request to the brokers may take before it is tried again or given up."""
+"""Seconds that one request to the brokers may take before it is retried or fails."""
 LOOK_SECONDS: Final = 1.0
-"""How long the first request may take before the client is asked whether it has a connection at all."""
+"""Seconds that the first request may take before the connection is checked."""
 
 
 def common_settings(config: Config) -> dict[str, Any]:
-    """What every client is given first. The client's own messages go where ours go, not to stderr."""
+    """The settings of every client. Its messages go to our log, not to stderr."""
     servers = ",".join(config["bootstrap.servers"])
     return {"bootstrap.servers": servers, "client.id": config["name"], "logger": log}
 
 
 def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[str, Any]) -> tuple[C, Connections]:
-    """A new `producer`, `consumer` or `admin` client, and what it will say of its connections; `KafkaUnusable`."""
+    """A new `producer`, `consumer` or `admin` client, and its connection errors. Raises `KafkaUnusable`."""
     connections = Connections(client, settings)
     try:
         return make({**settings, "error_cb": connections}), connections
-    except KafkaException as error:  # a value that is none, a file that holds something else
+    except KafkaException as error:  # an invalid value, or a file with other content
         files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
         unreadable = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
         raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{unreadable}") from error
 
 
 def begin_session(producer: Any, seconds: float) -> None:
-    """`init_transactions` of a new producer, which ends what others with its id have open; raises `KafkaException`.
+    """`init_transactions` of a new producer, which fences others with its id. Raises `KafkaException`.
 
-    Connected first, which takes a takeover 0.06 s instead of 0.5 (`connections.settle`).
+    It connects first: a takeover then takes 0.06 s instead of 0.5 (`connections.settle`).
     """
-    with contextlib.suppress(KafkaException):  # it will say why
+    with contextlib.suppress(KafkaException):  # `init_transactions` reports the reason
         settle(producer, LOOK_SECONDS)
     producer.init_transactions(seconds)
 
 
 def hear(client: Any, connections: Connections) -> None:
-    """Lets a client report what became of its connections."""
-    with contextlib.suppress(KafkaException):  # one that is spent says so once more
+    """Polls a client, so that it reports errors of its connections."""
+    with contextlib.suppress(KafkaException):  # a client with a fatal error raises it again
         connections.hear(client.poll)
 
 
 def reason(error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> str:
-    """Why a request failed, as a sentence: a missing right, the connection, or else what the client says."""
+    """Why a request failed: a missing ACL, the connection, or the client's own reason."""
     cause = error.args[0]
     return missing_acl(cause, connections.client, **asked) or connections.why or str(cause.str())
 
 
 def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaUnavailable:
-    """The error of a request that failed: `KafkaUnauthorized` where a right is missing."""
+    """The error of a failed request: `KafkaUnauthorized` where an ACL is missing."""
     cause = error.args[0]
     kind = KafkaUnavailable if missing_acl(cause, connections.client, **asked) is None else KafkaUnauthorized
     return kind(f"{what}: {reason(error, connections, **asked)}")

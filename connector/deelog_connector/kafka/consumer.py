@@ -1,4 +1,4 @@
-"""What the tail and the scanner share, and two questions that a consumer alone can answer."""
+"""Consumer settings of tail and scanner, and two checks that need a consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRUNCATED: Final = frozenset(
 
 
 def consumer_settings(config: Config) -> dict[str, Any]:
-    """A consumer that commits nothing, reads committed records only, and fails rather than skip."""
+    """Settings of a consumer that commits no offsets, reads committed records, and fails instead of skipping."""
     return {
         **common_settings(config),
         **dict(config.overrides("consumer")),
@@ -35,7 +35,7 @@ def consumer_settings(config: Config) -> dict[str, Any]:
 
 
 def bounds(consumer: Consumer, connections: Connections, topic: str, partition: int) -> tuple[int, int]:
-    """First and next offset of a partition; raises `KafkaUnavailable`."""
+    """Log start and end offset of a partition; raises `KafkaUnavailable`."""
     until = time.monotonic() + REQUEST_SECONDS
     while True:
         try:
@@ -55,8 +55,8 @@ def can_read(config: Config) -> None:
 def still_holds(config: Config, topic: str, partition: int, offset: int, leader_epoch: int) -> bool:
     """Whether the partition still has its log up to `offset`, as it was under `leader_epoch` (KIP-320).
 
-    A broker that has just come back may name an end below its log's for a moment; the log itself decides. Raises
-    `KafkaUnavailable` where there is no answer in time.
+    A broker that has just restarted may report an end below its log's for a moment; the log itself decides. Raises
+    `KafkaUnavailable` where no broker answers in time.
     """
     consumer, _ = opened(Consumer, "consumer", consumer_settings(config))
     try:

@@ -28,7 +28,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class NotController(Exception):
-    """Somebody else is controller, or nobody knows: stop deciding, `rejoin()`, and wait to be seated anew."""
+    """Another node is or may be controller: stop deciding, `rejoin()`, and wait to be elected again."""
 
 
 def _error(exception: KafkaException) -> KafkaError:
@@ -37,11 +37,11 @@ def _error(exception: KafkaException) -> KafkaError:
 
 
 class Election:
-    """A member of the controller group, and the producer of whoever is assigned the topology topic.
+    """A member of the controller group, and the producer of the member that is assigned the topology topic.
 
-    `on_seated(seated)` is called on `loop` at each change, `on_refused(error)` where a right to become controller is
-    missing. When seated: `take()`, read the topic to your own record, then `commit()` views. After `NotController`:
-    `rejoin()`, never `take()` again until seated. You must call `stop()`.
+    `on_seated(seated)` is called on `loop` when the node is elected or deposed, `on_refused(error)` where an ACL for
+    the election is missing. Once elected: `take()`, read the topic up to your own record, then `commit()` views. After
+    `NotController`: `rejoin()`, and no `take()` until elected again. You must call `stop()`.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Election:
             "client.id": client_id,
             "session.timeout.ms": timeout,
             "heartbeat.interval.ms": max(timeout // 4, 1),
-            # A node that joins does not take the place of the controller.
+            # A joining node does not depose the controller.
             "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": False,
-            "auto.offset.reset": "latest",  # nothing is read here: the assignment is all that counts
+            "auto.offset.reset": "latest",  # nothing is read: only the assignment counts
             "allow.auto.create.topics": False,
             "reconnect.backoff.max.ms": 500,
             **config.overrides("consumer"),
@@ -82,34 +82,34 @@ class Election:
         self._thread = threading.Thread(target=self._run, name="deelog-controller-group", daemon=True)
 
     def start(self) -> None:
-        """Join the group."""
+        """Joins the group."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the group, so that the next one is assigned at once; blocks."""
+        """Leaves the group, so that the next member is assigned at once. Blocks."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def rejoin(self) -> None:
-        """Leave the group and join it as a new member."""
+        """Leaves the group and joins it as a new member."""
         self._producer = None
         self._rejoin.set()
 
     def take(self) -> None:
-        """Becomes controller: fences the last controller's producer. Blocks; `NotController`."""
+        """Becomes controller: fences the last controller's producer. Blocks. Raises `NotController`."""
         producer = self._candidate
         if producer is None:
-            raise NotController("not seated")
+            raise NotController("not elected")
         try:
             begin_session(producer, CALL_SECONDS)
         except KafkaException as error:
             self._report_denied(_error(error), "producer")
-            raise NotController(f"the office cannot be taken: {_error(error).str()}") from error
+            raise NotController(f"cannot become controller: {_error(error).str()}") from error
         self._producer = producer
 
     def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
-        """Commits records to the topology topic if this node is still controller. Blocks; `NotController`."""
+        """Commits records to the topology topic if this node is still controller. Blocks. Raises `NotController`."""
         last = ""
         deadline = time.monotonic() + CALL_SECONDS
         while time.monotonic() < deadline:
@@ -124,17 +124,17 @@ class Election:
                     break
                 if cause.code() == KafkaError.UNKNOWN_MEMBER_ID:
                     break
-                time.sleep(POLL_SECONDS)  # a rebalance: the next poll brings the group's new generation
+                time.sleep(POLL_SECONDS)  # a rebalance: the next poll gets the group's new generation
         raise NotController(f"a view cannot be committed: {last}")
 
     def _commit_once(self, records: Sequence[tuple[str, bytes]]) -> None:
         producer, metadata = self._producer, self._metadata
         if producer is None or metadata is None:
-            raise NotController("not seated")
+            raise NotController("not elected")
         producer.begin_transaction()
         for key, value in records:
             producer.produce(self._topic, value, key.encode(), partition=0)
-        # The group's metadata makes the broker refuse the view of one who is no longer a member.
+        # With the group's metadata the broker refuses the view of a former member.
         offsets = [TopicPartition(self._topic, 0, 0)]
         _within(2 * CALL_SECONDS, lambda: producer.send_offsets_to_transaction(offsets, metadata, CALL_SECONDS))
         producer.commit_transaction(CALL_SECONDS)
@@ -151,10 +151,10 @@ class Election:
         while not self._stop.is_set():
             self._rejoin.clear()
             try:
-                # Connected before it is elected: half a second less without a controller.
+                # Connects before the election: saves half a second without a controller.
                 self._candidate = _transactional(self._config, self._config.topics.transactional_id_controller)
                 consumer, _ = opened(Consumer, "consumer", self._settings)
-            except (KafkaUnusable, ConfigError) as problem:  # a file of secrets that is just being written
+            except (KafkaUnusable, ConfigError) as problem:  # e.g. a file of secrets being written
                 log.warning("controller group: %s; trying again", problem)
                 self._stop.wait(_RETRY_SECONDS)
                 continue
@@ -174,9 +174,9 @@ class Election:
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
         consumer.pause(partitions)
-        # Called at each rebalance, with no partitions where they stay, so the generation is the group's present one.
-        # Never elsewhere: the client holds the interpreter lock while it waits for this answer, and where a callback
-        # was due first it would wait for ever.
+        # Called at each rebalance, without partitions if they stay, so the metadata has the present generation. Not
+        # called elsewhere: the client holds the interpreter lock while it waits, and would wait for ever if a callback
+        # were due first.
         self._metadata = consumer.consumer_group_metadata()
         if partitions:
             self._tell(True)
@@ -186,7 +186,7 @@ class Election:
             self._tell(False)
 
     def _report_denied(self, error: KafkaError, client: str) -> bool:
-        """Whether the error is a missing right; `on_refused` hears of it then."""
+        """Whether the error is a missing ACL; if so, calls `on_refused`."""
         denied = missing_acl(error, client, **self._asked)
         if denied is not None:
             hand_over(self._loop, self._on_refused, TopologyError(denied))
@@ -207,10 +207,10 @@ def _transactional(config: Config, transactional_id: str) -> Any:
 
 
 def _within(seconds: float, call: Callable[[], None]) -> None:
-    """Runs a client's call that may outlast its own timeout; raises `NotController` where it does.
+    """Runs a client's call that may outlast its own timeout; raises `NotController` if it does.
 
-    After a broker's restart librdkafka 2.16 may never answer `send_offsets_to_transaction`. The thread that waits for
-    it is given up, with its producer: a new seat has a new one.
+    After a broker's restart librdkafka 2.16 may never return from `send_offsets_to_transaction`. The waiting thread is
+    abandoned with its producer: the next term has a new one.
     """
     answer: Future[None] = Future()
 
@@ -218,7 +218,7 @@ def _within(seconds: float, call: Callable[[], None]) -> None:
         try:
             call()
             answer.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the calling thread
             answer.set_exception(error)
 
     threading.Thread(target=run, name="deelog-offsets", daemon=True).start()

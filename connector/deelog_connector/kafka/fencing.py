@@ -12,9 +12,9 @@ from deelog_schemas.config import Config, ConfigError
 
 
 def fence(config: Config, transactional_id: str) -> None:
-    """Opens and drops a session under this id: aborts what it has open, refuses what its owner sends later.
+    """Opens and drops a producer session with this id: aborts its open transaction, and fences its owner.
 
-    Raises `WriteFailed(LOST)` where Kafka does not do it in time.
+    Raises `WriteFailed(LOST)` where Kafka does not answer in time.
     """
     try:
         settings = {**common_settings(config), **dict(config.overrides("producer"))}
@@ -28,7 +28,7 @@ def fence(config: Config, transactional_id: str) -> None:
         why = reason(error, connections, transactional_id=("Write", transactional_id))
         raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {why}") from error
     finally:
-        del producer  # not `close()`, which would wait for brokers that are away; a traceback would keep it
+        del producer  # not `close()`, which would wait for unavailable brokers; a traceback would keep it
 
 
 __all__ = ["fence"]

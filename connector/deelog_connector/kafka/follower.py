@@ -1,6 +1,6 @@
-"""The grid's topology topic: made, followed and written to.
+"""The grid's topology topic: creates, follows and writes it.
 
-What blocks says so; what the reader finds is handed over on the loop's thread.
+Functions that block say so. The reader passes records on the loop's thread.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class TopologyRecord(NamedTuple):
 
 
 def create_topology_topic(config: Config) -> None:
-    """Creates the topology topic (one partition, compacted) where it is missing. Blocks; `KafkaUnusable`."""
+    """Creates the topology topic (one partition, compacted) if it is missing. Blocks. Raises `KafkaUnusable`."""
     KafkaAdmin(config).ensure(config.topics.topology, 1, {"cleanup.policy": "compact"})
 
 
 class TopologyReader:
     """Follows the topology topic from its beginning, `read_committed`, in a thread of its own.
 
-    `on_records` gets batches in order, `on_failure` the error after which nothing comes any more; both are called on
-    `loop`. You must call `stop()`.
+    `on_records` gets batches in order, `on_failure` the error that ended the reader; both are called on `loop`.
+    You must call `stop()`.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class TopologyReader:
         self._thread = threading.Thread(target=self._run, name="deelog-topology", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; blocks until it has."""
+        """Ends the thread. Blocks until then."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -107,7 +107,7 @@ class TopologyReader:
         if refused is not None:
             if not self._has_read:
                 raise TopologyError(refused)
-            log.warning("%s", refused)  # the client asks on, and reads on once the right is back
+            log.warning("%s", refused)  # the client retries, and reads on once the ACL is back
             return None
         if error.fatal() or error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -124,12 +124,12 @@ def hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *a
     try:
         loop.call_soon_threadsafe(function, *args)
     except RuntimeError:
-        # The loop is closed: nobody is left to hear of it, and the caller's own loop ends by its stop flag.
+        # The loop is closed: there is no receiver, and the stop flag ends the reader's thread.
         log.info("the event loop ended before %s", getattr(function, "__name__", "a callback"))
 
 
 def publish(config: Config, key: str, value: bytes) -> None:
-    """Writes one record to the topology topic, outside any transaction; returns once Kafka holds it. Blocks."""
+    """Writes one record to the topology topic, outside any transaction. Blocks until Kafka has acknowledged it."""
     topic = config.topics.topology
     settings = common_settings(config)
     settings |= {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0, "linger.ms": 0}
@@ -151,7 +151,7 @@ def publish(config: Config, key: str, value: bytes) -> None:
 
 
 def _flushed(producer: Any, connections: Connections) -> int:
-    """How many records are still on their way after the time that a call may take, or once that is in vain."""
+    """Flushes for at most the time of a call; returns the number of records not delivered."""
     until = time.monotonic() + CALL_SECONDS
     while True:
         left = int(producer.flush(POLL_SECONDS))

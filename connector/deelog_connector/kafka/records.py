@@ -1,4 +1,4 @@
-"""What goes to Kafka, what comes from it, and what a transaction fails with."""
+"""Records to and from Kafka, and the error of a transaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OutRecord(NamedTuple):
 
 
 class InRecord(NamedTuple):
-    """One record that was read."""
+    """One record read."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class InRecord(NamedTuple):
 
 
 class WriteFailed(Exception):
-    """A transaction was not committed. `cause` says what the core may assume; `denied`: this user may not write."""
+    """A transaction was not committed. `cause` is what the core may assume; `denied`: this user may not write."""
 
     def __init__(self, cause: Cause, reason: str, *, denied: bool = False) -> None:
         super().__init__(f"{cause}: {reason}")

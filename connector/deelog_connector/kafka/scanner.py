@@ -1,4 +1,4 @@
-"""Reads stretches of the change topic. It blocks: call it from a thread."""
+"""Reads ranges of the change topic. It blocks: call it from a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deelog_schemas.kafka.connections import Connections
 
 
 class Scanner:
-    """Reads stretches of one topic's partitions, again and again. For one thread at a time.
+    """Reads ranges of one topic's partitions. For one thread at a time.
 
     The consumer is made by the first `read`, and by the first one after a `close`.
     """
@@ -29,9 +29,9 @@ class Scanner:
     def read(self, partition: int, offset: int, seconds: float) -> Iterator[list[InRecord]]:
         """Batches of records from `offset` (-1: the beginning) on, until the caller stops or `seconds` have passed.
 
-        An offset that the partition does not have (any more) means its beginning: what READ then finds decides.
-        Raises `KafkaUnavailable` where reading fails, `KafkaUnusable` or `ConfigError` where the consumer cannot be
-        made: `close` it then.
+        If the partition does not have the offset (any more), reading starts at its beginning; READ decides by the
+        records. Raises `KafkaUnavailable` where reading fails, `KafkaUnusable` or `ConfigError` where no consumer can
+        be made: call `close` then.
         """
         consumer = self._consumer
         if consumer is None:
@@ -57,7 +57,7 @@ class Scanner:
             consumer.unassign()
 
     def close(self) -> None:
-        """Leaves."""
+        """Closes the consumer."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None

@@ -1,4 +1,4 @@
-"""One record on the signal topic."""
+"""Writes one record to the signal topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deelog_schemas.kafka.acls import missing_acl
 
 
 def send(config: Config, value: bytes) -> None:
-    """Produces one signal under the key `topic.prefix`; raises `KafkaUnusable` where no broker took it in time."""
+    """Produces one signal under the key `topic.prefix`; raises `KafkaUnusable` where no broker acknowledges it."""
     failures: list[str] = []
 
     def report(error: KafkaError | None, _: Message) -> None:

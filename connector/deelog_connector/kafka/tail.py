@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class Tail:
-    """Follows all partitions of a topic from their beginning; `caught_up` once each was read to the end it had.
+    """Follows all partitions of a topic from their beginning; `caught_up` once each was read to its first end.
 
-    The client reports an end only when nothing comes for a moment, which on a topic that all nodes write to may be
-    never: what is read of it counts too.
+    The client reports an end only when no record comes for a moment, which may never happen on a topic that all nodes
+    write to: reading past the end counts too.
 
-    With `newest` it begins with so many records of each partition, with `begin` at that offset of each. `serves`: one
-    before it has read, so that a missing right is no reason to end any more.
+    With `newest` it begins with the last records of each partition, with `begin` at that offset of each. `serves`: an
+    earlier tail has read, so a missing ACL is no longer fatal.
     """
 
     def __init__(
@@ -56,18 +56,18 @@ class Tail:
         self._consumer.assign(assigned)
 
     def next_offset(self, partition: int) -> int:
-        """Of the record that comes next."""
+        """The offset of the next record to read."""
         return self._next[partition]
 
     @property
     def caught_up(self) -> bool:
-        """Whether every partition was read to the end that it had when this began."""
+        """Whether every partition was read to the end that it had at the start."""
         return not self._ends
 
     def read(self, seconds: float) -> list[InRecord]:
         """Up to 2000 records; raises `KafkaUnusable` where reading cannot go on.
 
-        A right that is taken away while it reads is logged once: the client asks on, and reads on once it is back.
+        An ACL that is removed while it reads is logged once: the client retries, and reads on once it is back.
         """
         records = []
         for message in self._consumer.consume(2000, seconds):
@@ -92,7 +92,7 @@ class Tail:
         return records
 
     def close(self) -> None:
-        """Leaves."""
+        """Closes the consumer."""
         self._consumer.close()
 
 

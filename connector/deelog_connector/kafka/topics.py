@@ -1,4 +1,4 @@
-"""The topics of one cache: made as they must be, and audited at start."""
+"""The topics of one cache: created and audited at start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def ensure_topics(brokers: KafkaAdmin, config: Config) -> None:
-    """Creates what is not there; raises `KafkaUnusable` where a topic has another number of partitions."""
+    """Creates missing topics. Raises `KafkaUnusable` where a topic has another number of partitions."""
     topics, partitions = config.topics, config["topic.creation.default.partitions"]
     lag = str(config["reader.max.lag.ms"])
     cleanup = ",".join(config["topic.creation.default.cleanup.policy"])
@@ -22,7 +22,7 @@ def ensure_topics(brokers: KafkaAdmin, config: Config) -> None:
     # Compacted at once: only the latest state of each key counts there.
     brokers.ensure(topics.positions, partitions, {"cleanup.policy": "compact"})
     if "kafka" in config["signal.enabled.channels"]:
-        # What it says stands until something else is said.
+        # A signal is in force until the next one.
         brokers.ensure(topics.signal, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
     brokers.ensure(topics.heartbeat, None, {"cleanup.policy": "compact"})
     if "sink" in config["notification.enabled.channels"]:

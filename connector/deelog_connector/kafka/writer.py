@@ -1,8 +1,8 @@
 """The transactional producer of one node. It blocks: call it from a thread of its own.
 
-What librdkafka taught, and where it is heeded: `message.timeout.ms=0`, since a local timeout skips a message and goes
-on; reports are used for errors alone, never for a position; a new producer after any failure, since a fatal one is
-dead and the outcome of the others unknown.
+Rules for librdkafka: `message.timeout.ms=0`, since a local timeout skips a message and goes on; delivery reports are
+used only for errors, never for a position; a new producer after any failure, since after a fatal error it is unusable,
+and after others the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _REFUSED: Final = frozenset(
 
 
 class Writer:
-    """One node's transactional producer. `open` gives a new session, which fences the one before.
+    """One node's transactional producer. `open` begins a new session, which fences the last one.
 
-    `has_written`: this node's writer before it has, so that a missing right is no reason to end any more.
+    `has_written`: an earlier writer of this node has written, so a missing ACL is no longer fatal.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class Writer:
         self._connections = Connections("producer", {})
         self._errors: list[KafkaError] = []
         topics, letters = config.topics, config["errors.deadletterqueue.topic.name"]
-        # Of a transaction Kafka does not say which topic it refuses.
+        # Kafka does not report which topic of a transaction it refuses.
         written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
         self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
         self.has_written = has_written
         self.closing = False
-        """Set from any thread: what waits for Kafka in vain is given up soon."""
+        """Set from any thread: waiting for Kafka ends soon."""
 
     def open(self) -> None:
         """A new session; raises `WriteFailed(LOST)` where the brokers do not answer in time.
 
-        Raises `KafkaUnusable` where they will never answer this client, unless it has written before: then there are
-        changes to be kept until somebody mends that.
+        Raises `KafkaUnusable` where they will never accept this client, unless it has written before: then captured
+        changes are kept until that is fixed.
         """
         self.discard()
         self._errors = []
@@ -82,7 +82,7 @@ class Writer:
         self._producer = producer
 
     def settings(self) -> dict[str, Any]:
-        """Of the next session. Secrets are looked up for each: a password may have changed. Raises `ConfigError`."""
+        """The settings of the next session. Reads secrets again: a password may have changed. Raises `ConfigError`."""
         return {
             **common_settings(self._config),
             "linger.ms": 5,
@@ -104,7 +104,7 @@ class Writer:
             self._errors.append(error)  # nothing else: this runs inside the client's poll
 
     def _denied(self, error: KafkaException) -> Exception | None:
-        """The error where this user may not write, or cannot connect; None where it is another one."""
+        """The error where this user may not write or cannot connect; None for other errors."""
         denied = missing_acl(error.args[0], "producer", **self._asked)
         if denied is None and not self._connections.hopeless:
             return None
@@ -114,7 +114,7 @@ class Writer:
     def commit(self, records: Iterable[OutRecord]) -> None:
         """Writes all records in one transaction and commits it.
 
-        Raises `WriteFailed`; the session is then dead, and what it has open is aborted by the next one. Raises
+        Raises `WriteFailed`; the session is then over, and the next one aborts its transaction. Raises
         `KafkaUnauthorized` where this user may not write, unless it has written before.
         """
         producer = self._producer
@@ -148,8 +148,8 @@ class Writer:
                 producer.commit_transaction(REQUEST_SECONDS)
                 return
             except KafkaException as error:
-                # Kafka may be away for a minute: the same commit is tried again; it takes effect once. One that lets
-                # this client in no more, after a change of passwords, is asked by a new one.
+                # Kafka may be unavailable for a minute: retry the same commit, which takes effect once. If it no longer
+                # accepts this client, after a change of passwords, a new client continues.
                 hear(producer, self._connections)
                 if not error.args[0].retriable() or self.closing or self._connections.hopeless:
                     raise
@@ -162,7 +162,7 @@ class Writer:
             return WriteFailed(Cause.FENCED, first.str())
         if codes & _REFUSED:
             # After an abort librdkafka's next transaction fails with OUT_OF_ORDER_SEQUENCE_NUMBER ("skipped sequence
-            # numbers", seen with 2.16 on a 4.3 broker): only a new session is good.
+            # numbers", seen with 2.16 on a 4.3 broker): only a new session helps.
             return WriteFailed(Cause.REFUSED, "; ".join(sorted({e.str() for e in self._errors} | {first.str()})))
         for cause in (*self._errors, first):
             if denied := self._denied(KafkaException(cause)):
@@ -170,10 +170,10 @@ class Writer:
         return WriteFailed(Cause.LOST, first.str())
 
     def discard(self) -> None:
-        """Drops the session and what the client still has queued."""
+        """Drops the session and the client's queue."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(KafkaException):  # a fatal error of a session that ends anyway
+            with contextlib.suppress(KafkaException):  # a fatal error: the session ends anyway
                 producer.purge()
                 producer.poll(0)
 

@@ -1,10 +1,10 @@
-"""What a connector tells of itself, as plain figures; `metrics.py` gives them Prometheus' form.
+"""The metrics of a connector as plain values; `prometheus.py` converts them for Prometheus.
 
-Read when somebody asks, from what the connector keeps anyhow: nothing is counted twice for it, and the write path
-knows nothing of it. Weighed in docs/decisions.md, "Figures are read where they are kept".
+They are read at a scrape, from counters that the connector keeps anyway: nothing is counted twice, and the write path
+does not know of them. Weighed in docs/decisions.md, "Figures are read where they are kept".
 
-Debezium's names stand for what Debezium means by them; `docs/metrics.md` says what each means here and which are left
-out. To Debezium a table is what a cache is here, a snapshot what a reset is here.
+Debezium's names keep Debezium's meaning; `docs/metrics.md` has what each means here and which are left out. Debezium's
+table is a cache here, its snapshot a reset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deelog_schemas.member import node_id_of
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 Sample = tuple[tuple[str, ...], float | Durations]
 OURS = ("name", "cache")
-"""Labels of all figures of ours: `topic.prefix` and the cache."""
+"""Labels of all `deelog_` metrics: `topic.prefix` and the cache."""
 _DEBEZIUM = ("plugin", "name", "context", "cache")
 
 
@@ -38,31 +38,31 @@ class MetricFamily(NamedTuple):
 
 
 def merged(figures: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
-    """Those of one name put together: Prometheus wants each name once."""
-    found: dict[str, MetricFamily] = {}
+    """Joins families of one name: Prometheus needs each name once."""
+    by_name: dict[str, MetricFamily] = {}
     for figure in figures:
-        known = found.get(figure.name)
+        known = by_name.get(figure.name)
         if known is None:
-            found[figure.name] = figure._replace(samples=list(figure.samples))
+            by_name[figure.name] = figure._replace(samples=list(figure.samples))
         else:
             known.samples.extend(figure.samples)
-    yield from found.values()
+    yield from by_name.values()
 
 
-def placed(found: Iterable[MetricFamily], name: str, cache: str) -> Iterator[MetricFamily]:
-    """Figures of ours with the labels that all of them have."""
-    for figure in found:
+def placed(families: Iterable[MetricFamily], name: str, cache: str) -> Iterator[MetricFamily]:
+    """`deelog_` metrics with their common labels."""
+    for figure in families:
         samples = [((name, cache, *labels), value) for labels, value in figure.samples]
         yield figure._replace(labels=(*OURS, *figure.labels), samples=samples)
 
 
 def figures(cache: str, connector: Connector, now: float, wall: float) -> Iterator[MetricFamily]:
-    """All figures of one connector. `now`: as `poll` is given it; `wall`: Unix seconds. On the loop's thread."""
+    """All metrics of one connector. `now` is as for `poll`, `wall` in Unix seconds. On the loop's thread."""
     name = str(connector.config["topic.prefix"])
     for attribute, help_, context, value in _debezium(cache, connector, now, wall):
         labels: tuple[str, ...] = _DEBEZIUM
         where: tuple[str, ...] = ("deelog", name, context, cache)
-        if attribute == "RowsScanned":  # Debezium's has the table's name
+        if attribute == "RowsScanned":  # Debezium's name has the table in it
             labels, where = (*_DEBEZIUM, "table"), (*where, cache)
         yield MetricFamily(f"debezium_metrics_{attribute}", help_, GAUGE, labels, [(where, value)])
     up = connector.observed.kafka_problem(now) is None
@@ -90,7 +90,7 @@ def _debezium(cache: str, connector: Connector, now: float, wall: float) -> Iter
         yield "MaxQueueSizeInBytes", "Most bytes in the op log.", context, budget.max_bytes
         yield "CurrentQueueSizeInBytes", "Bytes in it.", context, budget.bytes
         filtered = seen.filtered if context == "streaming" else 0
-        for attribute in ("NumberOfEventsFiltered", "NumberOfEventsSkipped"):  # the older name of the same
+        for attribute in ("NumberOfEventsFiltered", "NumberOfEventsSkipped"):  # `Skipped` is the older name
             yield attribute, "Changes that were left out.", context, filtered
     for attribute, value in (("Create", seen.creates), ("Update", seen.updates), ("Delete", seen.deletes)):
         yield f"TotalNumberOf{attribute}EventsSeen", f"{attribute}s written.", "streaming", value
@@ -128,7 +128,7 @@ _RESETS = (
     "unclean_election",
 )
 _OVERFLOWS = ("block", "coalesce", "reset", "backup")
-"""Told from the start, at 0: of a counter that begins with 1 nobody sees the first increase."""
+"""Exported from the start, at 0: the first increase of a counter that begins with 1 is not visible."""
 
 
 def _counted(connector: Connector) -> Iterator[MetricFamily]:
@@ -182,9 +182,9 @@ def _role(segment: Segment) -> str:
 
 
 def _segments(connector: Connector) -> Iterator[MetricFamily]:
-    found = Counter((_role(s), str(s.phase)) for s in connector.core.owned())
+    counts = Counter((_role(s), str(s.phase)) for s in connector.core.owned())
     every = [("backup", str(Phase.IDLE)), *(("primary", str(phase)) for phase in Phase if phase is not Phase.IDLE)]
-    samples: list[Sample] = [(labels, found[labels]) for labels in every]
+    samples: list[Sample] = [(labels, counts[labels]) for labels in every]
     yield MetricFamily("deelog_segments", "Segments of this node by role and phase.", GAUGE, ("role", "phase"), samples)
 
 

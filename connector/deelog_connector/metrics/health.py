@@ -1,8 +1,8 @@
-"""Alive and ready, told apart.
+"""Liveness and readiness.
 
-*Alive*: the loop turns. Who is not alive should be started again. *Ready*: the positions topic was read, Kafka
-answers, and every segment that this node owns is being written, or was handed over. Who is not ready needs time, or
-Kafka; to start it again would only begin a takeover anew.
+*Alive*: the event loop runs. A process that is not alive should be restarted. *Ready*: the positions topic was read,
+Kafka answers, and every segment that this node owns is being written, or was handed over. A process that is not ready
+needs time, or Kafka; a restart would only repeat the takeover.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 class Health(NamedTuple):
-    """How a process stands. `reasons`: what keeps it from being ready, a line each."""
+    """The health of a process. `reasons` why it is not ready, a line each."""
 
     alive: bool
     started: bool
@@ -25,7 +25,7 @@ class Health(NamedTuple):
 
     @property
     def ready(self) -> bool:
-        """Whether nothing is in the way."""
+        """Whether there are no reasons against it."""
         return self.alive and self.started and not self.reasons
 
     @property
@@ -36,28 +36,28 @@ class Health(NamedTuple):
         return "starting" if self.alive and not self.started else "unhealthy"
 
     def body(self) -> dict[str, Any]:
-        """For JSON."""
+        """The response as JSON values."""
         return {"status": self.status, "alive": self.alive, "ready": self.ready, "reasons": list(self.reasons)}
 
 
 def problems(connector: Connector, now: float) -> list[str]:
-    """What keeps a connector from being ready. On the loop's thread; `now` as `EventMeter.kafka_problem` takes it."""
+    """Why a connector is not ready. On the loop's thread; `now` as `EventMeter.kafka_problem` takes it."""
     failure = connector.failure
     if failure.done():
         error = None if failure.cancelled() else failure.exception()
         return [f"the connector cannot go on: {error}" if error is not None else "the connector was stopped"]
-    found = []
+    reasons = []
     if not connector.started:
-        found.append("the positions topic is not read to its end yet")
+        reasons.append("the positions topic is not read to its end yet")
     kafka = connector.observed.kafka_problem(now)
     if kafka is not None:
-        found.append(kafka)
+        reasons.append(kafka)
     stopped = [s for s in connector.core.primaries() if s.phase is Phase.STOPPED]
-    found += [f"segment {s.number} is stopped: {s.stopped_by}" for s in stopped[:_SHOWN]]
+    reasons += [f"segment {s.number} is stopped: {s.stopped_by}" for s in stopped[:_SHOWN]]
     if len(stopped) > _SHOWN:
-        found.append(f"and {len(stopped) - _SHOWN} more segments are stopped")
+        reasons.append(f"and {len(stopped) - _SHOWN} more segments are stopped")
     waiting = [s for s in connector.core.primaries() if s.phase not in (*_SETTLED, Phase.STOPPED)]
     if waiting:
         first = waiting[0]
-        found.append(f"{len(waiting)} segments are not being written yet, segment {first.number} is in {first.phase}")
-    return found
+        reasons.append(f"{len(waiting)} segments are not being written yet, segment {first.number} is in {first.phase}")
+    return reasons

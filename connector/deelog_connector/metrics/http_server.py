@@ -16,15 +16,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import orjson
 
 from deelog_connector.metrics.health import Health
-from deelog_connector.metrics.prometheus import ANSWER_SECONDS, LoopStands, PrometheusCollector, Source
+from deelog_connector.metrics.prometheus import ANSWER_SECONDS, LoopStuck, PrometheusCollector, Source
 from deelog_connector.runtime.connector import Connector
 
 log = logging.getLogger(__name__)
 
 MAX_REQUESTS: Final = 16
-"""Answered at a time; the connection of one more is closed."""
+"""Concurrent requests; the connection of one more is closed."""
 REQUEST_SECONDS: Final = 10
-"""A client that takes longer over its request or over reading the answer is left."""
+"""A client that takes longer to send its request or read the response is disconnected."""
 _SHUTDOWN_SECONDS: Final = 5.0
 
 _FINE, _UNAVAILABLE = "200 OK", "503 Service Unavailable"
@@ -34,7 +34,7 @@ class _Handler(WSGIRequestHandler):
     timeout = REQUEST_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape a second is no news."""
+        """Logs nothing: scrapes are frequent."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -46,7 +46,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*args, **kwargs)
 
     def server_bind(self) -> None:
-        """Without the question to the name service that `http.server` asks here."""
+        """Binds without the DNS lookup of `http.server`."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
         self.setup_environ()
@@ -64,19 +64,19 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle; anything else would have been answered with 500."""
+        """A client disconnected early; any other error would have been answered with 500."""
         log.debug("a request from %s ended early", client_address, exc_info=True)
 
 
 class MetricsServer:
-    """Serves what it was told of with `add`. Made by `MetricsShare`."""
+    """Serves the connectors and sources given to `add`. Made by `MetricsShare`."""
 
     def __init__(self, host: str, port: int, answer_seconds: float = ANSWER_SECONDS) -> None:
-        """Raises `OSError` where the port is not to be had."""
+        """Raises `OSError` where it cannot listen on the port."""
         self._connectors: dict[str, Connector] = {}
         self._others: list[Source] = []
         self.monitor = PrometheusCollector(self._connectors, self._others, answer_seconds)
-        # As `http.server` does it: the family of the address, so that `::1` can be bound, too.
+        # As `http.server`: the family of the address, so that `::1` can be bound too.
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         server_class = type("Server", (_Server,), {"address_family": family})
         self._server: WSGIServer = make_server(str(address[0]), port, self._answer, server_class, _Handler)
@@ -85,12 +85,12 @@ class MetricsServer:
         self._thread.start()
 
     def add(self, connectors: dict[str, Connector], others: Iterable[Source] = ()) -> None:
-        """Tells of these, too, from now on."""
+        """Serves these too from now on."""
         self._connectors.update(connectors)
         self._others += others
 
     def remove(self, connectors: dict[str, Connector], others: Iterable[Source] = ()) -> bool:
-        """Tells of these no more; whether there is nothing left to tell."""
+        """No longer serves these; returns whether nothing is left."""
         for cache, connector in connectors.items():
             if self._connectors.get(cache) is connector:
                 del self._connectors[cache]
@@ -98,13 +98,13 @@ class MetricsServer:
         return not self._connectors and not self._others
 
     def close(self) -> None:
-        """Serves no more."""
+        """Stops the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_SHUTDOWN_SECONDS)
 
     def forget(self) -> None:
-        """Closes this process's share of the port and tells nobody: in a forked child."""
+        """In a forked child: closes the copy of the socket."""
         self._server.server_close()
 
     def _answer(self, request: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
@@ -122,9 +122,9 @@ class MetricsServer:
         if path == "/metrics":
             try:
                 body, content_type = self.monitor.render(request.get("HTTP_ACCEPT", ""))
-            except LoopStands as error:
+            except LoopStuck as error:
                 return _UNAVAILABLE, "text/plain", f"{error}\n".encode()
             return _FINE, content_type, body
-        found: Health = self.monitor.health()
-        good = found.alive if path == "/health/live" else found.ready
-        return _FINE if good else _UNAVAILABLE, "application/json", orjson.dumps(found.body())
+        health: Health = self.monitor.health()
+        good = health.alive if path == "/health/live" else health.ready
+        return _FINE if good else _UNAVAILABLE, "application/json", orjson.dumps(health.body())

@@ -1,10 +1,10 @@
-"""Who watches a process: asks its connectors, on their own loops, and answers in Prometheus' form or with its health.
+"""Collects metrics and health of a process: reads its connectors on their own loops.
 
-A scrape comes on a thread of its own, and what it wants is being changed by the loop. It asks the loop, which answers
-between two of its steps, or within `ANSWER_SECONDS` is taken for stuck. Weighed in docs/decisions.md, "A scrape asks
+A scrape runs in a thread of its own, while the loop changes the counters. So it reads them in a callback on the loop. A
+loop that does not run it within `ANSWER_SECONDS` counts as stuck. Weighed in docs/decisions.md, "A scrape asks
 the loop".
 
-The one module of the connector that knows `prometheus_client`.
+The only module of the connector that imports `prometheus_client`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from deelog_connector.metrics.health import Health
 from deelog_connector.runtime.connector import Connector
 
 ANSWER_SECONDS: Final = 5.0
-"""A loop that does not answer for this long does not turn."""
+"""A loop that does not answer for this long counts as stuck."""
 
 T = TypeVar("T")
 
 
-class LoopStands(Exception):
+class LoopStuck(Exception):
     """A loop did not answer in time, or has ended."""
 
 
 class Source(Protocol):
-    """What else there is to tell: of a cache node, beside its connector. Asked on `loop`."""
+    """Further metrics, of a cache node beside its connector. Read on `loop`."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -44,7 +44,7 @@ class Source(Protocol):
     def figures(self) -> Iterable[MetricFamily]: ...
 
     def problems(self) -> Sequence[str]:
-        """What keeps it from being ready."""
+        """Why it is not ready."""
 
 
 class _Captured:
@@ -65,7 +65,7 @@ class _Captured:
 
 
 class PrometheusCollector:
-    """Tells of all `connectors`, by cache, and of `others`. Both may change meanwhile. Call it from any thread."""
+    """Collects from all `connectors`, by cache, and `others`. Both may change meanwhile. Call it from any thread."""
 
     def __init__(
         self,
@@ -79,21 +79,21 @@ class PrometheusCollector:
         self._registry.register(self)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Body and content type of an answer to Prometheus; `accept` is the request's header.
+        """Body and content type of the response to Prometheus; `accept` is the request's header.
 
-        Raises `LoopStands`.
+        Raises `LoopStuck`.
         """
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
     def health(self) -> Health:
-        """How the process stands. Within `answer_seconds` for each loop."""
+        """The health of the process. Takes at most `answer_seconds` for each loop."""
         reasons: list[str] = []
         sources = self._sources()
         for source in sources:
             try:
                 reasons += self._asked(source.loop, source.problems)
-            except LoopStands as error:
+            except LoopStuck as error:
                 return Health(False, True, (*reasons, str(error)))
             if source.loop.is_closed():
                 return Health(False, True, tuple(reasons))
@@ -105,12 +105,12 @@ class PrometheusCollector:
         return [*(_Captured(*one) for one in list(self._connectors.items())), *self._others]
 
     def _asked(self, loop: asyncio.AbstractEventLoop, question: Callable[[], T]) -> T:
-        """Asks on the loop's own thread; whoever is on it already just asks."""
+        """Calls `question` on the loop's thread, directly if this is that thread."""
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
             here = None
-        if here is loop or loop.is_closed():  # a loop that has ended changes nothing any more
+        if here is loop or loop.is_closed():  # an ended loop changes nothing any more
             return question()
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -119,7 +119,7 @@ class PrometheusCollector:
                 return
             try:
                 answer.set_result(question())
-            except Exception as error:  # noqa: BLE001 - it is raised where it was asked
+            except Exception as error:  # noqa: BLE001 - raised in the calling thread
                 answer.set_exception(error)
 
         try:
@@ -127,18 +127,18 @@ class PrometheusCollector:
             return answer.result(self._answer_seconds)
         except (TimeoutError, RuntimeError) as error:
             answer.cancel()
-            raise LoopStands(f"the event loop has not answered for {self._answer_seconds:g} s") from error
+            raise LoopStuck(f"the event loop has not answered for {self._answer_seconds:g} s") from error
 
     # -- for prometheus_client --------------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        """What a scrape gets."""
-        found = [figure for source in self._sources() for figure in self._asked(source.loop, source.figures)]
-        for figure in families.merged(found):
+        """The metric families of a scrape."""
+        figures = [figure for source in self._sources() for figure in self._asked(source.loop, source.figures)]
+        for figure in families.merged(figures):
             yield _family(figure)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry would collect to know the names."""
+        """Empty: otherwise the registry would collect to get the names."""
         return ()
 
 

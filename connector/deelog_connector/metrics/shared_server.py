@@ -1,7 +1,7 @@
 """A share in the server of `metrics.port`, for each connector that names one.
 
 Several captured caches of one process may name the same port: Prometheus scrapes processes. The server, and the client
-library with it, is imported only where somebody wants it.
+library with it, is imported only where a port is configured.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _servers: dict[tuple[str, int], MetricsServer] = {}
 
 
 class MetricsShare:
-    """A share in the server of `metrics.port`; `close()` it. Nothing where the port is 0."""
+    """A share in the server of `metrics.port`; `close()` it. Does nothing where the port is 0."""
 
     def __init__(self, config: Config, connectors: dict[str, Connector], others: Iterable[Source] = ()) -> None:
-        """Raises `ConfigError` where the port is not to be had."""
+        """Raises `ConfigError` where it cannot listen on the port."""
         self._connectors, self._others = connectors, list(others)
         self._at = (str(config["metrics.host"]), int(config["metrics.port"]))
         self._server: MetricsServer | None = None
@@ -39,7 +39,7 @@ class MetricsShare:
             self._server.add(connectors, self._others)
 
     def close(self) -> None:
-        """Tells of these connectors no more; the last one closes the server."""
+        """No longer serves these connectors; the last share closes the server."""
         with _lock:
             server, self._server = self._server, None
             if server is not None and server.remove(self._connectors, self._others):
@@ -58,14 +58,14 @@ def _started(host: str, port: int) -> MetricsServer:
 
 
 def page(connectors: dict[str, Connector], others: Sequence[Source] = ()) -> Callable[[], tuple[bytes, str]]:
-    """What the REST API answers to `GET /metrics`: body and content type."""
+    """The response of the REST API to `GET /metrics`: body and content type."""
     from deelog_connector.metrics.prometheus import PrometheusCollector
 
     return PrometheusCollector(connectors, others).render
 
 
 def _forget() -> None:
-    """In a forked child: no thread answers here, and the port is the parent's."""
+    """In a forked child: it has no server thread, and the port is the parent's."""
     global _lock
     _lock = threading.Lock()
     for server in _servers.values():

@@ -105,15 +105,15 @@ class Snapshots:
         """Adds a snapshot of these segments (None: all); why it is refused, if it is."""
         wanted = set(range(self._core.segments) if segments is None else segments)
         if wanted and max(wanted) >= self._core.segments:
-            return f"segment {max(wanted)} is none of {self._core.segments}"
+            return f"segment {max(wanted)} does not exist (segment.count={self._core.segments})"
         if local:
             wanted &= {segment.number for segment in self._core.primaries()}
             if not wanted:
-                return "none of these segments is this node's, and a signal in a file is for one node alone"
+                return "this node owns none of these segments, and a signal in a file is for one node only"
         if (local, identity) in self._running:
-            return "a snapshot of this id goes on"
+            return "a snapshot with this id is already running"
         if sum(running.local is local for running in self._running.values()) >= MAX_RUNNING:
-            return f"{MAX_RUNNING} snapshots go on already"
+            return f"{MAX_RUNNING} snapshots are already running"
         self._running[local, identity] = Running(identity, wanted, len(wanted), local, lowest=min(wanted))
         return None
 
@@ -157,7 +157,7 @@ class Snapshots:
             if isinstance(effect, SnapshotRead):
                 running.read[effect.segment] = effect.rows
                 continue
-            log.error("segment %d: snapshot %s is given up: a row was refused", effect.segment, running.id)
+            log.error("segment %d: snapshot %s is aborted: a row was refused", effect.segment, running.id)
             if running.local:
                 self._end(running, "ABORTED", True, reason="refused", segments=effect.segment)
             else:

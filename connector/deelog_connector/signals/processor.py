@@ -92,7 +92,7 @@ class Signals:
         for cache, target in self._targets.items():
             target.snapshots.replaying = False
             if pauses.get(cache):
-                log.warning("cache %s: a pause-writing on %s stands: nothing is written", cache, self._topic)
+                log.warning("cache %s: pause-writing on %s is in force: nothing is written", cache, self._topic)
                 target.pause()
 
     async def follow(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
@@ -199,7 +199,7 @@ class Signals:
 
 def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target, local: bool) -> str | None:
     if bad := [s for s in signal.segments if s >= target.core.segments]:
-        return f"segment {bad[0]} is none of {target.core.segments}"
+        return f"segment {bad[0]} does not exist (segment.count={target.core.segments})"
     mine = _primary_of(target)
     for segment in signal.segments:
         if segment in mine:

@@ -119,7 +119,7 @@ def test_what_a_file_asks_for_is_kept_apart_from_what_all_know_of() -> None:
     first = grid.of[next(iter(grid.world.nodes.values())).member]
     for number in range(MAX_RUNNING):
         assert first.ask("s" if not number else f"{number}", None, local=True) is None
-    assert "go on already" in str(first.ask("one more", None, local=True))
+    assert "are already running" in str(first.ask("one more", None, local=True))
     assert grid.ask("s") == {None}
     first.stop(local=True)
     assert [snapshots.running for snapshots in grid.of.values()] == [["s"], ["s"]]
@@ -187,14 +187,14 @@ def test_one_that_is_asked_for_meanwhile_is_added() -> None:
     grid = Grid()
     grid.ask("s")
     grid.ask("t", [0, 1])
-    assert grid.ask("s") == {"a snapshot of this id goes on"}
+    assert grid.ask("s") == {"a snapshot with this id is already running"}
     grid.rest()
     assert sorted(s for note in grid.topic if note.id == "t" for s in note.segments) == [0, 1]
     grid.world.check()
     for number in range(MAX_RUNNING):
         assert grid.ask(f"u{number}") == {None}
-    assert grid.ask("v") == {f"{MAX_RUNNING} snapshots go on already"}
-    assert grid.ask("w", [SEGMENTS]) == {f"segment {SEGMENTS} is none of {SEGMENTS}"}
+    assert grid.ask("v") == {f"{MAX_RUNNING} snapshots are already running"}
+    assert grid.ask("w", [SEGMENTS]) == {f"segment {SEGMENTS} does not exist (segment.count={SEGMENTS})"}
 
 
 def test_stop_ends_it_and_one_node_tells() -> None:
