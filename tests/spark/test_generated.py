@@ -247,7 +247,9 @@ def test_generated_topics(
     assert small or (any(passed) and not all(passed)), passed
 
 
-@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize(
+    "size", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
+)
 def test_all_segments_reset_in_one_batch(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
