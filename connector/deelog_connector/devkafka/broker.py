@@ -7,10 +7,10 @@ Weighed in docs/decisions.md, "Kafka for development".
 
 The broker runs in a session of its own, so a Ctrl-C of the terminal reaches the caller, who stops it in order. Unless
 `detached`, the kernel kills it when the *thread* that called `start()` ends: call it from one that outlives the broker
-(the main thread), and nothing is left behind even after `kill -9` of the caller. That request to the kernel is made
-by a Python line that then becomes Java, not in a fork of the caller, which may have threads that hold locks.
+(the main thread), and no process is left even after `kill -9` of the caller. A line of Python asks the kernel for that
+and then becomes Java by exec; a fork of the caller, which may have threads that hold locks, could not.
 
-`running.py` tells which broker runs on a data directory, whoever started it.
+`running.py` knows which broker runs on a data directory, whichever process started it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOG_TAIL_LINES = 15
 _LOG_LIMIT_BYTES = 64 << 20
 
 # Becomes Java after asking the kernel to kill it with its parent (prctl 1 is PR_SET_PDEATHSIG; SIGKILL, since only that
-# ends a stopped process); a parent that died before the request was made is noticed by its process id.
+# ends a stopped process). A parent that died before the call is detected by its process id.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys;"
     "failed = ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0);"
@@ -56,7 +56,7 @@ class EmbeddedKafka:
     """One broker with its data directory; start, stop and kill it as often as you like, port and data stay.
 
     `port=0` takes a free one at the first start and keeps it. `heap` is the JVM's -Xmx. `overrides` are broker
-    settings that win over those of `development.py`. `detached` brokers outlive the caller. You must call
+    settings that override those of `server_properties.py`. `detached` brokers outlive the caller. You must call
     `stop()` or `kill()` (or use `with`). Not safe to use from several threads at once.
     """
 
@@ -86,7 +86,7 @@ class EmbeddedKafka:
 
     @property
     def log(self) -> Path:
-        """The broker's log, of all starts; begun anew at a start that finds it above 64 MB."""
+        """The broker's log, of all starts; truncated at a start if it is above 64 MB."""
         return self.data_dir / "broker.log"
 
     @property
@@ -98,8 +98,8 @@ class EmbeddedKafka:
     def start(self, timeout: float = START_SECONDS) -> None:
         """Format the data directory where it is new, start the broker, return once it serves requests.
 
-        SetupError (DownloadError, PortTaken, AlreadyRunning, BrokerFailed) or JavaError says what is in the way; no
-        process is left then.
+        SetupError (DownloadError, PortTaken, AlreadyRunning, BrokerFailed) or JavaError has the reason; no process
+        is left then.
         """
         if self.pid is not None:
             raise AlreadyRunning(f"this broker runs already at {self.bootstrap}: stop() it first")
@@ -136,7 +136,7 @@ class EmbeddedKafka:
         self._signal(signal.SIGCONT)
 
     def wait(self) -> int:
-        """Block until the broker ends by itself or by somebody's signal; its exit code. RuntimeError if not started."""
+        """Blocks until the broker ends by itself or by a signal; returns its exit code. RuntimeError if not started."""
         if self._process is None:
             raise RuntimeError("the broker does not run: start() it first")
         return self._process.wait()
@@ -200,7 +200,7 @@ class EmbeddedKafka:
             raise BrokerFailed(f"{self.data_dir} could not be formatted for Kafka:\n{_tail(done.stdout)}")
 
     def _command(self, java: Path, classpath: str, properties: Path) -> list[str]:
-        # Compression libraries unpack their native parts there, and a killed JVM leaves them behind.
+        # Compression libraries unpack native code there, and a killed JVM does not remove it.
         temporary = self.data_dir / "tmp"
         temporary.mkdir(exist_ok=True)
         memory = [f"-Xmx{self.heap}", "-XX:+ExitOnOutOfMemoryError"]
@@ -245,7 +245,7 @@ class EmbeddedKafka:
             return
         if process.poll() is None:
             process.send_signal(number)
-            process.send_signal(signal.SIGCONT)  # a paused broker would not hear SIGTERM
+            process.send_signal(signal.SIGCONT)  # a paused broker does not get SIGTERM
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Why an embedded Kafka does not run. Every error is one sentence with its remedy and has the command's exit code:
+"""The errors of an embedded Kafka. Each is one sentence with its remedy and has the command's exit code:
 
     SetupError            2   base of all, a DeelogError
     ├── DownloadError     2   a jar could not be fetched, or is not the pinned one
@@ -17,7 +17,7 @@ __all__ = ["AlreadyRunning", "BrokerFailed", "DownloadError", "PortTaken", "Setu
 
 
 class SetupError(DeelogError):
-    """The machine cannot run what was asked for; the message names the remedy."""
+    """The machine cannot run the broker; the message names the remedy."""
 
     exit_code = 2
 
@@ -35,6 +35,6 @@ class AlreadyRunning(SetupError):
 
 
 class BrokerFailed(SetupError):
-    """The broker ended or stayed silent; the message ends with the tail of its log."""
+    """The broker ended or did not answer; the message ends with the tail of its log."""
 
     exit_code = 1

@@ -1,4 +1,4 @@
-"""Ports, and whether somebody serves on them: small waits with a deadline."""
+"""Free ports, and waiting for servers with a deadline."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many of them, each another one: a port asked for alone may be given again at once."""
+    """`count` different ports: two calls of `free_port` may return the same one."""
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -54,7 +54,7 @@ def free_ports(count: int) -> list[int]:
 def can_bind(port: int) -> bool:
     """Whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket() as probe:
-        # As Java does: connections of a former broker that linger in TIME_WAIT are no hindrance.
+        # As Java does: a former broker's connections in TIME_WAIT do not prevent it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -79,7 +79,7 @@ def _names_a_broker(admin: AdminClient) -> bool:
 
 
 def until(condition: Callable[[], bool], deadline: float) -> bool:
-    """Ask until it holds; False once `time.monotonic()` has passed `deadline`."""
+    """Polls until it is true; False once `time.monotonic()` has passed `deadline`."""
     while not condition():
         if time.monotonic() > deadline:
             return False

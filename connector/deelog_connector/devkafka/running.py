@@ -1,6 +1,6 @@
-"""Which broker runs on a data directory, told by a lock that the broker's process holds as long as it lives.
+"""Which broker runs on a data directory, by a lock that the broker's process holds as long as it lives.
 
-A file with a process id alone would lie after a crash, and after the id was given to another process.
+A file with only a process id would be wrong after a crash, and after the id was reused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Running:
     bootstrap: str
 
     def write(self, claimed: IO[str]) -> None:
-        """Tell the others, through the file that `claim` gave."""
+        """Writes it to the file that `claim` returned, for other processes."""
         claimed.write(json.dumps(asdict(self)))
         claimed.flush()
 
@@ -40,7 +40,7 @@ class Running:
 def claim(data_dir: Path) -> IO[str]:
     """The data directory's file, empty and locked exclusively; AlreadyRunning where a broker holds it.
 
-    Let the broker inherit it, and with it the lock, then close it.
+    Let the broker inherit it with the lock, then close it.
     """
     file = (data_dir / _FILE).open("a+", encoding="utf-8")
     try:
@@ -58,7 +58,7 @@ def claim(data_dir: Path) -> IO[str]:
 
 
 def running(data_dir: Path) -> Running | None:
-    """The broker that runs on a data directory, whoever started it; None where there is none."""
+    """The broker that runs on a data directory, whichever process started it; None without one."""
     try:
         lock = (data_dir / _FILE).open("r+", encoding="utf-8")
     except FileNotFoundError:
@@ -67,15 +67,15 @@ def running(data_dir: Path) -> Running | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            told = lock.read()
-            return Running(**json.loads(told)) if told else None  # empty: it is being started right now
+            content = lock.read()
+            return Running(**json.loads(content)) if content else None  # empty: it is being started
     return None
 
 
 def stop_running(data_dir: Path, timeout: float = STOP_SECONDS) -> bool:
-    """Stop the broker of a data directory, whoever started it; False where none runs.
+    """Stops the broker of a data directory, whichever process started it; False where none runs.
 
-    SIGTERM, then SIGKILL after `timeout` seconds; BrokerFailed where it lives on after that.
+    SIGTERM, then SIGKILL after `timeout` seconds; BrokerFailed if it still runs after that.
     """
     broker = running(data_dir)
     if broker is None:

@@ -1,4 +1,4 @@
-"""How a broker for development is configured: one node, on this machine alone, transactions on, quick to start."""
+"""The configuration of a broker for development: one node, only on this machine, transactions on, quick to start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["JVM", "settings"]
 # A quiet log (slf4j-simple writes to stderr) and no second one by log4j, which only carries the level settings.
 JVM = (
     "-XX:+UseSerialGC",
-    "-XX:-UsePerfData",  # else a file in /tmp that a killed JVM leaves behind
+    "-XX:-UsePerfData",  # else a killed JVM leaves a file in /tmp
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -22,7 +22,7 @@ JVM = (
 
 
 def settings(port: int, controller_port: int, log_dirs: Path) -> dict[str, str]:
-    """server.properties: what one node for development needs beyond Kafka's defaults."""
+    """server.properties: the settings of one node that differ from Kafka's defaults."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",

@@ -161,7 +161,7 @@ class Connector:
     def _close(self) -> None:
         self._tasks.shutdown()
         self._clients.close()
-        self._progress.tell()
+        self._progress.announce()
         self._announcer.close()
 
     # -- for the interceptor --------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ class Connector:
         while not self._tasks.stopping.is_set():
             interval = self.config["heartbeat.interval.ms"] / 1000  # a restart may have changed it
             await asyncio.sleep(min(ANNOUNCE_SECONDS, interval))
-            self._progress.tell()
+            self._progress.announce()
             due = time.monotonic() >= last + interval
             if due and any(s.phase is Phase.WRITING for s in self.core.primaries()):
                 last = time.monotonic()

@@ -1,4 +1,4 @@
-"""The file of signals: read and emptied once per process, whatever number of connectors listens to it.
+"""The file of signals: read and emptied once per process, for all connectors that listen to it.
 
 Each cache has a connector of its own, and all of them name the same file. Weighed in docs/decisions.md, "Signals in a
 file".
@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 MAX_BYTES: Final = 1_048_576
-"""A larger file is left alone."""
+"""A larger file is not read."""
 
 
 class SignalFile:
@@ -28,23 +28,23 @@ class SignalFile:
         self._path = path
         self._lock = threading.Lock()
         self._unread: dict[object, list[bytes]] = {}
-        """By listener, what it has not asked for yet. While anything is here the file waits: that bounds it."""
+        """By listener, the lines that it has not read yet. Until all are read, the file is not: that bounds them."""
         self._torn: tuple[bytes, object] = b"", None
-        """The end of the file that has no line end, and who saw it: taken when it is still so one look of his later."""
+        """A last line without a line end, and the listener that saw it: taken if unchanged at its next look."""
 
     @classmethod
     def of(cls, path: Path) -> SignalFile:
-        """The one of this process."""
-        path = Path(os.path.realpath(path))  # as `resolve`, which raises for links in a ring
+        """The instance of this process for a path."""
+        path = Path(os.path.realpath(path))  # as `resolve`, which raises for circular links
         with cls._opening:
-            found = cls._open.get(path)
-            if found is None:
-                found = cls._open[path] = cls(path)
-            return found
+            signal_file = cls._open.get(path)
+            if signal_file is None:
+                signal_file = cls._open[path] = cls(path)
+            return signal_file
 
     @contextmanager
     def listening(self, listener: object) -> Iterator[None]:
-        """While within, `lines(listener)` gives what is written into the file from now on."""
+        """Within the block, `lines(listener)` returns lines that are written from now on."""
         with self._lock:
             self._unread[listener] = []
         try:
@@ -54,14 +54,14 @@ class SignalFile:
                 del self._unread[listener]
 
     def lines(self, listener: object) -> list[bytes]:
-        """Lines that this listener has not had, and none of them twice; blank ones are left out.
+        """Lines that this listener has not read, each once; without blank ones.
 
-        Blocks while it reads. Raises `OSError`: nothing is taken then. A line without an end may be half written: it
-        is left for the next look.
+        Blocks while it reads. With an `OSError` it takes nothing. A line without a line end may be incomplete: it is
+        left for the next call.
         """
         with self._lock:
             if listener not in self._unread:
-                return []  # it has gone meanwhile: nothing is taken for nobody
+                return []  # it left meanwhile: no listener, nothing is taken
             if not any(self._unread.values()):
                 taken = self._take(listener)
                 for unread in self._unread.values():
@@ -71,7 +71,7 @@ class SignalFile:
 
     def _take(self, listener: object) -> list[bytes]:
         try:
-            # For writing too: what cannot be taken out would be done again with every look.
+            # For writing too: signals that cannot be removed would be repeated with every look.
             file = self._path.open("r+b")
         except FileNotFoundError:
             return []
@@ -88,6 +88,6 @@ class SignalFile:
                 return []
             self._torn = b"", None
             if os.fstat(file.fileno()).st_size != len(whole):
-                return []  # somebody adds to it just now
+                return []  # it is being written to
             file.truncate(0)
         return [line for line in lines if line.strip()]

@@ -1,16 +1,16 @@
-"""Incremental snapshots of one cache: which were asked for, which segments are done, and what to read next.
+"""Incremental snapshots of one cache: which were requested, which segments are done, and which to read next.
 
-What goes on is a fold of the signal topic, the same on every node: who asked, who asked for the end, and notes of the
-owners ("these segments of that snapshot are done"). A node that starts reads it from the beginning. So whoever owns a
-segment knows whether it still has to be read, also where its last owner died in the middle: it begins that segment
-again. A snapshot is complete with the note that leaves no segment, and whoever wrote that note tells of it.
+Their state is a fold of the signal topic, the same on every node: requests, requests to stop, and notes of owners
+("these segments of that snapshot are done"). A starting node reads it from the beginning. So the owner of a segment
+knows whether it must still be read. If its last owner died in the middle, it begins the segment again. The note that
+leaves no segment completes a snapshot, and its writer sends the notification.
 
-A note is not written with its rows but after them: a note that is there is true, and one that was lost costs that
-segment once more. Weighed in docs/decisions.md, "Progress of incremental snapshots".
+A note is written after its rows, not with them: a note in the topic is true, and for a lost one the segment is read
+again. Weighed in docs/decisions.md, "Progress of incremental snapshots".
 
-A snapshot that is asked for while another one goes on is added to it: a segment is read once for all that asked
-before it was begun. What is asked for in a file of this process is kept apart, by its id and its number: what goes on
-for all must be the same everywhere.
+Snapshots that run at the same time share reads: a segment is read once for all that were requested before it was
+begun. Snapshots that were requested in a file of this process are kept apart from the others, whose state must be the
+same on all nodes.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ log = logging.getLogger(__name__)
 
 INCREMENTAL: Final = "Incremental Snapshot"
 MAX_RUNNING: Final = 16
-"""Snapshots of one cache at a time, and as many that were asked for in a file; more are refused."""
+"""Running snapshots of one cache, and as many requested in a file; more are refused."""
 MAX_PASSES: Final = 8
-"""Segments that are read at a time: each holds a list of its keys."""
+"""Segments read at the same time: each holds a list of its keys."""
 NOTE_SECONDS: Final = 0.5
-"""How often notes are written, and IN_PROGRESS is told."""
+"""Interval of notes and of IN_PROGRESS notifications."""
 AGAIN_SECONDS: Final = 10.0
-"""After this a note that did not come back is written again."""
+"""After this, a note that was not read back is written again."""
 
 
 Key = tuple[bool, str]
-"""Whether it is local, and its id."""
+"""`(local, id)`"""
 
 
 @dataclass(slots=True)
 class Running:
-    """One snapshot. `local`: asked for in a file of this process; nobody else knows of it."""
+    """One snapshot. `local`: requested in a file of this process, and unknown to other nodes."""
 
     id: str
     left: set[int]
@@ -54,16 +54,16 @@ class Running:
     rows: int = 0
     started: bool = False
     lowest: int = -1
-    """Whoever begins this segment tells that the snapshot has begun, so that one node does."""
+    """The node that begins this segment sends STARTED, so that only one does."""
     read: dict[int, int] = field(default_factory=dict)
-    """Rows by segment, of those that this node is through with and of which no note was read yet."""
+    """Rows by segment, of segments that this node has read and whose note was not read back."""
     noted: dict[int, float] = field(default_factory=dict)
-    """When a note of them was written."""
-    told: int = 0
+    """By segment, when its note was written."""
+    announced: int = 0
 
     @property
     def key(self) -> Key:
-        """By what it is known here."""
+        """`(local, id)`."""
         return self.local, self.id
 
 
@@ -75,7 +75,7 @@ class Pass(NamedTuple):
 
 
 class Snapshots:
-    """Everything on the loop's thread. `note` writes a note to the signal topic."""
+    """For the loop's thread. `note` writes a note to the signal topic."""
 
     def __init__(
         self,
@@ -89,20 +89,20 @@ class Snapshots:
         self._note, self._notifications = note, notifications
         self._running: dict[Key, Running] = {}
         self._passes: dict[int, Pass] = {}
-        """By segment that is being read."""
+        """By segment being read."""
         self._noted_at = 0.0
         self.replaying = False
-        """What is read is of before this process: it is known and not told."""
+        """The records being read are older than this process: no notifications are sent."""
 
     @property
     def running(self) -> list[str]:
         """Ids of the snapshots that are not complete."""
         return [running.id for running in self._running.values()]
 
-    # -- what is asked for --------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def ask(self, identity: str, segments: Iterable[int] | None, local: bool = False) -> str | None:
-        """Adds a snapshot of these segments (None: all); why it is refused, if it is."""
+        """Adds a snapshot of these segments (None: all). Returns None, or why it is refused."""
         wanted = set(range(self._core.segments) if segments is None else segments)
         if wanted and max(wanted) >= self._core.segments:
             return f"segment {max(wanted)} does not exist (segment.count={self._core.segments})"
@@ -118,18 +118,18 @@ class Snapshots:
         return None
 
     def stop(self, local: bool = False) -> None:
-        """Ends all of them, be it those that all nodes know of or those of this process."""
+        """Ends all snapshots of this kind."""
         for running in [running for running in self._running.values() if running.local is local]:
             self._end(running, "ABORTED", self._speaks_for(running), reason="stop-snapshot")
 
     def paused(self, paused: bool) -> None:
-        """Nothing is written for a while: the snapshots wait as well, and say so."""
+        """Writing was paused or resumed, and the snapshots with it: sends PAUSED or RESUMED."""
         for running in self._running.values():
             if self._speaks_for(running):
                 self._tell(running, "PAUSED" if paused else "RESUMED")
 
     def progressed(self, note: Progress) -> None:
-        """A note, from the topic."""
+        """A note was read from the topic."""
         running = self._running.get((False, note.id))
         if running is None:
             return
@@ -145,12 +145,12 @@ class Snapshots:
         if not running.left:
             self._complete(running, mine)
 
-    # -- what is done -------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def heard(self, effect: SnapshotRead | SnapshotRefused) -> None:
-        """The core is through with a segment."""
-        found = self._passes.pop(effect.segment, None)
-        for key in found.keys if found is not None else ():
+        """The core has read a segment, or a row was refused."""
+        finished = self._passes.pop(effect.segment, None)
+        for key in finished.keys if finished is not None else ():
             running = self._running.get(key)
             if running is None or effect.segment not in running.left:
                 continue
@@ -164,12 +164,12 @@ class Snapshots:
                 self._note(Progress(running.id, self._cache, (effect.segment,), 0, self._member, True))
 
     def work(self, now: float) -> None:
-        """Begins what this node is to read, and notes what it has read. After every poll."""
+        """Begins segments of this node, and writes notes of those that are read. Call it after every poll."""
         if not self._running and not self._passes:
             return
         for segment, one in list(self._passes.items()):
             if not one.snapshot.over and self._core.snapshot_of(segment) is not one.snapshot:
-                del self._passes[segment]  # a takeover forgot it
+                del self._passes[segment]  # a takeover dropped it
         for running in list(self._running.values()):
             if running.local:
                 self._keep_own(running)
@@ -215,23 +215,23 @@ class Snapshots:
                 self._complete(running, True)
 
     def _keep_own(self, running: Running) -> None:
-        """A segment that has another owner by now is nothing that this node could end."""
+        """Drops segments that have another owner by now: this node cannot read them."""
         running.left &= {segment.number for segment in self._core.primaries()} | running.read.keys()
         if not running.left:
             self._end(running, "ABORTED", True, reason="owner change")
 
-    # -- what is told -------------------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------------------------
 
     def _speaks_for(self, running: Running) -> bool:
         return any(segment.number == min(running.left) for segment in self._core.primaries())
 
     def _tell_progress(self, running: Running, segments: int) -> None:
-        running.told += segments
+        running.announced += segments
         self._tell(
             running,
             "IN_PROGRESS",
             current_collection_in_progress=self._cache,
-            segments=f"{running.told} of this node, {running.total} in all",
+            segments=f"{running.announced} of this node, {running.total} in all",
         )
 
     def _complete(self, running: Running, mine: bool) -> None:
@@ -255,4 +255,4 @@ class Snapshots:
 
     def _tell(self, running: Running, kind: str, **more: object) -> None:
         if not self.replaying:
-            self._notifications.tell(INCREMENTAL, kind, running.id, member=self._member, **more)
+            self._notifications.notify(INCREMENTAL, kind, running.id, member=self._member, **more)

@@ -1,4 +1,4 @@
-"""Notifications in Debezium's shape, by `notification.enabled.channels`, and what one says of many segments."""
+"""Notifications in Debezium's format, by `notification.enabled.channels`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifications:
-    """Tells of one cache. `told` counts what was handed over, by aggregate and type."""
+    """Sends the notifications of one cache."""
 
     def __init__(self, config: Config, cache: str, announcer: BestEffortProducer) -> None:
         channels = config["notification.enabled.channels"]
@@ -27,11 +27,11 @@ class Notifications:
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody hears of it."""
+        """Whether a channel is enabled."""
         return self._log or self._topic is not None
 
-    def tell(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
-        """One notification. `more` becomes text in `additional_data`; what is None is left out."""
+    def notify(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
+        """Sends one notification. `more` becomes text in `additional_data`, without None."""
         if not self.enabled:
             return
         data = {**self._always, **{name: str(value) for name, value in more.items() if value is not None}}
@@ -43,11 +43,11 @@ class Notifications:
 
 
 def ranges(segments: Iterable[int]) -> str:
-    """Segments as people write them: `0-3,7`."""
-    found: list[list[int]] = []
+    """Segments as ranges: `0-3,7`."""
+    bounds: list[list[int]] = []
     for number in sorted(segments):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+        if bounds and bounds[-1][1] == number - 1:
+            bounds[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+            bounds.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in bounds)

@@ -1,13 +1,13 @@
 """Signals from the topic `<topic.prefix>-signal` and from a file, in Debezium's format (`deelog_schemas.signals`).
 
-The topic is for all nodes of the prefix: each reads all of it. It is read from its beginning, since it says what goes
-on: the last `pause-writing` or `resume-writing` stands, also for a node that starts later, and so does an incremental
-snapshot that is not complete. What is done once (`reset-segment`, `log`) is not done again. Weighed in
+The topic is for all nodes of the prefix: each reads all of it, from its beginning. The last `pause-writing` or
+`resume-writing` is in force, also for a node that starts later, and an incomplete incremental snapshot goes on.
+One-time signals (`reset-segment`, `log`) are not repeated. Weighed in
 docs/decisions.md, "A pause is read from the signals".
 
-A signal in the file (`signal_file`) is for this process alone, and goes with it: the caches and segments it has.
+A signal in the file (`file_channel`) is only for this process, its caches and segments, and is not kept.
 
-Nothing that stands in a signal is fatal: anybody may write there. What is not acted upon is logged and counted.
+No content of a signal is fatal: others may write there. A signal without effect is logged and counted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from deelog_schemas.signals import Signal
 log = logging.getLogger(__name__)
 
 MAX_REPLAY: Final = 100_000
-"""Records of the topic that are read at the start, the newest."""
+"""Newest records of the topic that are read at the start."""
 
 
 class Target(Protocol):
-    """The connector of one cache, as signals see it."""
+    """The connector of one cache as signals use it."""
 
     core: ConnectorCore
     snapshots: Snapshots
@@ -61,7 +61,7 @@ class Target(Protocol):
 
 
 class Signals:
-    """Acts on signals for the caches of `targets`, by name. `counts` by type, or by why nothing was done."""
+    """Acts on signals for the caches of `targets`, by name. `counts` by type, or by why it had no effect."""
 
     def __init__(self, config: Config, targets: Mapping[str, Target]) -> None:
         self.config, self._targets = config, targets
@@ -76,7 +76,7 @@ class Signals:
     # -- the topic ----------------------------------------------------------------------------------------------------
 
     async def catch_up(self, blocking: Callable[..., Awaitable[Any]]) -> None:
-        """Reads what stands on the topic, before anything is written. Once: after that it goes on where it was."""
+        """Reads the topic's present records before anything is written. A later call continues after the last one."""
         tail = self._tail = await blocking(
             Tail, self.config, self._topic, 1, MAX_REPLAY, self._next, self._next is not None
         )
@@ -96,7 +96,7 @@ class Signals:
                 target.pause()
 
     async def follow(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
-        """Follows the topic from there on."""
+        """Follows the topic after `catch_up`."""
         tail = self._tail
         assert tail is not None
         try:
@@ -122,7 +122,7 @@ class Signals:
         try:
             signal = signals.decode_signal(record.value)
         except RecordError:
-            return  # was logged when it came
+            return  # was logged by the nodes of that time
         handler = HANDLERS[type(signal)]
         for cache in filter(signal.concerns, self._targets):
             if handler.pauses is not None:
@@ -152,7 +152,7 @@ class Signals:
     # -- the file -----------------------------------------------------------------------------------------------------
 
     async def watch_file(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
-        """Looks at the file every `signal.poll.interval.ms`."""
+        """Reads the file every `signal.poll.interval.ms`."""
         path = self.config["signal.file"]
         file = SignalFile.of(Path(path))
         with file.listening(self):
@@ -166,7 +166,7 @@ class Signals:
                     self._act(line, path, local=True)
                 await asyncio.sleep(self.config["signal.poll.interval.ms"] / 1000)
 
-    # -- what is done -------------------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------------------------
 
     def _act(self, raw: bytes | None, where: str, local: bool) -> None:
         try:
@@ -190,7 +190,7 @@ class Signals:
         log.warning("a signal (%s) is malformed and ignored: %s", where, error)
 
     def _outcomes(self, signal: Signal, local: bool) -> Iterator[str | None]:
-        """Does it for each cache that it is meant for: None, or why not."""
+        """Acts on the signal for each cache that it names: None, or why it is refused."""
         for cache in filter(signal.concerns, self._targets):
             target = self._targets[cache]
             yield HANDLERS[type(signal)].act(signal, cache, target, local)
@@ -203,7 +203,7 @@ def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target, loc
     mine = _primary_of(target)
     for segment in signal.segments:
         if segment in mine:
-            log.info("segment %d: reset asked for by signal %s: %s", segment, signal.id, signal.reason)
+            log.info("segment %d: reset requested by signal %s: %s", segment, signal.id, signal.reason)
         target.core.ask_reset(segment, "signal")
     return None
 
@@ -245,9 +245,9 @@ def _primary_of(target: Target) -> set[int]:
 
 
 class _Handler(NamedTuple):
-    """What is done for a signal in one cache; `act` returns None, or why it is refused.
+    """Handles a signal for one cache; `act` returns None, or why it is refused.
 
-    `goes_on`: done again for what a starting node reads. `pauses`: such a node only does what the last of them says.
+    `goes_on`: a starting node acts on earlier signals of this type too. `pauses`: only on the last one.
     """
 
     act: Callable[[Any, str, Target, bool], str | None]

@@ -1,11 +1,11 @@
-"""Resets and takeovers as notifications: what changed in the segments of a node since one last looked.
+"""Notifications of resets and takeovers, from the changes of a node's segments since the last look.
 
-No reset and no takeover is missed: each of their steps is a transaction, which a poll begins. Weighed in
+No reset or takeover is missed: each of their steps is a transaction, which a poll begins. Weighed in
 docs/decisions.md, "Progress of segments is read from their phases".
 
-Many segments change at once, so one notification speaks for all of them: a round of resets or takeovers on this node
-begins with the first and is COMPLETED, with all that are done, when none is open; what is done in between comes as
-IN_PROGRESS, a few times a second at most.
+Many segments change at once, so one notification covers all of them. A round of resets or takeovers on this node
+is STARTED with the first segment and COMPLETED, with all of them, when none is open; between, IN_PROGRESS is sent a
+few times a second at most.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _TAKING: Final = (Phase.CLAIM, Phase.LOOK, Phase.FENCE, Phase.ACTIVE, Phase.READ
 
 
 class Look(NamedTuple):
-    """A segment when one last looked: the takeover and the reset that were under way."""
+    """A segment at the last look, with its running takeover and reset."""
 
     epoch: int
     taking: bool
     reset: str
-    """Its aggregate; empty for none."""
+    """The reset's aggregate; empty without one."""
     reason: str
     rows: int
 
@@ -39,22 +39,22 @@ NOTHING: Final = Look(0, False, "", "", 0)
 
 @dataclass(slots=True)
 class Round:
-    """What is told together, from the first segment to the last."""
+    """Segments that are notified of together, from the first to the last."""
 
     open: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
-    """Of which nobody was told yet; as those that are `done` and `failed`."""
+    """Since the last notification, as `done` and `failed`."""
     done: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     whole: set[int] = field(default_factory=set)
-    """All that are done."""
+    """All completed segments of the round."""
     reasons: set[str] = field(default_factory=set)
     rows: int = 0
     under_way: bool = False
 
 
 class SegmentProgress:
-    """`look` after every poll, `tell` a few times a second."""
+    """Call `look` after every poll, `announce` a few times a second."""
 
     def __init__(self, notifications: Notifications, member: str) -> None:
         self._notifications, self._member = notifications, member
@@ -62,7 +62,7 @@ class SegmentProgress:
         self._rounds = {name: Round() for name in (OWNER, INITIAL, RESET)}
 
     def look(self, primaries: Sequence[Segment]) -> None:
-        """Notes what has begun and ended."""
+        """Records what has begun and ended since the last look."""
         if not self._notifications.enabled:
             return
         now = {segment.number: self._of(segment) for segment in primaries}
@@ -83,7 +83,7 @@ class SegmentProgress:
 
     def _of(self, segment: Segment) -> Look:
         before = self._seen.get(segment.number, NOTHING)
-        # A recheck is no takeover: its epoch is the one that it has already.
+        # A recheck is no takeover: its epoch stays.
         taking = segment.phase in _TAKING and (before.taking or segment.epoch != before.epoch)
         reset, reason = segment.reset, segment.owed or ""
         if reset is not None and reset.reason != Reason.CLEAR:
@@ -105,8 +105,8 @@ class SegmentProgress:
         (round_.whole.add if whole else round_.whole.discard)(number)
         round_.rows += look.rows if whole and aggregate != OWNER else 0
 
-    def tell(self) -> None:
-        """Tells what was noted since."""
+    def announce(self) -> None:
+        """Sends notifications of what was recorded since the last call."""
         for aggregate, round_ in self._rounds.items():
             if not (round_.begun or round_.done or round_.failed):
                 continue
@@ -127,6 +127,6 @@ class SegmentProgress:
     def _say(self, aggregate: str, kind: str, round_: Round, segments: set[int]) -> None:
         rows = None if aggregate == OWNER or kind == "STARTED" else round_.rows
         reason = ",".join(sorted(round_.reasons)) or None
-        self._notifications.tell(
+        self._notifications.notify(
             aggregate, kind, segments=ranges(segments), member=self._member, reason=reason, total_rows_scanned=rows
         )

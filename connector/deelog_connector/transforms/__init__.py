@@ -1,4 +1,4 @@
-"""Single-message transforms: the classes to build one's own on, and those that come along. See docs/transforms.md."""
+"""Single-message transforms: the base classes and the built-in ones. See docs/transforms.md."""
 
 from __future__ import annotations
 

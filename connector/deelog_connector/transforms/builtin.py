@@ -1,9 +1,9 @@
-"""The transforms and predicates that come along: few, under Connect's names and with Connect's options.
+"""The built-in transforms and predicates: few, with Connect's names and options.
 
-What is not here, and why: `RegexRouter`, `ByLogicalTableRouter`, `ContentBasedRouter` and everything else that changes
+Left out on purpose: `RegexRouter`, `ByLogicalTableRouter`, `ContentBasedRouter` and everything else that changes
 the topic, since the records of a segment are in order, fenced, counted and folded on one partition of one topic;
-`ValueToKey` and `ExtractField$Key`, since the key makes the segment; `ExtractNewRecordState`, since readers of ours
-need the envelope: let it run behind the topic; a `condition` in a language of its own, since Python is one: write a
+`ValueToKey` and `ExtractField$Key`, since the key makes the segment; `ExtractNewRecordState`, since deelog's readers
+need the envelope: run it after the topic; a `condition` in a language of its own, since Python is one: write a
 `Predicate`.
 """
 
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 
 class Filter(Transform):
-    """Drops every record that its predicate holds for."""
+    """Drops every record for which its predicate is true."""
 
     NEEDS_PREDICATE = True
 
@@ -29,7 +29,7 @@ class Filter(Transform):
 
 
 class _OfFields(Transform):
-    """Changes the fields of values that are JSON objects, before and after a change alike."""
+    """Changes fields of values that are JSON objects, in both `before` and `after`."""
 
     def apply(self, record: Record) -> Record | None:
         before, after = self._row(record.before), self._row(record.after)
@@ -47,7 +47,7 @@ class _OfFields(Transform):
 
 
 class MaskField(_OfFields):
-    """Replaces fields by `replacement`, or by what is empty for their type: "", 0, false, [], {}."""
+    """Replaces fields by `replacement`, or by the empty value of their type: "", 0, false, [], {}."""
 
     OPTIONS = (
         option(name="fields", type=Type.LIST, doc="Names of the fields."),
@@ -63,13 +63,13 @@ class MaskField(_OfFields):
         text = self.options["replacement"]
         masked = {}
         for name in value.keys() & set(self.options["fields"]):
-            found = value[name]
-            masked[name] = None if found is None else type(found)() if text is None else text
+            field = value[name]
+            masked[name] = None if field is None else type(field)() if text is None else text
         return {**value, **masked}
 
 
 class ReplaceField(_OfFields):
-    """Leaves fields out, or all others, or gives them other names."""
+    """Removes or keeps fields, and renames them."""
 
     OPTIONS = (
         option(name="include", type=Type.LIST, default=(), doc="Fields to keep; empty for all."),
@@ -89,7 +89,7 @@ class ReplaceField(_OfFields):
     def _fields(self, value: Object) -> Object:
         include, exclude = self.options["include"], self.options["exclude"]
         kept = {n: v for n, v in value.items() if n not in exclude and (not include or n in include)}
-        renamed = {self._names.get(name, name): found for name, found in kept.items()}
+        renamed = {self._names.get(name, name): field for name, field in kept.items()}
         if len(renamed) < len(kept):
             raise ValueError("renames give a field the name of another one that is there")
         return renamed

@@ -1,8 +1,8 @@
 """Dead letters: changes that a transform failed on, as they were captured, on a topic of their own.
 
-A letter is written in the transaction that leaves its change out, so each is there once, with its reason in Connect's
-headers. Values are as captured: what a transform was to hide stands there in the open, so give the topic the rights of
-the cache itself. The names are those of the diff job's dead letters, which may share the topic.
+A dead letter is written in the transaction that leaves its change out, so each is there exactly once, with its reason
+in Connect's headers. Values are as captured, so a value that a transform should mask is readable there: give the topic
+the ACLs of the cache itself. The names are those of the diff job's dead letters, which may share the topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DeadLetterEncoder:
     def record(
         self, letter: DeadLetter, codec: Codec, segment: int, partition: int, node: int, stamp: Stamp
     ) -> OutRecord:
-        """The record of a change or row that was left out."""
+        """The dead letter of a change or row."""
         captured = letter.captured
         if isinstance(captured, Operation):
             flags = Flags.KEY_ONLY_BEFORE if captured.before is None else 0

@@ -1,7 +1,7 @@
-"""From the configuration to transforms that are ready to run, or to everything that is wrong with them.
+"""Makes transforms from the configuration, or reports all errors in it.
 
-Naming a class runs code of the user's. That is meant, where the name stands in a file on the node's own disk; what
-comes by REST is looked at first (`deelog_schemas.config.refused_from_rest`).
+Naming a class runs the user's code. That is intended for a file on the node's own disk; a configuration from REST is
+checked first (`deelog_schemas.config.refused_from_rest`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T", Transform, Predicate)
 
 
 class Step(NamedTuple):
-    """A transform in its place. It applies where `predicate`, if any, says the opposite of `negate`."""
+    """A transform of the chain. It applies where the result of `predicate`, if any, is not `negate`."""
 
     alias: str
     name: str
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 def steps_of(config: Config) -> tuple[Step, ...]:
-    """The transforms in order. Raises `ConfigError` with all that is wrong: imports, types, options."""
+    """The transforms in order. Raises `ConfigError` with all errors: imports, types, options."""
     errors: list[FieldError] = []
     predicates = {
         alias: _made(config, each, Predicate, errors)  # type: ignore[type-abstract]
@@ -55,19 +55,19 @@ def steps_of(config: Config) -> tuple[Step, ...]:
 def _made(config: Config, declared: Declared, base: type[T], errors: list[FieldError]) -> T | None:
     name, value = f"{declared.prefix}type", repr(declared.type)
     try:
-        found = _imported(declared.type, base)
+        class_ = _imported(declared.type, base)
     except Refused as error:
         errors.append(FieldError(name, str(error), value))
         return None
-    wrong, options = _options(config, declared, found.OPTIONS)
+    wrong, options = _options(config, declared, class_.OPTIONS)
     errors += wrong
     if wrong:
         return None
     try:
-        return found(options)
+        return class_(options)
     except ValueError as error:
         errors.append(FieldError(name, f"does not take its options: {error}", value))
-    except Exception as error:  # noqa: BLE001 - code of the user's may raise anything; it is told with all the rest
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything; reported with the other errors
         errors.append(FieldError(name, f"cannot be made: {type(error).__name__}: {error}", value))
     return None
 
@@ -81,21 +81,21 @@ def _imported(path: str, base: type[T]) -> type[T]:
     except ModuleNotFoundError as error:
         where = "install it, or add its folder to PYTHONPATH"
         raise Refused(f"cannot be imported: there is no module {error.name}; {where}") from None
-    except Exception as error:  # noqa: BLE001 - whatever its import runs into
+    except Exception as error:  # noqa: BLE001 - an import may raise anything
         raise Refused(f"cannot be imported: {module_name} raised {type(error).__name__}: {error}") from None
-    found = getattr(module, name, None)
+    class_ = getattr(module, name, None)
     classes = [n for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, base)]
-    if found is None:
+    if class_ is None:
         nearest = difflib.get_close_matches(name, classes, n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise Refused(f"cannot be imported: {module_name} has no {name}{hint}")
     kind = f"{base.__module__}.{base.__name__}"
-    if not inspect.isclass(found) or not issubclass(found, base):
+    if not inspect.isclass(class_) or not issubclass(class_, base):
         raise Refused(f"must be a subclass of {kind}")
-    if inspect.isabstract(found):
-        lacking = ", ".join(sorted(found.__abstractmethods__))
+    if inspect.isabstract(class_):
+        lacking = ", ".join(sorted(class_.__abstractmethods__))
         raise Refused(f"must define what {kind} leaves open: {lacking}")
-    return found
+    return class_
 
 
 def _options(config: Config, declared: Declared, known: tuple[Field, ...]) -> tuple[list[FieldError], dict[str, Any]]:

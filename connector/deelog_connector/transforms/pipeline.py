@@ -1,18 +1,18 @@
 """Between the core and the encoder: operations that are skipped, and the user's transforms.
 
-A dropped operation has taken a position, and without a record its absence would look like a loss: the takeover
-counts sequences. So it leaves a record at its position (`Kind.SKIPPED`), one for a whole run, which READ counts and
-readers pass over. Weighed in docs/decisions.md, "A dropped operation leaves a record".
+A dropped operation has a position, and without a record its absence would look like a loss: the takeover counts
+sequences. So a record is written at its position (`Kind.SKIPPED`), one for consecutive ones, which READ counts and
+readers skip. Weighed in docs/decisions.md, "A dropped operation leaves a record".
 
-What a reset's end says must be true of the rows before it. So count and digest are taken here, of
-the rows as they are written, wherever rows go through transforms.
+A reset's end must match the rows before it. So where rows go through transforms, count and digest are computed here,
+from the written rows.
 
-A correction says what replaces a phantom, so it is never skipped; one that a transform drops or fails on becomes a
-delete, which is what a reset would make of it. For the same reason a pending operation makes up for no phantom where it
-may be dropped (`Settings.may_skip`).
+A correction replaces a phantom, so it is never skipped; one that a transform drops or fails on becomes a delete, as in
+a reset. For the same reason a pending operation does not replace a phantom where it may be dropped
+(`Settings.may_skip`).
 
-Runs in the writer's thread, before the transaction is begun: a slow transform holds up the writer, not the cache and
-not the readers, and one that fails leaves no transaction open.
+Runs in the writer's thread, before the transaction is begun: a slow transform delays the writer, not the cache or
+the readers, and a failing one leaves no transaction open.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Headers = tuple[Header, ...]
 
 
 class Closing(DeelogError):
-    """The connector is being closed while a transaction goes through the transforms."""
+    """The connector is being closed while transforms run."""
 
 
 class TransformedOperation(NamedTuple):
-    """An operation as it is to be written, with headers of the user's."""
+    """An operation to be written, with the user's headers."""
 
     operation: Operation
     headers: Headers = ()
@@ -67,7 +67,7 @@ class Skipped(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """What a transform failed on, as captured, and why: for the dead-letter topic."""
+    """A change or row that a transform failed on, as captured, and why: for the dead-letter topic."""
 
     captured: Operation | Entry
     position: tuple[int, int]
@@ -77,7 +77,7 @@ class DeadLetter(NamedTuple):
     """The class of the transform."""
     error: str
     kind: str
-    """The class of what it raised, empty where it returned what it may not."""
+    """The class of its exception, empty where it returned something invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class PipedOperations:
 
 @dataclass(frozen=True, slots=True)
 class PipedRows:
-    """A `RowsItem` that went through the pipeline: `rows` has what is left, with the headers of each."""
+    """A `RowsItem` that went through the pipeline: `rows` are those that are left, with their headers."""
 
     rows: RowsItem
     headers: Sequence[Headers]
@@ -110,7 +110,7 @@ class _Failure(Exception):
 
 
 class Pipeline:
-    """One connector's. Keeps no state but its counters and, per segment, what an open reset's rows add up to."""
+    """The pipeline of one connector. Its only state: counters and, per segment, the sums of an open reset's rows."""
 
     def __init__(self, config: Config, steps: Sequence[Step]) -> None:
         self._steps = steps
@@ -124,16 +124,16 @@ class Pipeline:
         self._sums: dict[int, tuple[int, int]] = {}
         """By segment, count and sum of digests of the reset's rows so far."""
         self.counts: Counter[str] = Counter()
-        """`filtered`, `erroneous`; of transactions that were tried again, again."""
+        """`filtered`, `erroneous`; those of a retried transaction are counted again."""
         self.closing = threading.Event()
         self._logged_at = -_LOG_SECONDS
         self._unlogged = 0
         self.at: tuple[float, str] | None = None
-        """Since when (monotonic seconds) a transform has had a record, and which one; None while none has."""
+        """`(since, alias)` of the running transform, in monotonic seconds; None while none runs."""
 
     @classmethod
     def of(cls, config: Config) -> Pipeline | None:
-        """None where there is nothing for it to do, and nothing to pay. Raises `ConfigError`."""
+        """None where there is nothing to do, so that it costs nothing. Raises `ConfigError`."""
         steps = steps_of(config)
         needed = steps or config["skipped.operations"] != ("none",) or config["extended.headers.enabled"]
         return cls(config, steps) if needed else None
@@ -144,7 +144,7 @@ class Pipeline:
         return bool(self._steps) or self._skipped != {"none"}
 
     def __call__(self, items: Sequence[Item]) -> list[PipedItem]:
-        """What is to be encoded of a transaction. Raises `TransformFailed`, `Closing`."""
+        """The items of a transaction to be encoded. Raises `TransformFailed`, `Closing`."""
         return [self._item(item) for item in items]
 
     def _item(self, item: Item) -> PipedItem:
@@ -204,7 +204,7 @@ class Pipeline:
                 operation._replace(value=value, before=before), (*operation.trace, *headers)
             ), letter
         if correction:
-            # CHECK correct-phantoms: what no survivor holds does not stay, whatever becomes of what replaces it.
+            # CHECK correct-phantoms: a phantom does not stay, even if its correction is dropped.
             return TransformedOperation(operation._replace(value=None, expires_at=None, before=None)), letter
         return None, letter
 
@@ -215,11 +215,11 @@ class Pipeline:
         before = None if image is None or code == "c" else image
         why = None if reason == Reason.PUT else reason
         source = self._source(segment, (epoch, sequence), why, ts_us)
-        found = self._run(key, code, before, value, expires_at, source, ts_us)
-        if found is None:
+        result = self._run(key, code, before, value, expires_at, source, ts_us)
+        if result is None:
             self.counts["filtered"] += 1
             return None
-        after, old, headers = found
+        after, old, headers = result
         return after, (image if before is None else old), headers
 
     # -- rows of a reset ------------------------------------------------------------------------------------------
@@ -231,15 +231,15 @@ class Pipeline:
         letters: list[DeadLetter] = []
         for entry in item.entries:
             try:
-                found = self._row(item, entry, now_us)
+                result = self._row(item, entry, now_us)
             except _Failure as failure:
                 letter = self._failed(failure, item.segment, item.position, entry, item.reason)
                 letters += [letter] if letter is not None else []
                 continue
-            if found is not None:
-                entries.append(found[0])
-                headers.append(found[1])
-        if item.incremental:  # stands in no reset, and its rows count in none
+            if result is not None:
+                entries.append(result[0])
+                headers.append(result[1])
+        if item.incremental:  # its rows are not part of a reset
             return PipedRows(replace(item, entries=entries), headers, letters)
         count, total = self._sums.get(item.segment, (0, 0))
         total += sum(entry_digest(entry.key, entry.value) for entry in entries)
@@ -250,12 +250,12 @@ class Pipeline:
         if not self._steps:
             return entry, ()
         source = self._source(item.segment, item.position, item.reason, now_us)
-        found = self._run(entry.key, "r", None, entry.value, entry.expires_at, source, now_us)
-        if found is None:
+        result = self._run(entry.key, "r", None, entry.value, entry.expires_at, source, now_us)
+        if result is None:
             self.counts["filtered"] += 1
             return None
-        value, _, headers = found
-        assert value is not None  # a transform that takes it away has failed
+        value, _, headers = result
+        assert value is not None  # a transform that removes it has failed
         return entry._replace(value=value), headers
 
     # -- one record -----------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class Pipeline:
         source: dict[str, Any],
         ts_us: int,
     ) -> tuple[bytes | None, bytes | None, Headers] | None:
-        """Value after and before, and headers, or None where it is dropped. Raises `_Failure`."""
+        """`(after, before, headers)`, or None where it is dropped. Raises `_Failure`."""
         if self.closing.is_set():
             raise Closing("the connector is being closed")
         step = self._steps[0]
@@ -292,10 +292,10 @@ class Pipeline:
                 ts_us,
             )
             for step in self._steps:
-                found = self._step(step, record)
-                if found is None:
+                result = self._step(step, record)
+                if result is None:
                     return None
-                record = found
+                record = result
             value, image = new.written(record.after), old.written(record.before)
         except Unencodable as error:
             raise _Failure(step, str(error)) from error
@@ -312,16 +312,16 @@ class Pipeline:
                     raise _Failure(step, f"its predicate answered {_shown(holds)}, which is neither True nor False")
                 if holds is step.negate:
                     return record
-            found = step.transform.apply(record)
-            if found is not record and found is not None:
-                _check(step, record, found)
+            result = step.transform.apply(record)
+            if result is not record and result is not None:
+                _check(step, record, result)
         except _Failure:
             raise
-        except (Exception, SystemExit) as error:  # whatever code of the user's may raise
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise _Failure(step, error) from error
         finally:
             self.at = None
-        return found
+        return result
 
     # -- failures -------------------------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class Pipeline:
         return DeadLetter(captured, position, reason, step.name, problem, failure.kind)
 
     def _log(self, problem: str) -> None:
-        """At most one line a second, which counts those that were not logged."""
+        """Logs at most one line a second, which counts the suppressed ones."""
         now = time.monotonic()
         if now - self._logged_at < _LOG_SECONDS:
             self._unlogged += 1
@@ -366,12 +366,12 @@ def _follows(run: Skipped, operation: Operation) -> bool:
     return same and operation.sequence < run.first + MAX_SKIPPED
 
 
-def _check(step: Step, given: Record, found: object) -> None:
-    """Raises `_Failure` where a transform changed what it may not."""
-    if type(found) is not Record:
-        raise _Failure(step, f"it returned {_shown(found)}, which is neither a Record nor None")
-    changed = [n for n in ("topic", "key", "op", "ts_us", "source") if getattr(found, n) != getattr(given, n)]
-    for name, was, now in (("before", given.before, found.before), ("after", given.after, found.after)):
+def _check(step: Step, given: Record, result: object) -> None:
+    """Raises `_Failure` where a transform changed what it must not."""
+    if type(result) is not Record:
+        raise _Failure(step, f"it returned {_shown(result)}, which is neither a Record nor None")
+    changed = [n for n in ("topic", "key", "op", "ts_us", "source") if getattr(result, n) != getattr(given, n)]
+    for name, was, now in (("before", given.before, result.before), ("after", given.after, result.after)):
         if (was is None) != (now is None):
             changed.append(name)
         elif now is not None and (type(now) is not Row or was is None or now.expires_at != was.expires_at):
@@ -380,7 +380,7 @@ def _check(step: Step, given: Record, found: object) -> None:
         raise _Failure(
             step, f"it changed {', '.join(changed)}; a transform may change values and add headers, or drop the record"
         )
-    if type(found.headers) is not tuple or not all(map(_is_header, found.headers)):
+    if type(result.headers) is not tuple or not all(map(_is_header, result.headers)):
         raise _Failure(
             step, f"its headers are not a tuple of (name, text, bytes or None), or one is named {RESERVED_HEADERS[0]}…"
         )
@@ -397,6 +397,6 @@ def _is_header(header: object) -> bool:
     return isinstance(header[1], str | bytes | None) and not header[0].startswith(RESERVED_HEADERS)
 
 
-def _shown(found: object) -> str:
-    """What a transform returned, by its type alone: its text may be a value of the cache."""
-    return f"a {type(found).__name__}"
+def _shown(result: object) -> str:
+    """A transform's result by its type only: its text may hold a value of the cache."""
+    return f"a {type(result).__name__}"

@@ -1,12 +1,12 @@
-"""What a transform of the user's is, and what it sees.
+"""The base classes of transforms and predicates, and the records that they get.
 
 Weighed in docs/decisions.md, "Transforms declare their options".
 
-A transform runs in the writer's thread, once for each record of a transaction, again where the transaction is tried
-again, and on another node after a takeover. So it must decide by the record and its options alone: no clock, no
-randomness, no state that goes from record to record, no look at anything outside. It may change values, add headers, or
-drop the record. It may not change key, operation, expiry, topic or position: by these a record finds its partition, and
-a reader folds, in the order in which the cache changed.
+A transform runs in the writer's thread, once for each record of a transaction, again where the transaction is
+retried, and on another node after a takeover. So its result must depend only on the record and its options: no clock,
+no randomness, no state between records, no outside data. It may change values, add headers, or drop the record. It must
+not change key, operation, expiry, topic or position: they choose the partition, and readers fold by them, in the order
+in which the cache changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deelog_schemas.config.field import Field, Type
 class Row(NamedTuple):
     """An entry, before or after a change.
 
-    `value` is a str where `cache.value.format` is `string`, bytes where it is `bytes`, what the JSON says where it is
+    `value` is a str where `cache.value.format` is `string`, bytes where it is `bytes`, the parsed JSON where it is
     `json`. `expires_at` is in Unix milliseconds or None, and None in every `before`.
     """
 
@@ -34,7 +34,7 @@ Header = tuple[str, str | bytes | None]
 
 
 class Record(NamedTuple):
-    """One change, or one row of a reset. Immutable: a transform returns another one, or the same."""
+    """One change, or one row of a reset. Immutable: a transform returns a new one, or the same."""
 
     topic: str
     key: Any
@@ -42,11 +42,11 @@ class Record(NamedTuple):
     op: str
     """`c`, `u`, `d`, or `r` for a row of a reset."""
     before: Row | None
-    """None where there was none, and where the capture has the key alone (`before.image=key`)."""
+    """None where there was none, and where only the key is captured (`before.image=key`)."""
     after: Row | None
     """None in a `d`."""
     source: Mapping[str, Any]
-    """`cache`, `segment`, `epoch`, `seq` and `reason`, as in the envelope; only to be read."""
+    """`cache`, `segment`, `epoch`, `seq` and `reason`, as in the envelope; read-only."""
     ts_us: int
     """When the cache changed, in Unix microseconds; of a row, when the segment's reset was written."""
     headers: tuple[Header, ...] = ()
@@ -74,10 +74,10 @@ option: Final = partial(Field, group="transforms", type=Type.STRING)
 
 class _Configured:
     OPTIONS: ClassVar[tuple[Field, ...]] = ()
-    """What it takes. Whatever else is given is refused."""
+    """The options that it takes; others are refused."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """`options` has a typed value for each of `OPTIONS`. Raise `ValueError` where they do not go together."""
+        """`options` has a typed value for each of `OPTIONS`. Raise `ValueError` where they contradict each other."""
         self.options = options
 
 
@@ -85,16 +85,16 @@ class Transform(_Configured, ABC):
     """A single-message transform. See the module for what it must not do."""
 
     NEEDS_PREDICATE: ClassVar[bool] = False
-    """Whether it makes no sense on every record."""
+    """Whether it needs a predicate."""
 
     @abstractmethod
     def apply(self, record: Record) -> Record | None:
-        """The record as it is to be written, or None to drop it."""
+        """The record to be written, or None to drop it."""
 
 
 class Predicate(_Configured, ABC):
-    """Tells which records a transform applies to."""
+    """Decides which records a transform applies to."""
 
     @abstractmethod
     def test(self, record: Record) -> bool:
-        """Whether it holds for the record."""
+        """Whether it is true for the record."""

@@ -1,9 +1,9 @@
 """Captured bytes as Python values for transforms, and back.
 
-What a transform did not change is written as it was captured, byte for byte. For JSON, which a transform may change in
-place, that is told by the text that the value gives before and after; so a blank, the order of names, or a number of
-many digits is lost only where a value was changed. By the standard library: `orjson` takes no integer beyond 64 bits
-and writes NaN as null.
+A value that a transform did not change is written byte for byte as it was captured. For JSON, which a transform may
+change in place, the serialized text before and after is compared; so a blank, the order of names, or a number with many
+digits is lost only in changed values. Uses the standard library: `orjson` takes no integer beyond 64 bits and writes
+NaN as null.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from deelog_connector.transforms.record import Row
 
 
 class Unencodable(Exception):
-    """A captured value that is not what its format says, or a transformed one that cannot be written."""
+    """A captured value that is not of its format, or a transformed one that cannot be written."""
 
 
 class Read(NamedTuple):
-    """A captured value, and what a transform gets of it."""
+    """A captured value, and the transform's view of it."""
 
     raw: bytes | None
     value: Any
     text: str | None
-    """Of JSON: what the value gives."""
+    """For JSON, the serialized value."""
     write: Callable[[Any], bytes]
 
     def written(self, row: Row | None) -> bytes | None:
-        """The bytes of what a transform left of it."""
+        """The bytes to write after the transforms."""
         if self.raw is None or row is None:
             return None
         if self.text is None:
@@ -39,14 +39,14 @@ class Read(NamedTuple):
 
 
 class Values:
-    """By a format of `cache.key.format` or `cache.value.format`."""
+    """Converts keys or values of one format."""
 
     def __init__(self, format_name: str) -> None:
         self._json = format_name == "json"
         self._decode, self._write = _FORMATS[format_name]
 
     def read(self, raw: bytes | None) -> Read:
-        """What a transform gets; of None, nothing."""
+        """The transform's view of captured bytes; None for None."""
         if raw is None:
             return Read(None, None, None, self._write)
         value = self._decode(raw)

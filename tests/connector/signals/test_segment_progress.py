@@ -16,21 +16,21 @@ from tests.connector.world import SEGMENTS, Node, World, key_of
 ALL = list(range(SEGMENTS))
 
 
-class TransformedOperation(Notifications):
-    """Keeps what it is told."""
+class RecordedNotifications(Notifications):
+    """Keeps what it sends."""
 
     def __init__(self) -> None:
         config = config_of("127.0.0.1:1", "p", notification_enabled_channels="log")
         super().__init__(config, "c", BestEffortProducer(config))
-        self.found: list[tuple[str, str, str | None, dict[str, Any]]] = []
+        self.sent: list[tuple[str, str, str | None, dict[str, Any]]] = []
 
-    def tell(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
-        super().tell(aggregate, kind, identity, **more)
-        self.found.append((aggregate, kind, identity, more))
+    def notify(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
+        super().notify(aggregate, kind, identity, **more)
+        self.sent.append((aggregate, kind, identity, more))
 
     def kinds(self, identity: str) -> list[str]:
         """Without what comes a few times a second."""
-        return [kind for _, kind, one, _ in self.found if one == identity and kind != "IN_PROGRESS"]
+        return [kind for _, kind, one, _ in self.sent if one == identity and kind != "IN_PROGRESS"]
 
 
 class Grid:
@@ -40,7 +40,7 @@ class Grid:
         self.world = World(nodes=2, batch=50)
         self.topic: list[Progress] = []
         self.lost = False
-        self.told: dict[str, TransformedOperation] = {}
+        self.notifications: dict[str, RecordedNotifications] = {}
         self.of: dict[str, Snapshots] = {}
         self._heard: dict[str, int] = {}
         self._read: dict[str, int] = {}
@@ -56,8 +56,8 @@ class Grid:
 
     def join(self, node: Node) -> Snapshots:
         """A process starts, and has not read the topic."""
-        told = self.told[node.member] = TransformedOperation()
-        found = self.of[node.member] = Snapshots(node.core, "c", node.member, self._note, told)
+        notifications = self.notifications[node.member] = RecordedNotifications()
+        found = self.of[node.member] = Snapshots(node.core, "c", node.member, self._note, notifications)
         self._heard[node.member] = len(node.announcements)
         self._read[node.member] = 0
         return found
@@ -95,8 +95,8 @@ class Grid:
         raise AssertionError(f"{[s.running for s in self.of.values()]} {self.topic}")
 
     @property
-    def both(self) -> list[TransformedOperation]:
-        return [self.told[n.member] for n in self.world.nodes.values()]
+    def both(self) -> list[RecordedNotifications]:
+        return [self.notifications[n.member] for n in self.world.nodes.values()]
 
 
 def test_each_owner_reads_its_segments_once_and_one_node_speaks() -> None:
@@ -108,7 +108,7 @@ def test_each_owner_reads_its_segments_once_and_one_node_speaks() -> None:
     kinds = [told.kinds("s") for told in grid.both]
     assert kinds[0][0] == "STARTED"
     assert sorted(kind for one in kinds for kind in one) == ["COMPLETED", "STARTED", "TABLE_SCAN_COMPLETED"]
-    (rows,) = [m["total_rows_scanned"] for t in grid.both for _, k, _, m in t.found if k == "TABLE_SCAN_COMPLETED"]
+    (rows,) = [m["total_rows_scanned"] for t in grid.both for _, k, _, m in t.sent if k == "TABLE_SCAN_COMPLETED"]
     assert rows == 5 * SEGMENTS
     grid.world.check()
 
@@ -231,30 +231,30 @@ def test_one_of_a_file_is_this_nodes_alone() -> None:
     assert grid.of[n0.member].ask("t", [1], local=True) is not None
     grid.rest()
     assert grid.topic == []
-    assert grid.told[n0.member].kinds("s") == ["STARTED", "TABLE_SCAN_COMPLETED", "COMPLETED"]
+    assert grid.notifications[n0.member].kinds("s") == ["STARTED", "TABLE_SCAN_COMPLETED", "COMPLETED"]
     assert (n0.core.counts.snapshot_rows, n1.core.counts.snapshot_rows) == (5 * SEGMENTS / 2, 0)
     assert grid.of[n0.member].ask("u", [0, 2], local=True) is None
     grid.world.own(0, n1, n0)
     grid.world.own(2, n1, n0)
     grid.rest()
-    assert grid.told[n0.member].kinds("u")[-1] == "ABORTED"
+    assert grid.notifications[n0.member].kinds("u")[-1] == "ABORTED"
 
 
 def test_resets_and_takeovers_are_told_together() -> None:
-    world, told = World(nodes=2), TransformedOperation()
+    world, told = World(nodes=2), RecordedNotifications()
     n0, n1 = world.nodes.values()
     watchers = {n0: SegmentProgress(told, n0.member), n1: SegmentProgress(told, n1.member)}
 
     def settle() -> list[tuple[str, str, str]]:
-        told.found.clear()
+        told.sent.clear()
         for _ in range(40):
             world.now += 0.1
             for node, watcher in watchers.items():
                 node.step()
                 watcher.look(node.core.primaries())
         for watcher in watchers.values():
-            watcher.tell()
-        return [(aggregate, kind, str(more["segments"])) for aggregate, kind, _, more in told.found]
+            watcher.announce()
+        return [(aggregate, kind, str(more["segments"])) for aggregate, kind, _, more in told.sent]
 
     for segment in ALL:
         world.own(segment, n0, n1)
@@ -268,24 +268,24 @@ def test_resets_and_takeovers_are_told_together() -> None:
     n0.core.request_reset(1, "signal")
     n0.core.request_reset(3, "overflow")
     assert settle() == [("Segment Reset", "STARTED", "1,3"), ("Segment Reset", "COMPLETED", "1,3")]
-    assert told.found[0][3]["reason"] == "overflow,signal"
+    assert told.sent[0][3]["reason"] == "overflow,signal"
     n0.core.request_reset(1, "signal")
-    told.found.clear()
+    told.sent.clear()
     for _ in range(40):
         world.now += 0.1
         n0.step()
         watchers[n0].look(n0.core.primaries())
-        if told.found == []:
+        if told.sent == []:
             n0.core.request_reset(3, "signal")
-        watchers[n0].tell()
-    kinds = [(kind, more["segments"]) for _, kind, _, more in told.found]
+        watchers[n0].announce()
+    kinds = [(kind, more["segments"]) for _, kind, _, more in told.sent]
     assert kinds[-1] == ("COMPLETED", "1,3")
     assert ("IN_PROGRESS", "1") in kinds
     world.clear(0)
     assert settle() == []
     world.own(2, n1, n0)
     assert settle() == [("Owner Change", "STARTED", "2"), ("Owner Change", "COMPLETED", "2")]
-    assert told.found[0][3]["member"] == n1.member
+    assert told.sent[0][3]["member"] == n1.member
 
 
 def test_ranges() -> None:
