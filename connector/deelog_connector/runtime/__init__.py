@@ -1,4 +1,4 @@
-"""The connector at work: threads and sockets around the core."""
+"""The connector's shell: threads and Kafka clients around the core."""
 
 from deelog_connector.errors import MapError, NodeSuperseded, RetriesExhausted, TransformFailed
 from deelog_connector.runtime.connector import Connector

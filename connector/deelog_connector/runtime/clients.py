@@ -1,4 +1,4 @@
-"""The clients of Kafka that one configuration makes. A restart replaces all of them."""
+"""The Kafka clients of one configuration. A restart replaces all of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from deelog_connector.runtime.tasks import Tasks
 from deelog_schemas.config import Config
 
 SCANNERS: Final = 4
-"""How many scans are under way at most."""
+"""The most scans at the same time."""
 
 
 class Clients:
-    """Admin client, writer and scanners of one node. `config` is the one that they were made by.
+    """Admin client, writer and scanners of one node, made by `config`.
 
     Call `open` before anything else, `close` at the end.
     """
@@ -33,10 +33,10 @@ class Clients:
         self._writer: Writer | None = None
         self._free = asyncio.Semaphore(SCANNERS)
         self._scanners: list[Scanner] = []
-        """Those that no scan uses."""
+        """Idle scanners."""
 
     async def open(self) -> None:
-        """Makes and audits the topics, and makes the clients. Raises `KafkaUnusable`."""
+        """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`."""
         await self._tasks.blocking(ensure_topics, self.admin, self.config)
         limit = await self._tasks.blocking(audit, self.admin, self.config)
         self._writer = Writer(self.config, self._transactional_id, limit)
@@ -53,7 +53,7 @@ class Clients:
 
     @asynccontextmanager
     async def scanner(self) -> AsyncIterator[Scanner]:
-        """A scanner for one scan; waits for one that is free."""
+        """A scanner for one scan; waits for an idle one."""
         async with self._free:
             scanner = self._scanners.pop()
             try:
@@ -62,9 +62,9 @@ class Clients:
                 self._scanners.append(scanner)
 
     async def prepared(self, config: Config) -> tuple[KafkaAdmin, Writer]:
-        """What `replace` needs of another configuration, which has the same topics.
+        """The clients of another configuration with the same topics, for `replace`.
 
-        Raises `KafkaUnusable` or `ConfigError` where Kafka does not answer to it; nothing has changed then.
+        Raises `KafkaUnusable` or `ConfigError` where it does not work; nothing has changed then.
         """
         admin = KafkaAdmin(config)
         limit = await self._tasks.blocking(audit, admin, config)
@@ -74,7 +74,7 @@ class Clients:
         return admin, writer
 
     async def replace(self, config: Config, admin: KafkaAdmin, writer: Writer) -> None:
-        """Closes the scanners, each as soon as its scan is done, and goes over to the clients of `config`."""
+        """Closes the scanners, each once its scan has ended, and switches to the clients of `config`."""
         self.admin.close()
         for _ in range(SCANNERS):
             await self._free.acquire()
@@ -86,12 +86,12 @@ class Clients:
             self._free.release()
 
     def give_up(self) -> None:
-        """What waits for Kafka in vain ends soon."""
+        """Waiting for Kafka ends soon."""
         if self._writer is not None:
             self._writer.closing = True
 
     def close(self) -> None:
-        """Closes every client. It blocks; nothing may use them any more."""
+        """Closes every client, which must not be used any more. It blocks."""
         for scanner in self._scanners:
             scanner.close()
         if self._writer is not None:

@@ -1,4 +1,4 @@
-"""What a configuration means for the core and for records."""
+"""The core's settings and the codecs of a configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settings_of(config: Config, pipeline: Pipeline | None) -> Settings:
 
 
 def codecs_of(config: Config, member: str, connector_name: str) -> tuple[Encoder, Decoder]:
-    """What encodes and decodes records. It blocks: a schema registry is asked. Raises `RegistryError`."""
+    """The encoder and decoder of records. It blocks: it reads a schema registry. Raises `RegistryError`."""
     topics, codec = config.topics, codec_of(connected(config, connector_name), connector_name)
     has_letters = config["event.processing.failure.handling.mode"] == "dead-letter"
     encoder = Encoder(

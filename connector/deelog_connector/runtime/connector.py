@@ -1,8 +1,8 @@
 """The connector: the shell around the core, one for each cache of a node, on an asyncio loop.
 
 The core runs on the loop's thread, between two awaits, so that it needs no lock and a cache on the same loop sees it
-consistent. Everything that blocks (produce and commit, the tail of the positions topic, scans, fences, questions to
-the brokers) runs in a few threads of its own and comes back as a call on the loop.
+consistent. Everything that blocks (produce and commit, the tail of the positions topic, scans, fences, requests
+to the brokers) runs in a few threads and returns as a call on the loop.
 
 Weighed in docs/decisions.md, "The core runs on the cache's loop".
 """
@@ -43,7 +43,7 @@ from deelog_schemas.signals import encode_progress, progress_key
 log = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS: Final = 0.3
-"""How often notifications are sent; one speaks for all segments that changed meanwhile."""
+"""Interval of notifications; one covers all segments that changed meanwhile."""
 _LOOK_SECONDS: Final = 0.02
 
 
@@ -52,8 +52,8 @@ class Connector:
 
     `member` is `<node.id>@<incarnation>`, `connector_name` the short name in the source schema (`grid`,
     `cachetools`). Call `start` once, `stop` at the end; watch `failure`, which gets the exception when the connector
-    cannot go on: the process should then end; and `finished`, which is done once there is nothing more to capture
-    (`snapshot.mode=initial_only`): stop it then. Not thread-safe: everything on the loop's thread.
+    cannot go on (then the process should end), and `finished`, which is done once there is nothing more to capture
+    (`snapshot.mode=initial_only`; then stop it). Not thread-safe: everything on the loop's thread.
     """
 
     def __init__(self, config: Config, member: str, cache_side: CacheSide, *, connector_name: str) -> None:
@@ -101,13 +101,13 @@ class Connector:
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Makes and audits the topics, reads the positions topic to its end, and starts to work.
+        """Creates and audits the topics, reads the positions topic to its end, and starts.
 
-        Raises `KafkaUnusable` where brokers or topics are not as they must be, `MapError` where the topic was
+        Raises `KafkaUnusable` where brokers or topics are not usable, `MapError` where the topic was
         written with another number of segments or partitions, `RecordError` on a foreign record, `RegistryError` where
-        a schema registry is asked for and does not serve.
+        a schema registry is configured and does not serve.
         """
-        # First of all, so that nothing is written, not even a topic, where records could not be.
+        # First, so that nothing is written or created where records cannot be encoded.
         self._executor.encoder, self._executor.decoder = await self._tasks.blocking(
             codecs_of, self.config, self.member, self._connector_name
         )
@@ -168,12 +168,12 @@ class Connector:
 
     @property
     def sink(self) -> ReplicaSink:
-        """What takes the changes of the cache."""
+        """Receives the changes of the cache."""
         return self.core
 
     @property
     def config(self) -> Config:
-        """The configuration of now: a restart may bring another one into force."""
+        """The present configuration: a restart may replace it."""
         return self._clients.config
 
     @property
@@ -187,7 +187,7 @@ class Connector:
         return self._retries.started
 
     def wake(self) -> None:
-        """Something changed that should not wait for the commit interval."""
+        """Polls the core soon, not only after the commit interval."""
         self._changed.set()
 
     async def make_room(self, segment: int, size: int) -> None:
@@ -196,7 +196,7 @@ class Connector:
         core = self.core
         if policy == "coalesce":
             core.coalesce_all()
-        elif policy == "block" and not core.paused:  # nobody makes room while nothing is written
+        elif policy == "block" and not core.paused:  # no room is made while nothing is written
             until = time.monotonic() + self.config["max.block.ms"] / 1000
             while not core.has_room(size) and (left := until - time.monotonic()) > 0:
                 core.counts.overflows["block"] += 1
@@ -211,7 +211,7 @@ class Connector:
 
     @property
     def state(self) -> RunState:
-        """What keeps it from writing."""
+        """The holds that keep it from writing."""
         return self._state
 
     @property
@@ -221,40 +221,40 @@ class Connector:
 
     @property
     def wants_pause(self) -> bool:
-        """Whether somebody paused it, and nobody has resumed it since."""
+        """Whether it was paused and not resumed since."""
         return self._state.wants_pause
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody stopped it, and not a restart for a moment."""
+        """Whether it was stopped; false during a restart."""
         return self._state.stopped
 
     @property
     def halted(self) -> DeelogError | None:
-        """Why nothing is written until `resume()`: a transform failed, and may not.
+        """Why nothing is written until `resume()`: a transform failed, and the failure is not skipped.
 
-        Unlike a `failure` it leaves the process alive, and what was captured in the op log: a cache is worth more than
-        its changes, and a node that ended for it would hand its operations to the next one, to end there.
+        Unlike a `failure` it keeps the process alive, and captured changes in the op log: the cache is worth more than
+        its changes. If the node ended, the next owner would take over its operations and fail too.
         """
         return self._halted if Hold.HALTED in self._state.holds else None
 
     def pause(self) -> None:
-        """From the next transaction on nothing is written; op logs keep what is captured, to their limit, and then
-        a reset is owed. A stop writes what was captured all the same."""
+        """From the next transaction on nothing is written. Op logs keep captured changes up to their limit; then a
+        reset is due. A stop writes what was captured all the same."""
         if self._state.ending:
             log.warning("the connector is at its end: it is not paused")
         self.apply(Event.PAUSE)
 
     def resume(self) -> None:
-        """Writes again, beginning with what was captured meanwhile; after a halt, with what it failed on."""
+        """Writes again, beginning with what was captured meanwhile, or with the change that halted it."""
         self.apply(Event.RESUME)
 
     def end(self) -> None:
-        """It writes what it captured, whoever paused it, and nobody pauses it any more: call `stop` then."""
+        """Ends pauses, and refuses further ones, so that it writes what it captured. Call `stop` then."""
         self.apply(Event.END)
 
     def apply(self, event: Event) -> None:
-        """Goes over to the state after an event."""
+        """Applies an event to the run state."""
         self._state = self._state.after(event)
         self.core.paused, self.core.closed = self._state.paused, self._state.closed
         self.wake()
@@ -265,10 +265,10 @@ class Connector:
         self.apply(Event.HALT)
 
     async def suspend(self, seconds: float, write_out: bool) -> None:
-        """Pauses, and closes the producer; with `write_out` writes first what is acknowledged by now, unless paused.
+        """Closes the producer; with `write_out` first writes what is acknowledged by now, unless paused.
 
         Capture goes on into the op log. Apply `STOP` or `CONTINUE` afterwards. Raises `TimeoutError` where Kafka does
-        not take it within `seconds`; it has gone on then.
+        not accept it within `seconds`; the connector then goes on as before.
         """
         write_out = write_out and not self._state.paused
         writer, core = self._clients.writer, self.core
@@ -279,10 +279,10 @@ class Connector:
                 acknowledged = [(s.number, s.epoch, s.acked) for s in core.primaries()]
                 await self._wait_for(lambda: all(self._is_written(*one) for one in acknowledged), until)
             self.apply(Event.SUSPEND)
-            # What waits for Kafka gives up: nothing of it is needed, and Kafka may be away for long.
+            # Ends waits for Kafka: their results are not needed, and Kafka may be unavailable for long.
             writer.closing = not write_out
             await self._wait_for(lambda: core.idle, until)
-            if write_out:  # else the offsets of what is stopped would still move
+            if write_out:  # else offsets would still move after the stop
                 await self._wait_for(self._has_read_back, until)
             if not self._state.closed:
                 raise TimeoutError("the connector ends")
@@ -295,12 +295,12 @@ class Connector:
         await self._tasks.writing(writer.discard)
 
     async def restart(self, config: Config) -> None:
-        """Closes every client of a suspended connector and makes them anew by `config`, which has the same topics.
+        """Replaces every client of a suspended connector by those of `config`, which has the same topics.
 
-        Raises `KafkaUnusable` where Kafka does not answer to `config`; nothing is changed then.
+        Raises `KafkaUnusable` where `config` does not work; nothing is changed then.
         """
         assert self._state.closed, "suspend it first"
-        prepared = await self._clients.prepared(config)  # what is wrong shows before anything is closed
+        prepared = await self._clients.prepared(config)  # errors appear before anything is closed
         try:
             await self._readers.end()
             await self._tasks.blocking(self._announcer.renew(config))
@@ -313,18 +313,18 @@ class Connector:
             await self._readers.follow_signals()
             await self._wait_for(caught_up.is_set, math.inf)
         except Exception as error:
-            self._tasks.fail(error)  # neither as before nor as asked for
+            self._tasks.fail(error)  # the state is neither the old nor the new one
             raise
 
     def _is_written(self, segment: int, epoch: int, sequence: int) -> bool:
-        """Whether Kafka is known to hold a segment of ours up to there; also where it is no longer ours to write."""
+        """Whether Kafka is known to hold the segment up to `sequence`, or this node no longer writes it in `epoch`."""
         seg = next((s for s in self.core.primaries() if s.number == segment and s.epoch == epoch), None)
         if seg is None or seg.phase in (Phase.STOPPED, Phase.RELEASED):
             return True
         return seg.phase is Phase.WRITING and seg.owed is None and (seg.written or 0) >= sequence
 
     def _has_read_back(self) -> bool:
-        """Whether the positions of all that was committed have come back."""
+        """Whether the positions of all committed operations were read back."""
         return all(s.phase is not Phase.WRITING or (s.written or 0) >= s.sent for s in self.core.primaries())
 
     async def _wait_for(self, condition: Callable[[], bool], until: float) -> None:
@@ -339,7 +339,7 @@ class Connector:
 
     @property
     def failed_transactions(self) -> Mapping[Cause, int]:
-        """How many transactions were not committed, by cause."""
+        """Transactions that were not committed, by cause."""
         return self._executor.failed
 
     @property
@@ -379,7 +379,7 @@ class Connector:
                 continue
 
     async def _announce(self) -> None:
-        """Sends notifications of what happened to segments, and heartbeats."""
+        """Sends notifications of segments, and heartbeats."""
         key = heartbeat_key(self.config["topic.prefix"], self.config["key.converter.schemas.enable"])
         last = -math.inf
         while not self._tasks.stopping.is_set():

@@ -1,4 +1,4 @@
-"""From the core's items to Kafka's records: codec, header, tombstones. Runs in the writer's thread."""
+"""Encodes the core's items as Kafka records: codec, header, tombstones. Runs in the writer's thread."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from deelog_schemas.records import Record, decode
 
 @dataclass(slots=True)
 class Tally:
-    """What a transaction holds, for the metrics: it counts once the transaction is committed."""
+    """The content of a transaction, for the metrics, which count it once it is committed."""
 
     creates: int = 0
     updates: int = 0
@@ -61,7 +61,7 @@ class Tally:
     """When the transaction was encoded."""
 
     def count(self, operation: Operation) -> None:
-        """One more operation."""
+        """Counts an operation."""
         self.deletes += operation.value is None
         self.updates += operation.existed and operation.value is not None
         self.creates += not operation.existed and operation.value is not None
@@ -72,9 +72,9 @@ _ALONE: Final = Flags.FIRST | Flags.LAST
 
 
 class Encoder:
-    """Encodes for one change topic and its positions topic. `tally`: of the transaction encoded last.
+    """Encodes for one change topic and its positions topic. `tally` is of the last encoded transaction.
 
-    `context` are headers that every record of an entry gets; only what went through a pipeline has them. `letters`
+    `context` are headers of every record of an entry; only items of a pipeline have them. `letters`
     encodes dead letters, where there can be some.
     """
 
@@ -150,7 +150,7 @@ class Encoder:
         tally.captured_us = max(tally.captured_us, item.operations[last].ts_us)
 
     def _piped_operations(self, item: PipedOperations, now_us: int) -> Iterator[OutRecord]:
-        """What a pipeline left of operations. Apart from `_operations`, which runs where there is none."""
+        """Encodes operations after a pipeline; without one `_operations` does it."""
         stamp = Stamp(item.segment, self._node_id, now_us)
         last = len(item.parts) - 1
         for index, part in enumerate(item.parts):
@@ -186,7 +186,7 @@ class Encoder:
         return OutRecord(self._changes, item.partition, key, None, headers)
 
     def _dead_letter(self, letter: DeadLetter, segment: int, partition: int, stamp: Stamp) -> OutRecord:
-        assert self._letters is not None  # the configuration asks for a topic where there are letters
+        assert self._letters is not None  # the configuration has a topic where there are dead letters
         return self._letters.record(letter, self._codec, segment, partition, self._node, stamp)
 
     def _piped_rows(self, item: PipedRows, now_us: int) -> Iterator[OutRecord]:
@@ -211,9 +211,9 @@ class Encoder:
         self.tally.rows += len(item.entries)
 
     def _taken_back(self, item: TakenBackItem, now_us: int) -> Iterator[OutRecord]:
-        """Deletes for consumers that know nothing of resets. Their kind is that of a tombstone, at the position of the
-        reset's rows: there a reader that knows of begin and end passes over them, as it does over the tombstone of a
-        delete that it has applied; of kind change they would be repeats."""
+        """Deletes for consumers that do not know resets. Their kind is that of a tombstone, at the position of the
+        reset's rows: a reader that knows resets skips them there, like the tombstone of an applied delete. As changes
+        they would be repeats."""
         stamp = Stamp(item.segment, self._node_id, now_us)
         last = len(item.keys) - 1
         for index, key in enumerate(item.keys):
@@ -249,8 +249,8 @@ class Decoder:
         self._codec, self._segments = codec, segments
 
     def scanned(self, records: Iterable[InRecord], keys: AbstractSet[int] = frozenset()) -> list[ScannedRecord]:
-        """What the core needs of each record. Tombstones without a value are left out; but of the
-        segments in `keys` it wants every key, and whether it is gone."""
+        """The fields of each record that the core needs. Tombstones without a value are left out, except for segments
+        in `keys`: of these the core needs every key, and whether it was deleted."""
         scanned = []
         for raw in records:
             record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers)
@@ -270,4 +270,4 @@ class Decoder:
         try:
             return self._codec.decode_value(value).after is None
         except RecordError:
-            return False  # written in another format: to take back once more what is gone does no harm
+            return False  # written in another format: taking back a deleted key again does no harm

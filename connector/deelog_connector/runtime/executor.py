@@ -1,4 +1,4 @@
-"""Carries out what the core decides: transactions, scans and fences in Kafka, and calls to the cache."""
+"""Executes the core's effects: transactions, scans and fences in Kafka, and calls to the cache."""
 
 from __future__ import annotations
 
@@ -41,18 +41,17 @@ from deelog_schemas.errors import DeelogError
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS: Final = 15.0
-"""How long a scan waits for a record of its own that an open transaction hides, before the node is fenced."""
+"""Seconds that a scan waits for its own record, hidden by an open transaction, before the node is fenced."""
 GATHER_SECONDS: Final = 2.0
-"""How long a scan for what consumers hold goes on before others of its partition have their turn."""
+"""Seconds that a scan for the keys of consumers takes before other scans of its partition run."""
 RETRY_SECONDS: Final = 0.2
 DENIED_SECONDS: Final = 1.0
 
 
 class Executor:
-    """Of one connector. `carry_out` returns at once; the core hears later what came of it, and `wake` is called.
+    """The executor of one connector. `carry_out` returns at once; the core gets the result later, and `wake` is called.
 
-    `halt` is called with the error where a transform failed, `opening` says whether a session that does not come is
-    still waited for.
+    `halt` is called with the error of a failed transform. `opening` returns whether to keep waiting for a session.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Executor:
         self._has_read = False
 
     def carry_out(self, effect: Effect) -> None:
-        """Begins what the core asks for. Raises `NodeSuperseded`."""
+        """Begins an effect. Raises `NodeSuperseded`."""
         if isinstance(effect, Commit):
             self._tasks.spawn(self._commit(effect))
         elif isinstance(effect, Scan):
@@ -124,7 +123,7 @@ class Executor:
         except WriteFailed as error:
             log.warning("transaction not committed: %s", error)
             self.failed[error.cause] += 1
-            if error.denied:  # until somebody grants the right again: nothing is lost meanwhile, and nobody is hurried
+            if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
             self._core.commit_failed(effect.token, error.cause)
             self._retries.count(error)
@@ -190,7 +189,7 @@ class Executor:
         self._wake()
 
     def _read_up_to(self, scanner: Scanner, effect: Scan, wanted: set[bytes]) -> bool:
-        """In a thread: hands over batches until all that is wanted was among them; whether it ended early instead."""
+        """In a thread: passes batches to the core until all wanted keys were read. Returns whether it ended early."""
         loop, until = self._tasks.failure.get_loop(), time.monotonic() + GATHER_SECONDS
         for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
             records = self.decoder.scanned(batch, effect.keys)

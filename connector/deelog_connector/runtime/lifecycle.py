@@ -1,14 +1,14 @@
-"""What may be done to a running connector: pause, resume, stop, restart, configure, delete, and create again.
+"""Operations on a running connector: pause, resume, stop, restart, configure, delete, and create again.
 
-REST drives it, and signals may; it works on all caches of the connector at once. Where the states come from was
+REST calls it, and signals may; it acts on all caches of the connector at once. Where the states come from was
 Weighed in docs/decisions.md, "The state of a process is asked of its connectors".
 
-- *paused*: nothing is written. Op logs keep what is captured, to their limit; then a reset is owed.
+- *paused*: nothing is written. Op logs keep captured changes up to their limit; then a reset is due.
 - *stopped*: what was acknowledged is written, and the producer is closed. Capture goes on as while paused.
-- *deleted*: stopped, and gone from every list. The cache, its backups and its place in the grid are not the
-  connector's to give up, so claims are kept and nothing is released: a node that takes a segment over goes on without
-  loss. Whoever creates it again gets a reset of everything, since nobody answers for the time between.
-- *restarted*: every client is closed and made anew, references looked up again; op logs stay.
+- *deleted*: stopped, and removed from every list. The cache, its backups and its place in the grid stay, so claims
+  are kept and nothing is released: a node that takes a segment over goes on without loss. A connector that is created
+  again resets everything, since changes in between may be missing.
+- *restarted*: every client is replaced, and references are resolved again; op logs stay.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from deelog_schemas.keys import segments_of
 log = logging.getLogger(__name__)
 
 SUSPEND_SECONDS: Final = 30.0
-"""How long Kafka may take to accept what is acknowledged before a stop is given up."""
+"""Seconds that Kafka may take to accept acknowledged operations before a stop fails."""
 END_SECONDS: Final = 5.0
-"""How long the end of a connector waits for what was asked of it before."""
+"""Seconds that the end of a connector waits for earlier requests."""
 
-# Obeyed by the connector alone and looked up when its clients are made: a restart brings them into force. Nothing here
-# names a file or an address, opens a door, or changes what is in the topics.
+# Used only by the connector and read when its clients are made: a restart applies them. None of them names a file or
+# an address, opens a port, or changes the content of topics.
 _CHANGEABLE: Final = words(
     """
     max.batch.size commit.interval.ms max.queue.size max.queue.size.in.bytes oplog.overflow tombstones.on.delete
@@ -77,7 +77,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Up to which operation Kafka is known, by reading back, to hold a segment."""
+    """The last operation of a segment that was read back from Kafka."""
 
     cache: str
     segment: int
@@ -99,10 +99,10 @@ class Lifecycle:
         self._lock = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
         self._seen: dict[str, int] = {}
-        """By cache how many transactions there were when the active topics were forgotten."""
+        """By cache, its number of transactions at the last `forget_topics`."""
 
     async def join(self, cache: str, connector: Connector) -> None:
-        """Another cache of this connector, before its start: paused or stopped where the others are."""
+        """Adds a cache to the connector before its start; it is paused or stopped if the others are."""
         async with self._lock:
             others = self._working()
             if others and all(one.wants_pause or one.stopped for one in others):
@@ -112,9 +112,9 @@ class Lifecycle:
             self.connectors[cache] = connector
 
     async def end(self, *connectors: Connector) -> None:
-        """These, or all, write what they captured and end: whoever paused them, and nobody asks anything of them.
+        """Ends pauses of these connectors, or of all, so that they write what they captured; later requests skip them.
 
-        Waits for what is under way; where all end, it is given up in the end. Call it before they are stopped.
+        Waits for running requests; if all connectors end, only for `END_SECONDS`. Call it before they are stopped.
         """
         leaving = connectors or tuple(self.connectors.values())
         for connector in leaving:
@@ -128,7 +128,7 @@ class Lifecycle:
         for connector in leaving:
             connector.end()
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -137,19 +137,19 @@ class Lifecycle:
 
     @property
     def started(self) -> bool:
-        """Whether all of it has started."""
+        """Whether all caches have started."""
         return all(connector.started for connector in self.connectors.values())
 
     @property
     def state(self) -> State:
-        """Of the connector as a whole: stopped or paused where all of its caches are."""
+        """The state of the connector: stopped or paused if all of its caches are."""
         every = list(self.connectors.values())
         if any(map(_failure, every)):
             return State.FAILED
         if self._restarting:
             return State.RESTARTING
         if not every:
-            return State.RUNNING  # of a connector whose caches are yet to come, or are gone
+            return State.RUNNING  # a connector without caches, at its start or end
         if not self.started:
             return State.UNASSIGNED
         if all(connector.state.closed for connector in every):
@@ -158,11 +158,11 @@ class Lifecycle:
 
     @property
     def trace(self) -> str | None:
-        """Why it has failed, in one line and without a stack."""
+        """Why it has failed, in one line without a stack trace."""
         return next(filter(None, map(_failure, self.connectors.values())), None)
 
     def tasks(self) -> list[Task]:
-        """All tasks, those without a segment at the moment included; none while stopped, as in Connect."""
+        """All tasks, including those without a segment now; none while stopped, as in Connect."""
         if self.state is State.STOPPED:
             return []
         tasks: list[Task] = []
@@ -189,7 +189,7 @@ class Lifecycle:
         return (State.PAUSED if connector.paused else State.RUNNING), None
 
     def offsets(self) -> list[Offset]:
-        """One for each segment of this node that has one, and owes no reset."""
+        """The offsets of this node's segments that have one and need no reset."""
         return [
             Offset(cache, segment.number, *position)
             for cache, connector in self.connectors.items()
@@ -207,19 +207,19 @@ class Lifecycle:
         )
 
     def forget_topics(self) -> None:
-        """Begins the list of active topics anew."""
+        """Clears the list of active topics."""
         self._seen = {cache: connector.core.counts.transactions for cache, connector in self.connectors.items()}
 
-    # -- acting ---------------------------------------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Nothing is written any more. A stopped one opens its producer. Raises `DeletedError`."""
+        """Stops writing. A stopped connector opens its producer. Raises `DeletedError`."""
         async with self._lock:
             self._must_be_there()
             self._pause()
 
     async def resume(self) -> None:
-        """Writes, beginning with what was captured meanwhile. Raises `DeletedError`."""
+        """Writes again, beginning with what was captured meanwhile. Raises `DeletedError`."""
         async with self._lock:
             self._must_be_there()
             self._resume()
@@ -229,7 +229,7 @@ class Lifecycle:
         await self._finish(self._stop())
 
     async def restart(self, tasks: bool = False) -> None:
-        """New clients; with `tasks`, segments that were stopped by a refused record are reset. The state stays."""
+        """Replaces the clients; with `tasks` also resets segments that a refused record stopped. The state stays."""
         await self._finish(self._restart(lambda: self.config, tasks))
 
     def restart_soon(self) -> None:
@@ -238,9 +238,9 @@ class Lifecycle:
         self._spawn(self._restart(lambda: self.config, True)).add_done_callback(_log_failure)
 
     async def configure(self, config: Callable[[], Config]) -> None:
-        """Another configuration, which `config` makes of the present one when its turn has come.
+        """Applies another configuration, which `config` makes from the present one after earlier requests.
 
-        Raises what that raises; `ConfigError` naming every field that a restart does not bring into force.
+        Raises what `config` raises, and `ConfigError` with every field that a restart does not apply.
         """
         await self._finish(self._restart(config, False))
 
@@ -249,11 +249,11 @@ class Lifecycle:
         await self._finish(self._stop(delete=True))
 
     async def create(self, config: Callable[[], Config], state: State = State.RUNNING) -> None:
-        """Brings a deleted one back: every segment of this node is reset. `config` and errors as of `configure`."""
+        """Creates a deleted connector again: resets every segment of this node. `config`, errors: see `configure`."""
         await self._finish(self._create(config, state))
 
     def check(self, config: Config) -> None:
-        """Raises `ConfigError` naming every field that differs and cannot while the process runs."""
+        """Raises `ConfigError` with every changed field that cannot change while the process runs."""
         names = [name for name in sorted({*self.config, *config}) if name not in _CHANGEABLE]
         errors = [
             FieldError(name, f"cannot be changed while the process runs: {_REMEDY}", config.masked().get(name))
@@ -264,11 +264,11 @@ class Lifecycle:
             raise ConfigError(errors)
 
     def restart_task(self, task: Task) -> None:
-        """Its segments that the broker's refusal stopped are reset; the others go on."""
+        """Resets the task's segments that a refused record stopped; the others go on."""
         self._repair(self.connectors[task.cache], set(task.segments))
 
     def reset(self, wanted: list[tuple[str, int]]) -> None:
-        """These segments are reset at the resume. Raises `NotStoppedError`."""
+        """Resets these segments at the next resume. Raises `NotStoppedError`."""
         if self.state is not State.STOPPED:
             raise NotStoppedError(f"{self.name} is not stopped")
         for cache, segment in wanted:
@@ -281,7 +281,7 @@ class Lifecycle:
             raise DeletedError(f"Connector {self.name} not found")
 
     def _working(self) -> list[Connector]:
-        """Those of which something can be asked: neither at their end nor failed for good."""
+        """The connectors that can take requests: neither ending nor failed."""
         return [c for c in self.connectors.values() if not c.state.ending and not c.failure.done()]
 
     def _pause(self) -> None:
@@ -337,8 +337,8 @@ class Lifecycle:
             running = self._not_closed()
             self._restarting = True
             try:
-                await self._suspend(running, write_out=False)  # op logs keep what is not written
-                for cache, connector in list(self.connectors.items()):  # caches come and go meanwhile
+                await self._suspend(running, write_out=False)  # op logs keep unwritten operations
+                for cache, connector in list(self.connectors.items()):  # caches may join or leave meanwhile
                     if connector not in self._working():
                         continue
                     await connector.restart(config if config["cache.name"] else config.of_cache(cache))
@@ -358,7 +358,7 @@ class Lifecycle:
         connector.wake()
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """To its end, also where whoever asked for it is gone: half a restart is worse than none."""
+        """Runs to its end even if the caller is cancelled: half a restart is worse than none."""
         await asyncio.shield(self._spawn(work))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -389,7 +389,7 @@ def _written(segment: Segment) -> Position | None:
 
 
 def _same(one: Config, other: Config, name: str) -> bool:
-    """Whether both mean the same, a default that is written out included; references are compared as written."""
+    """Whether both have the same value, explicit or by default; references are compared as written."""
     texts = one.raw.get(name), other.raw.get(name)
     if texts[0] == texts[1]:
         return True

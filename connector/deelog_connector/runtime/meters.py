@@ -1,4 +1,4 @@
-"""What a connector notes for those who watch it, beside what its core counts. All on the loop's thread."""
+"""Meters of a connector besides the counters of its core. For the loop's thread."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from deelog_connector.kafka.client import REQUEST_SECONDS
 from deelog_connector.runtime.encode import Tally
 
 ANSWER_SECONDS: Final = 2 * REQUEST_SECONDS
-"""Kafka is asked every second; not answered for this long, it counts as away though no request has failed yet."""
+"""Requests are sent every second; without a response for this long, Kafka counts as unavailable."""
 
 
 class EventMeter:
-    """Sums over committed transactions, and how it stands with Kafka."""
+    """Sums over committed transactions, and whether Kafka answers."""
 
     def __init__(self) -> None:
         self.commits = Durations()
-        """From the first record of a transaction to Kafka's answer."""
+        """From a transaction's first record to Kafka's response."""
         self.creates = self.updates = self.deletes = self.rows = 0
         self.filtered = self.erroneous = 0
-        """Changes that were left out, and that could not be made into a record and were put aside: whoever does either
-        counts it here."""
+        """Changes that were left out, and those that failed and were skipped."""
         self.behind_us = -1
-        """How old the newest change was when it was last encoded."""
+        """Age of the last encoded change, in microseconds; -1 for none."""
         self.change_us = self.row_us = 0
         """When the last transaction with changes, with rows of a reset, was encoded; Unix microseconds, 0 for never."""
         self.kafka_away = ""
-        """Why Kafka is not to be had at the moment."""
+        """Why Kafka is unavailable now, or empty."""
         self._answered = -math.inf
 
     def committed(self, tally: Tally, seconds: float) -> None:
@@ -50,7 +49,7 @@ class EventMeter:
         return self.creates + self.updates + self.deletes
 
     def kafka_answered(self, now: float) -> None:
-        """The brokers answered just now; `now` in seconds of a clock that never goes back."""
+        """The brokers answered now; `now` is in seconds of a monotonic clock."""
         self._answered, self.kafka_away = now, ""
 
     def kafka_problem(self, now: float) -> str | None:

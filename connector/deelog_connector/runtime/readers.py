@@ -1,4 +1,4 @@
-"""What a connector reads for as long as it runs: the positions topic, the signals, and the ends of the change topic."""
+"""Reads the positions topic, the signals, and the end offsets of the change topic while the connector runs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from deelog_schemas.records import ON_POSITIONS, decode
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 1.0
-"""How often Kafka is asked for the ends of the change topic."""
+"""Interval at which the end offsets of the change topic are read."""
 
 
 class Readers:
-    """Of one connector. `wake` is called after what the core should act on at once, `pruned` after each state read."""
+    """The readers of one connector. `wake` is called when the core should act at once, `pruned` after each state."""
 
     def __init__(
         self,
@@ -53,31 +53,31 @@ class Readers:
     # -- topics that are followed ---------------------------------------------------------------------------------
 
     def follow_positions(self) -> asyncio.Event:
-        """Reads the positions topic from its beginning; the event is set once all that was there has been read."""
+        """Reads the positions topic from its beginning; the event is set once its present records are read."""
         caught_up = asyncio.Event()
         self._following = [self._tasks.spawn(self._follow(caught_up))]
         return caught_up
 
     async def follow_signals(self) -> None:
-        """Returns once the signals that were there have been read, and reads on. Does nothing without the channel."""
+        """Returns once the present signals are read, and reads on. Does nothing without the channel."""
         if "kafka" in self._clients.config["signal.enabled.channels"]:
             blocking = partial(self._retries.reading, self._tasks.blocking)
             await self._signals.catch_up(blocking)
             self._following.append(self._tasks.spawn(self._signals.follow(blocking, self._end)))
 
     async def end(self) -> None:
-        """Ends what is followed, for a restart."""
+        """Ends following the topics, for a restart."""
         self.stop()
-        # They end by themselves: a consumer that is closed under the thread that reads from it crashes the process.
+        # They end by themselves: closing a consumer while another thread reads from it crashes the process.
         await asyncio.gather(*self._following)
         self._end.clear()
 
     def stop(self) -> None:
-        """Does not wait for the end of what is followed."""
+        """Ends following the topics, without waiting."""
         self._end.set()
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
-        """The tail of the positions topic: it prunes, and shows one's own claims."""
+        """Follows the positions topic, which prunes op logs and confirms claims."""
         config = self._clients.config
         topic, partitions = config.topics.positions, self._core.settings.partitions
         tail = await self._retries.reading(
@@ -114,13 +114,13 @@ class Readers:
     # -- the change topic -----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Asks for ends, leader epochs and the topic's id, every second: what Kafka may have lost."""
+        """Reads end offsets, leader epochs and the topic id every second, to detect lost records."""
         while not self._tasks.stopping.is_set():
             await asyncio.sleep(WATCH_SECONDS)
             try:
                 await self.read_ends()
                 await self.read_topic_id()
-            except (KafkaUnusable, ConfigError) as error:  # a file of secrets that is just being written, among others
+            except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
                 log.warning("Kafka does not answer: %s", error)
                 self._meter.kafka_away = str(error)
                 continue
@@ -128,12 +128,12 @@ class Readers:
             self._wake()
 
     async def read_topic_id(self) -> None:
-        """Tells the core which topic this is, from its id."""
+        """Passes the topic id to the core."""
         topic = self._clients.config.topics.changes
         self._core.topic_is(await self._tasks.blocking(self._clients.admin.topic_id, topic))
 
     async def read_ends(self) -> None:
-        """Tells the core where the partitions end. Raises `KafkaUnavailable`."""
+        """Passes the end offsets to the core. Raises `KafkaUnavailable`."""
         config, blocking = self._clients.config, self._tasks.blocking
         topic = config.topics.changes
         for end in await blocking(self._clients.admin.ends, topic, range(self._core.settings.partitions)):

@@ -1,4 +1,4 @@
-"""What keeps a connector from writing: a set of holds, and one table of what changes it."""
+"""The run state of a connector: a set of holds that keep it from writing, and the table of transitions."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ class Hold(StrEnum):
     """A reason not to write. Holds are independent: writing goes on once none is left."""
 
     PAUSED = "paused"
-    """Somebody paused it, and nobody has resumed it since."""
+    """It was paused and not resumed since."""
     STOPPED = "stopped"
-    """Somebody stopped it: its producer is closed."""
+    """It was stopped: its producer is closed."""
     HALTED = "halted"
-    """A transform failed, and may not."""
+    """A transform failed, and the failure is not skipped."""
     DRAINING = "draining"
-    """A stop is under way, and writes what is acknowledged: a pause has no effect before it is done."""
+    """A running stop writes what is acknowledged: until then a pause has no effect."""
     RESTARTING = "restarting"
-    """A stop or a restart is under way, and the producer is closed or about to be."""
+    """A stop or restart is running, and the producer is closed or about to be."""
     ENDING = "ending"
-    """It writes what it captured and ends. No reason not to write: nobody holds it up any more."""
+    """It writes what it captured and ends. This does not keep it from writing: it ends other holds."""
 
 
 class Event(StrEnum):
-    """What happens to a connector."""
+    """Events that change the run state."""
 
     PAUSE = "pause"
     RESUME = "resume"
     HALT = "halt"
     REOPEN = "reopen"
-    """A pause of what is stopped: its producer is opened."""
+    """A pause of a stopped connector: its producer is opened."""
     DRAIN = "drain"
     SUSPEND = "suspend"
     STOP = "stop"
-    """The suspension ends in a stop. Of a connector that has not started: it starts stopped."""
+    """The suspension ends in a stop. A connector that has not started starts stopped."""
     CONTINUE = "continue"
-    """The suspension is over, or given up."""
+    """The suspension ended, or failed."""
     LEAVE = "leave"
-    """The end is near: from now on no pause, stop or restart counts."""
+    """The connector ends: pause, stop and restart have no effect any more."""
     END = "end"
 
 
@@ -56,24 +56,24 @@ TRANSITIONS: Final[dict[Event, tuple[frozenset[Hold], frozenset[Hold]]]] = {
         (Event.DRAIN, (), {_D}),
         (Event.SUSPEND, {_D}, {_R}),
         (Event.STOP, _SUSPENSION, {_S}),
-        (Event.CONTINUE, {*_SUSPENSION, _S, _H}, ()),  # new clients, and another try for what failed
+        (Event.CONTINUE, {*_SUSPENSION, _S, _H}, ()),  # new clients, and a retry of what failed
         (Event.LEAVE, (), {_E}),
         (Event.END, set(Hold), {_E}),
     )
 }
-"""By event, which holds it removes and which it adds."""
+"""By event, the holds that it removes and adds."""
 
 IGNORED_AT_THE_END: Final = frozenset({Event.PAUSE, Event.DRAIN, Event.SUSPEND, Event.STOP})
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Whether a connector writes, and what holds it."""
+    """The holds of a connector."""
 
     holds: frozenset[Hold] = frozenset()
 
     def after(self, event: Event) -> RunState:
-        """The state that an event leads to."""
+        """The state after an event."""
         if Hold.ENDING in self.holds and event in IGNORED_AT_THE_END:
             return self
         removed, added = TRANSITIONS[event]
@@ -92,15 +92,15 @@ class RunState:
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody stopped it; false during a restart."""
+        """Whether it was stopped; false during a restart."""
         return Hold.STOPPED in self.holds
 
     @property
     def wants_pause(self) -> bool:
-        """Whether somebody paused it: this outlasts a restart, a stop and a halt."""
+        """Whether it was paused: this outlasts a restart, a stop and a halt."""
         return Hold.PAUSED in self.holds
 
     @property
     def ending(self) -> bool:
-        """Whether it is about to end."""
+        """Whether it is ending."""
         return Hold.ENDING in self.holds

@@ -1,4 +1,4 @@
-"""The counters of a connector, in one report."""
+"""A report of a connector's counters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Stats:
     signals: dict[str, int] = field(default_factory=dict)
     snapshot_rows: int = 0
     snapshots: list[str] = field(default_factory=list)
-    """Ids of the incremental snapshots that are not complete."""
+    """Ids of incomplete incremental snapshots."""
     announcements_dropped: int = 0
     filtered: int = 0
-    """Changes and rows that `skipped.operations` or a transform left out, `erroneous` those that one failed on. Of a
-    transaction that was tried again they count again."""
+    """Changes and rows that `skipped.operations` or a transform left out, `erroneous` those that a transform failed on.
+    Those of a retried transaction are counted again."""
     erroneous: int = 0
     halted: str = ""
     """Why nothing is written until `resume()`."""
@@ -50,7 +50,7 @@ class Stats:
         piped: Mapping[str, int],
         halted: str,
     ) -> Stats:
-        """A copy of what the core and the others have counted; `piped` are the pipeline's counters."""
+        """A copy of all counters; `piped` are the pipeline's."""
         counts = core.counts
         return cls(
             takeovers=counts.takeovers,

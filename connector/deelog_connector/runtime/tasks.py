@@ -1,4 +1,4 @@
-"""The coroutines and threads of one connector, and how it asks Kafka again."""
+"""The coroutines and threads of one connector, and its retries of Kafka requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tasks:
         self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="deelog-writer")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs a coroutine beside the others."""
+        """Runs a coroutine as a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -62,18 +62,18 @@ class Tasks:
         return await asyncio.get_running_loop().run_in_executor(self._writer_thread, call, *args)
 
     async def cancel(self) -> None:
-        """Cancels what runs on the loop, and waits for it."""
+        """Cancels the tasks on the loop, and waits for them."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def shutdown(self) -> None:
-        """Waits for the threads. It blocks: call it on another one."""
+        """Waits for the threads. It blocks: call it from another thread."""
         self._writer_thread.shutdown(wait=True, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def fail(self, error: BaseException) -> None:
-        """The connector cannot go on, unless it has failed already or is being stopped."""
+        """Fails the connector, unless it has failed already or is being stopped."""
         if not self.failure.done() and not self.stopping.is_set():
             log.error("the connector cannot go on: %s", error)
             self.failure.set_exception(error)
@@ -86,24 +86,24 @@ class Tasks:
 
 
 class Retries:
-    """Asks Kafka again, after waits that grow up to `retriable.restart.connector.wait.ms`.
+    """Retries Kafka requests, after waits that grow up to `retriable.restart.connector.wait.ms`.
 
-    `config_of` gives the configuration of now: a restart may change the waits.
+    `config_of` returns the present configuration: a restart may change the waits.
     """
 
     def __init__(self, config_of: Callable[[], Config]) -> None:
         self._config_of = config_of
         self.started = False
-        """Before the start is over, what cannot be asked for long or is refused ends it; after it, nothing does."""
+        """During the start, a timeout or a refusal is fatal; afterwards it is not."""
         self._errors = 0
-        """Of the producer, since the last transaction that was committed."""
+        """Errors of the producer since the last committed transaction."""
 
     def committed(self) -> None:
-        """A transaction was committed: errors are counted anew."""
+        """A transaction was committed: resets the count of errors."""
         self._errors = 0
 
     def count(self, error: WriteFailed) -> None:
-        """Raises `RetriesExhausted` after one error too many; that a node is fenced is how a takeover works."""
+        """Raises `RetriesExhausted` after one error too many. Fencing does not count: takeovers fence nodes."""
         most = self._config_of()["errors.max.retries"]
         if error.cause is not Cause.LOST:
             return
@@ -115,7 +115,7 @@ class Retries:
             ) from error
 
     async def writing(self, run: Callable[..., Awaitable[Any]], *args: Any, stop: StopBaseT = stop_never) -> None:
-        """Runs it until it no longer raises `WriteFailed`, each of which counts, or until `stop`."""
+        """Runs it until it does not raise `WriteFailed`, or until `stop`. Each error counts."""
 
         async def once() -> None:
             try:
@@ -127,9 +127,9 @@ class Retries:
         await self._again_on(WriteFailed, stop, once)
 
     async def reading(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Runs it until Kafka answers; during the start for as long as one request may take."""
-        # Partitions of a topic that was just made, or of a broker that is just back, have no leader for a moment.
-        # Later, in a restart, do not give up: Kafka may be away for long.
+        """Runs it until Kafka answers; during the start for at most the time of one request."""
+        # Partitions of a new topic, or of a broker that has just restarted, have no leader for a moment. In a later
+        # restart, retry for ever: Kafka may be unavailable for long.
         stop = stop_never if self.started else stop_after_delay(REQUEST_SECONDS)
         error = (KafkaUnusable, ConfigError) if self.started else KafkaUnavailable
         return await self._again_on(error, stop, run, *args)
@@ -141,7 +141,7 @@ class Retries:
         run: Callable[..., Awaitable[T]],
         *args: Any,
     ) -> T:
-        # A missing right ends a start; a connector that runs asks until somebody grants it.
+        # A missing ACL ends a start; a running connector retries until it is granted.
         ends = () if self.started else KafkaUnauthorized
         retry = retry_all(retry_if_exception_type(error), retry_if_not_exception_type(ends))
         longest = self._config_of()["retriable.restart.connector.wait.ms"] / 1000
