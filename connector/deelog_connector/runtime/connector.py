@@ -270,19 +270,20 @@ class Connector:
         Capture goes on into the op log. Apply `STOP` or `CONTINUE` afterwards. Raises `TimeoutError` where Kafka does
         not accept it within `seconds`; the connector then goes on as before.
         """
-        write_out = write_out and not self._state.paused
+        drains = write_out and not self._state.paused
         writer, core = self._clients.writer, self.core
         until = time.monotonic() + seconds
         try:
-            if write_out:
+            if drains:
                 self.apply(Event.DRAIN)
                 acknowledged = [(s.number, s.epoch, s.acked) for s in core.primaries()]
                 await self._wait_for(lambda: all(self._is_written(*one) for one in acknowledged), until)
             self.apply(Event.SUSPEND)
-            # Ends waits for Kafka: their results are not needed, and Kafka may be unavailable for long.
+            # A stop waits for the transaction under way, also of a paused connector. A restart ends waits for Kafka:
+            # their results are not needed, and Kafka may be unavailable for long.
             writer.closing = not write_out
             await self._wait_for(lambda: core.idle, until)
-            if write_out:  # else offsets would still move after the stop
+            if drains:  # else offsets would still move after the stop
                 await self._wait_for(self._has_read_back, until)
             if not self._state.closed:
                 raise TimeoutError("the connector ends")

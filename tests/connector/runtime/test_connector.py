@@ -13,7 +13,7 @@ import os
 import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
@@ -29,7 +29,7 @@ from deelog_connector.kafka.records import OutRecord, WriteFailed
 from deelog_connector.kafka.writer import Writer
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
-from tests.connector.cache import cache, config_of, run, started
+from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
 from tests.support.topics import derived, read_topic
 
@@ -319,6 +319,37 @@ def test_no_broker_is_one_clear_sentence(prefix: str) -> None:
         with pytest.raises(KafkaUnusable, match=r"no broker answers at bootstrap\.servers=127\.0\.0\.1:1"):
             async with cache(config_of("127.0.0.1:1", prefix)):
                 pass
+
+    run(work())
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("write_out", [False, True])
+def test_a_stop_waits_for_the_transaction_under_way_and_a_restart_gives_it_up(write_out: bool, paused: bool) -> None:
+    class Noted:
+        """A writer, and whether it was to give up while the connector was suspended."""
+
+        closed = False
+
+        def __init__(self) -> None:
+            self.closings: list[bool] = []
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "closing":
+                self.closings.append(value)
+
+        def discard(self) -> None:
+            self.closed = True
+
+    async def work() -> None:
+        connector, writer = Cache(config_of("nowhere:1", "p"), 1).connector, Noted()
+        connector._clients._writer = cast("Writer", writer)
+        if paused:
+            connector.pause()
+        await connector.suspend(1, write_out)
+        assert (writer.closings, writer.closed) == ([not write_out, False], True)
+        await connector.stop(release=False)
 
     run(work())
 
