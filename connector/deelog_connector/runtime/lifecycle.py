@@ -1,7 +1,7 @@
 """Operations on a running connector: pause, resume, stop, restart, configure, delete, and create again.
 
-REST calls it, and signals may; it acts on all caches of the connector at once. Where the states come from was
-Weighed in docs/decisions.md, "The state of a process is asked of its connectors".
+REST calls it, and signals may; it acts on all caches of the connector at once. Where the states come from is weighed in
+docs/decisions.md, "The state of a process is asked of its connectors".
 
 - *paused*: nothing is written. Op logs keep captured changes up to their limit; then a reset is due.
 - *stopped*: what was acknowledged is written, and the producer is closed. Capture goes on as while paused.
