@@ -50,10 +50,6 @@ class Network:
         else:
             deliver()
 
-    def cut_off(self, from_: str, to: str) -> None:
-        """Nothing passes in this direction any more."""
-        self.cut.add((from_, to))
-
     def heal(self, from_: str, to: str) -> None:
         """What was held back arrives, in order."""
         self.cut.discard((from_, to))

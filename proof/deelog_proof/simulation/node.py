@@ -104,7 +104,6 @@ class Node:
         self._caught_up: set[int] = set()
         self._woken = self._driving = False
         self._timer = 0
-        self.transaction_open = False
 
     def _grid(self) -> None:
         w = self.world
@@ -122,7 +121,6 @@ class Node:
         self.controller = ControllerSeat(self, w)
         self._topology_read = 0
         self._beats = 0
-        self._beating = 0
         self._turned = 0.0
         self._registered: Any = None
         self._serving = False
@@ -420,7 +418,6 @@ class Node:
 
     def _open(self) -> None:
         self.session = self.kafka.init(self.node_id, self.node_id)
-        self.transaction_open = False
         self.request(self._opened)
 
     def _opened(self) -> None:
@@ -434,7 +431,6 @@ class Node:
         if cause is not None:
             self.request(lambda: self._answer(effect, cause))
             return
-        self.transaction_open = True
         if len(parts) > 1:
             self.request(lambda: self._append(effect, records[count:], parts[1:]))
         else:
@@ -443,7 +439,6 @@ class Node:
 
     def _end(self, effect: Commit) -> None:
         cause = self.kafka.commit(self.node_id, self.session)
-        self.transaction_open = False
         if cause is None and self.world.loses_answer(self):
             cause = Cause.LOST
         self.request(lambda: self._answer(effect, cause))
