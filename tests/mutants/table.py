@@ -34,7 +34,6 @@ BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
 LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
-CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
 SIM_NODE: Final = "proof/deelog_proof/simulation/node.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deelog_connector.core.effects import ScannedRecord
-from deelog_connector.core.scan import Claimant, SegmentScan, reason_to_reset
+from deelog_connector.core.scan import Claimant, reason_to_reset
 from deelog_connector.core.segment import RECHECK, Phase
-from deelog_schemas.header import Kind
 from tests.model.explore import Result, search
 from tests.model.takeover.model import Takeover
 from tests.model.takeover.shipped import Decisions
@@ -32,15 +30,6 @@ class Rule:
     steps: int
     change: Callable[[Decisions], Decisions] | None = None
     slow: bool = False
-
-
-class _ActiveEndsAll(SegmentScan):
-    """An ACTIVE ends every claim before it, those of higher epochs too."""
-
-    def apply(self, record: ScannedRecord) -> None:
-        super().apply(record)
-        if record.kind is Kind.ACTIVE:
-            self.claims = {(record.control["epoch"], record.control["member"])}
 
 
 def _nobody(seen: Iterable[Claimant], epoch: int, member: str) -> None:

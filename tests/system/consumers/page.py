@@ -7,7 +7,7 @@ import re
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "consumers.md"
-TOPIC, BOOTSTRAP, LEVEL = "shop.sessions", "localhost:9092", "read_committed"
+TOPIC, BOOTSTRAP = "shop.sessions", "localhost:9092"
 
 
 def recipe(heading: str, language: str) -> str:
