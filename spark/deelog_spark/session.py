@@ -67,8 +67,8 @@ def uri_of(path: Path) -> str:
     return f"file://{path}"
 
 
-def session(name: str = "deelog diff", master: str | None = None) -> SparkSession:
-    """The active session, or a new one: `master` or, without one, spark-submit's or `local[2]`.
+def session(name: str = "deelog diff") -> SparkSession:
+    """The active session, or a new one: its master is spark-submit's or `local[2]`.
 
     Values that spark-submit sets, by options or from its files, win over `SETTINGS`. JavaError where no Java is found.
     """
@@ -90,8 +90,6 @@ def session(name: str = "deelog diff", master: str | None = None) -> SparkSessio
     for key, value in SETTINGS.items():
         conf.setIfMissing(key, value)
     conf.setIfMissing("spark.master", "local[2]")
-    if master is not None:
-        conf.setMaster(master)
     jars = os.environ.get(JARS_VARIABLE)
     if jars:
         conf.set("spark.jars", jars)

@@ -72,15 +72,15 @@ def running(data_dir: Path) -> Running | None:
     return None
 
 
-def stop_running(data_dir: Path, timeout: float = STOP_SECONDS) -> bool:
+def stop_running(data_dir: Path) -> bool:
     """Stops the broker of a data directory, whichever process started it; False where none runs.
 
-    SIGTERM, then SIGKILL after `timeout` seconds; BrokerFailed if it still runs after that.
+    SIGTERM, then SIGKILL after `STOP_SECONDS`; BrokerFailed if it still runs after that.
     """
     broker = running(data_dir)
     if broker is None:
         return False
-    for number, seconds in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILL_SECONDS)):
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
         try:
             os.kill(broker.pid, number)
             os.kill(broker.pid, signal.SIGCONT)

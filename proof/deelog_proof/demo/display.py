@@ -6,7 +6,7 @@ import sys
 import time
 from textwrap import wrap
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -19,8 +19,8 @@ _LEAST_WIDTH = 30
 class Display:
     """Shows events (`say`) and the progress of a load (`advance`). Use it in a `with` block, from any thread."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+    def __init__(self) -> None:
+        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._begin = time.monotonic()
         self._last_line = 0.0
         self._task: TaskID | None = None

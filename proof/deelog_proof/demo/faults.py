@@ -17,7 +17,6 @@ from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import until
 from deelog_proof.harness.cluster import Cluster, Monitor, Node, is_stopped
 
-LEVELS: Final = ("none", "survivable", "all")
 PAUSE_SECONDS = 3.0
 _SEARCHES = 25
 _REFUSAL_SECONDS = 15.0

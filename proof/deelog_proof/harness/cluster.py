@@ -179,7 +179,7 @@ class Cluster:
 
         return until(whole, seconds, "every segment to have a primary and all its backups in sync", 0.1)
 
-    def wait_without(self, gone: Iterable[Node], seconds: float = SETTLE_SECONDS) -> float:
+    def wait_without(self, gone: Iterable[Node]) -> float:
         """Waits until other nodes are primaries of all segments of `gone`. Returns the seconds taken."""
         ports = {node.port for node in gone}
         others = [node for node in self.nodes if node.port not in ports and node.pid]
@@ -193,7 +193,7 @@ class Cluster:
                 for view in views
             )
 
-        return until(taken_over, seconds, "the other nodes to take over", 0.05)
+        return until(taken_over, SETTLE_SECONDS, "the other nodes to take over", 0.05)
 
     @retry(
         retry=retry_if_exception_type(MovedError),

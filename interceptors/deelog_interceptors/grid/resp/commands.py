@@ -88,14 +88,13 @@ def command(
     *flags: str,
     first: int = 0,
     last: int | None = None,
-    step: int = 1,
     tips: tuple[str, ...] = (),
 ) -> Callable[[Handler], Handler]:
     """Adds a handler to the table. `last` defaults to `first`; negative counts from the end."""
 
     def register(handler: Handler) -> Handler:
         last_key = first if last is None else last
-        TABLE[name.encode()] = Command(name, arity, flags, first, last_key, step if first else 0, handler, tips)
+        TABLE[name.encode()] = Command(name, arity, flags, first, last_key, 1 if first else 0, handler, tips)
         return handler
 
     return register
