@@ -63,9 +63,12 @@ def test_a_promotion_begins_anew() -> None:
     put(one, 0)
     one.acked(0, 1)
     one.release(0)
+    (segment,) = one.primaries()
+    segment.victims, segment.atomic_to = frozenset({(1, "n2@1")}), 1
     one.demote(0)
     one.promote(0, 3, must_reset="owners_lost")
-    (segment,) = one.primaries()
+    assert one.primaries() == [segment]
+    assert (segment.victims, segment.atomic_to) == (frozenset(), 0)
     assert (segment.acked, segment.replicated, segment.release_wanted) == (0, 0, False)
     assert (segment.owed, segment.phase, segment.epoch) == ("owners_lost", Phase.CLAIM, 3)
     assert one.history(0) == ((1, 1), (3, 1))

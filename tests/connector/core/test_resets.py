@@ -486,11 +486,13 @@ def test_rows_wait_until_their_position_is_acknowledged() -> None:
     segment.acked = 4
     resets(state).rows(batch, segment, 10)
     assert len(batch.items) == 5  # open reset, rows, end, position, no open reset
+    assert segment.in_flight == 4
 
 
 def test_another_reset_that_was_asked_for_meanwhile_follows() -> None:
     state = node()
     reset = Reset("id", Reason.CLEAR, (7, 4), position=(7, 4))
-    segment = primary(state, 0, Phase.ROWS, owed="signal", reset=reset)
+    segment = primary(state, 0, Phase.ROWS, owed="signal", atomic_to=4, reset=reset)
     resets(state).rows_committed(segment, 0, True)
     assert (segment.phase, state.counts.written, state.reset_here) == (Phase.OWED, 1, set())
+    assert segment.atomic_to == 0  # the reset has written it

@@ -40,6 +40,16 @@ def test_a_takeover_between_two_polls_is_none() -> None:
     assert timing.takeovers.count == 0
 
 
+def test_a_segment_that_looks_again_is_no_other_takeover() -> None:
+    timing, taken = Timing(), segment()
+    ended = []
+    for now, phase in ((10.0, Phase.CLAIM), (12.0, Phase.WRITING), (20.0, Phase.ACTIVE), (23.0, Phase.WRITING)):
+        taken.phase = phase
+        ended.append(timing.observe([taken], now))
+    assert ended == [[], [2.0], [], []]
+    assert timing.phases[Phase.ACTIVE].total == 3.0
+
+
 def test_resets_of_several_segments_are_timed_as_one() -> None:
     timing, one, other = Timing(), segment(), segment()
     both = [one, other]

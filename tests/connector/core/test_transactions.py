@@ -193,7 +193,9 @@ def test_a_commit_moves_its_segment_unless_that_has_moved_on() -> None:
         one.begin()
         state.changes.ends[segment.partition] = 50
         segment.generation += moved_on
+        state.now = 9.0
         one.committed(1)
+        assert segment.asked_at == (0.0 if moved_on else 9.0)
         assert (segment.sent, state.counts.written, state.counts.transactions) == ((0, 0, 1) if moved_on else (2, 2, 1))
         assert segment.ledger.unverified == ([] if moved_on else [CommittedRun(1, 2, 2, 40)])
         assert one.idle
