@@ -54,8 +54,6 @@ CONTROL_KINDS: Final = frozenset(
 )
 """Kinds of the change topic that carry no entry."""
 
-ENTRY_KINDS: Final = frozenset({Kind.CHANGE, Kind.TOMBSTONE, Kind.READ})
-
 
 class Flags(IntFlag):
     """Bits of the header's `flags`; any other bit set means an unknown version."""

@@ -105,7 +105,6 @@ def test_names_that_follow_from_others() -> None:
     assert config.topics.positions == "shop_sessions_positions"
     named = parse(GOOD | {"diff.topic": "other", "signal.kafka.topic": "calls"})
     assert (named.topics.diff, named.topics.signal) == ("other", "calls")
-    assert parse(GOOD | {"cache.max.entries": 1000, "segment.count": 256}).entries_per_segment == 3
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import (
     CONTROL_KINDS,
-    ENTRY_KINDS,
     POSITION_BYTES,
     SIZE,
     Flags,
@@ -93,8 +92,8 @@ def test_a_number_that_does_not_fit_is_not_cut_off(fields: tuple[int, int, int, 
 
 def test_the_kinds_are_divided_among_the_topics() -> None:
     assert frozenset(Kind) == ON_CHANGES | ON_POSITIONS
-    assert CONTROL_KINDS | ENTRY_KINDS == ON_CHANGES
-    assert not CONTROL_KINDS & ENTRY_KINDS
+    assert {Kind.CHANGE, Kind.TOMBSTONE, Kind.READ} == ON_CHANGES - CONTROL_KINDS
+    assert not CONTROL_KINDS - ON_CHANGES
     assert not ON_CHANGES & ON_POSITIONS
     assert sorted(map(int, ON_CHANGES)) == [1, 2, 3, 16, 17, 18, 19, 20, 23]
     assert sorted(map(int, ON_POSITIONS)) == [22, 32, 33, 34, 35]

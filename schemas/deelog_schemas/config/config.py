@@ -134,12 +134,6 @@ class Config(Mapping[str, Any]):
         except ConfigError as error:
             raise ConfigError(checks.without_resolved(error.errors, self._raw)) from None
 
-    @property
-    def entries_per_segment(self) -> int:
-        """A segment's share of `cache.max.entries`, at least 1."""
-        share: int = self["cache.max.entries"] // self["segment.count"]
-        return share
-
     def of_cache(self, name: str) -> Config:
         """This configuration for the cache of that name. Raises `ConfigError` where the name cannot be one."""
         return parse({**self._raw, "cache.name": name}, self._role)
