@@ -260,7 +260,7 @@ class Segment:
         self.reset.keys_in_kafka, self.marker_offset = keys, -1
 
     def look_again(self) -> None:
-        """Nothing is assumed of what is under way (section 6): goes back to where Kafka is looked at."""
+        """Nothing is assumed of what is under way: goes back to where Kafka is looked at."""
         phase = RECHECK.get(self.phase)
         if phase is None:
             return

@@ -66,7 +66,7 @@ class Transactions:
         self.producer = ProducerState.NONE
 
     def reopen(self) -> None:
-        """Nothing is assumed of what was under way: a new session, and each segment looks again (section 6)."""
+        """Nothing is assumed of what was under way: a new session, and each segment looks again."""
         if self.producer is not ProducerState.OPENING:  # a session that is not open yet holds nothing
             self.producer = ProducerState.NONE
         for segment in self._node.primaries.values():

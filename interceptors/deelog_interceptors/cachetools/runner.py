@@ -3,9 +3,9 @@
 It drains the queue on a fixed tick instead of being woken: waking a loop costs the writer some 5 µs, and a
 transaction waits `commit.interval.ms` anyway.
 
-A cache of one process owns all segments (protocol.md section 7, last lines): the epoch is one above the highest
-claim, every segment is reset once at the start, since the cache of a new process holds other entries, and an
-operation is acknowledged as soon as it has a position.
+A cache of one process owns all segments: the epoch is one above the highest claim, every segment is reset once at the
+start, since the cache of a new process holds other entries, and an operation is acknowledged as soon as it has a
+position.
 """
 
 from __future__ import annotations
