@@ -76,7 +76,7 @@ group("identity", "Names",
         doc="First part of the name of every topic, and `source.name` of every record. Never change it: with another "
             "prefix nothing that was written before is found."),
     Field("topic.delimiter", STRING, ".", importance=LOW, pattern=re.compile(r"[._-]{1,8}"),
-        doc="What stands between prefix, cache and suffix in the names of topics."),
+        doc="The separator between prefix, cache and suffix in the names of topics."),
     Field("topic.naming.strategy", STRING, None,
         importance=LOW, pattern=re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII),
         doc="Dotted path of a Python function `(prefix, delimiter, cache) -> topic` that names the change topic of a "
@@ -114,13 +114,14 @@ group("kafka", "Kafka",
 ),
 
 group("queue", "Op log and transactions",
-    Field("max.batch.size", INT, 8192, low=1, high=1_000_000, doc="Most operations in one transaction."),
+    Field("max.batch.size", INT, 8192, low=1, high=1_000_000, doc="Maximum number of operations in one transaction."),
     Field("commit.interval.ms", INT, 50, low=1, high=60_000,
         doc="A transaction is committed after this time at the latest."),
     Field("max.queue.size", INT, 500_000, low=1, importance=HIGH,
-        doc="Most operations in a node's op log, those of its backups included."),
+        doc="Maximum number of operations in a node's op log, those of its backups included."),
     Field("max.queue.size.in.bytes", LONG, 268_435_456, low=1, importance=HIGH,
-        doc="Most bytes of keys and values in a node's op log. Must have room for one entry of `max.entry.bytes`."),
+        doc="Maximum number of bytes of keys and values in a node's op log. Must have room for one entry of "
+            "`max.entry.bytes`."),
     Field("oplog.overflow", ENUM, "block", allowed=("block", "coalesce", "reset"), importance=HIGH,
         doc="When the op log is full: `block` lets the writing client wait up to `max.block.ms`, then resets; "
             "`coalesce` gives up older acknowledged operations of a key for its newest one; `reset` drops the "
@@ -137,13 +138,13 @@ group("capture", "Capture",
         doc="Units of ownership into which the keys are divided. The same on every node, and never changed once "
             "there are topics."),
     Field("tombstones.on.delete", BOOLEAN, True,
-        doc="Write a tombstone behind every delete, so that compaction forgets the key."),
+        doc="Write a tombstone after every delete, so that compaction forgets the key."),
     Field("skipped.operations", LIST, ("none",), allowed=("none", "c", "u", "d"), check=operations,
-        doc="Operations that are not told to Kafka: creates (`c`), updates (`u`), deletes (`d`). Rows of resets, "
+        doc="Operations that are not written to Kafka: creates (`c`), updates (`u`), deletes (`d`). Rows of resets, "
             "clears and corrections, which repair what Kafka holds, are never skipped."),
     Field("skip.messages.without.change", BOOLEAN, False,
-        doc="Capture no write that leaves value and expiry of its entry as they were. The cache itself tells, so "
-            "`before.image` need not be `full`."),
+        doc="Capture no write that leaves value and expiry of its entry as they were. The cache itself compares, "
+            "so `before.image` need not be `full`."),
     Field("before.image", ENUM, "key", allowed=("key", "full"),
         doc="What `before` holds in updates and deletes: the key alone, or the whole entry where the cache can give "
             "it. `full` puts two values into one record: allow half as much in `max.entry.bytes`."),
@@ -171,9 +172,9 @@ group("snapshot", "Snapshot and reset",
             "`initial_only` ends the capture once every segment is sent, the process with exit code 0; `when_needed` "
             "is `initial`. None holds back a reset that repairs a loss."),
     Field("reset.strategy", ENUM, "marker", allowed=("marker", "tombstones", "resend"),
-        doc="How a reset tells which keys are gone. `marker` encloses the state in a begin and an end, and keys that "
+        doc="How a reset says which keys are gone. `marker` encloses the state in a begin and an end, and keys that "
             "are not between them are gone: for deelog's own readers. `tombstones` also deletes each key that Kafka "
-            "holds and the cache does not, `resend` each key that Kafka holds before it sends the segment anew: for "
+            "holds and the cache does not, `resend` each key that Kafka holds before it sends the segment again: for "
             "consumers that know nothing of resets. Both read the segment's part of the topic again. See "
             "docs/resets.md."),
     Field("reset.interval.ms", LONG, 0, low=0, check=off_or_a_second,
@@ -211,7 +212,7 @@ group("transforms", "Transforms and filters",
 group("failure", "Failure",
     Field("errors.max.retries", INT, -1, low=-1,
         doc="How often in a row the producer is built again after an error before the connector fails; -1 is without "
-            "end. A transaction that is committed begins the count anew; being fenced by another node is no error."),
+            "end. A transaction that is committed resets the count; being fenced by another node is no error."),
     Field("retriable.restart.connector.wait.ms", INT, 10_000, low=0,
         doc="Longest wait before such an attempt. The first waits are short and double up to this."),
 ),
@@ -227,8 +228,8 @@ group("grid", "Node and grid",
         doc="What is evicted from a full cache: the least recently used entry, the least frequently used, the "
             "oldest, or any (`rr`). Expiry is per entry, with any of them."),
     Field("cache.max.entries", LONG, 1_000_000, low=1, importance=HIGH,
-        doc="Most entries of the whole cache, on all nodes, each counted once whatever the number of its backups. "
-            "They are spread evenly: a segment evicts beyond its share of `cache.max.entries` divided by "
+        doc="Maximum number of entries of the whole cache, on all nodes, each counted once whatever the number of its "
+            "backups. They are spread evenly: a segment evicts beyond its share of `cache.max.entries` divided by "
             "`segment.count`, rounded down, so eviction in one segment may begin a little before the cache is full. "
             "At least `segment.count`."),
     Field("cache.backups", INT, 1, low=0, high=7, importance=HIGH,
@@ -261,7 +262,7 @@ group("observe", "Heartbeat, signals and notifications",
         doc="Where signals are taken from; empty for nowhere."),
     Field("signal.kafka.topic", STRING, None, derived="`<topic.prefix>-signal`", importance=LOW,
         doc="Topic of the signals; key `topic.prefix`, value `{id, type, data}`. One partition. It is read from its "
-            "beginning at the start: it tells whether writing is paused, and which incremental snapshots go on."),
+            "beginning at the start: it says whether writing is paused, and which incremental snapshots go on."),
     Field("signal.file", STRING, "file-signals.txt", importance=LOW,
         doc="File of signals for this process alone, one in a line, with `file` among `signal.enabled.channels`. "
             "What was read is taken out of the file."),
@@ -279,7 +280,7 @@ group("metrics", "Metrics and tracing",
         doc="Port of `/metrics` for Prometheus and of `/health`; 0 is none. Several captured caches of one process "
             "may name the same one."),
     Field("metrics.host", STRING, "127.0.0.1", check=not_blank,
-        doc="Address that `metrics.port` is bound to; `0.0.0.0` is all. There is no password: what is told there are "
+        doc="Address that `metrics.port` is bound to; `0.0.0.0` is all. There is no password: the pages show "
             "numbers, names of caches and members, and error texts."),
     Field("tracing.headers.enabled", BOOLEAN, False, importance=LOW,
         doc="Give each change the trace context of the write that made it, as the headers `traceparent` and "
@@ -297,7 +298,7 @@ group("rest", "REST API",
     Field("rest.readonly.token", PASSWORD, None,
         doc="Who sends this one instead may look and change nothing. Needs `rest.token`."),
     Field("rest.ssl.certificate.location", STRING, None,
-        doc="PEM file with the REST API's certificate and the chain behind it: HTTPS instead of HTTP."),
+        doc="PEM file with the REST API's certificate and its chain: HTTPS instead of HTTP."),
     Field("rest.ssl.key.location", STRING, None, doc="PEM file with the key of that certificate."),
     Field("rest.ssl.key.password", PASSWORD, None, doc="Password of that key."),
     Field("rest.ssl.ca.location", STRING, None,
@@ -325,13 +326,13 @@ group("diff", "Spark job",
     Field("diff.checkpoint.location", STRING, REQUIRED, roles=DIFF_ONLY, importance=HIGH, check=directory,
         doc="Directory of the Spark job's checkpoint, on storage that outlives the job."),
     Field("diff.state.backend", ENUM, "topic", allowed=("topic",), planned=("rocksdb",),
-        doc="Where the Spark job finds what it has told so far: the diff topic."),
+        doc="Where the Spark job finds what it has written so far: the diff topic."),
     Field("on.data.loss", ENUM, "fail", allowed=("fail", "reset"),
         doc="When records that the job needs are gone from the change topic: stop, or hold the segment and ask its "
             "owner for a reset."),
     Field("errors.tolerance", ENUM, "none", allowed=("none", "all"),
-        doc="A change of ours whose key or value cannot be decoded: stop (`none`), or put it on the dead-letter "
-            "topic and go on (`all`). What is not ours, and what stands inside a reset, stops the job whatever this "
+        doc="A change of deelog's whose key or value cannot be decoded: stop (`none`), or put it on the dead-letter "
+            "topic and go on (`all`). What is not deelog's, and what is inside a reset, stops the job whatever this "
             "says."),
     Field("errors.deadletterqueue.topic.name", STRING, None, pattern=re.compile(r"[A-Za-z0-9._-]{1,249}"),
         doc="The dead-letter topic, created if it is missing, with one partition. Required with "
@@ -339,13 +340,14 @@ group("diff", "Spark job",
     Field("errors.deadletterqueue.topic.replication.factor", INT, 3, low=1, high=32_767,
         doc="Replication factor with which the dead-letter topic is created."),
     Field("errors.deadletterqueue.context.headers.enable", BOOLEAN, True,
-        doc="Whether dead letters say, in headers `__connect.errors.*`, where they stood and why they are dead. "
-            "Connect's own default is false."),
+        doc="Whether dead letters say, in headers `__connect.errors.*`, where they were and why they could not be "
+            "decoded. Connect's own default is false."),
     Field("errors.log.enable", BOOLEAN, False,
         doc="Whether each dead letter is logged; else their number, and the first of each partition and batch."),
     Field("diff.trigger.interval.ms", INT, 500, low=0, high=3_600_000,
         doc="Time from the start of one batch to the start of the next."),
-    Field("diff.max.offsets.per.trigger", LONG, 2_000_000, low=1, doc="Most records of the change topic in one batch."),
+    Field("diff.max.offsets.per.trigger", LONG, 2_000_000, low=1,
+        doc="Maximum number of records of the change topic in one batch."),
     Field("diff.metrics.port", INT, 0, low=0, high=65_535, doc="Port of `/metrics` for Prometheus; 0 is none."),
     Field("diff.metrics.host", STRING, "127.0.0.1",
         doc="Address that `diff.metrics.port` is bound to; `0.0.0.0` is all."),
