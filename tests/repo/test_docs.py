@@ -13,8 +13,7 @@ PAGES = sorted(
         *DOCS.rglob("*.md"),
         ROOT / "README.md",
         ROOT / "CHANGELOG.md",
-        ROOT / "schemas" / "README.md",
-        ROOT / "spark" / "README.md",
+        *(ROOT / part / "README.md" for part in ("connector", "interceptors", "schemas", "spark")),
     ]
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
