@@ -25,10 +25,10 @@ endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
-.PHONY: help setup demo test test-all model mutants kills test-compose test-consumers images simulate proof bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
+.PHONY: help setup demo test test-all model mutants kills test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: setup ## show the product on this machine (ARGS="--faults all", see `deelog demo --help`)
 	@$(BIN)/deelog demo $(ARGS)
@@ -123,7 +123,7 @@ clean: ## remove what was built and installed here
 	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-setup: $(STAMP)
+setup: $(STAMP) ## the environment that all of these use, in .venv
 
 .PHONY: python
 python:
