@@ -15,8 +15,14 @@ from deelog_schemas.errors import DeelogError
 
 
 @click.command(short_help="Run one node of the cache grid with its connector.")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help=".properties or .json file")
-@click.option("--log-level", default="WARNING", show_default=True, help="level of the log on stderr")
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help=".properties or .json file.")
+@click.option(
+    "--log-level",
+    default="WARNING",
+    show_default=True,
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
+    help="Level of the log on stderr.",
+)
 def node(path: Path, log_level: str) -> None:
     """Run one node of the cache grid, with its connector, until SIGTERM or Ctrl-C.
 
@@ -27,7 +33,7 @@ def node(path: Path, log_level: str) -> None:
       deelog node --config node1.properties
       redis-cli -c -p 6379
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         config = load(path, Role.NODE)
         config.resolved()
