@@ -78,7 +78,7 @@ class RetriesExhausted(DeelogError):
 
 
 class TransformFailed(DeelogError):
-    """A transform failed, and `event.processing.failure.handling.mode` is `fail`. Nothing is lost: see `Connector`."""
+    """A transform failed with `event.processing.failure.handling.mode=fail`. Nothing is lost: docs/transforms.md."""
 
     exit_code = 10
 

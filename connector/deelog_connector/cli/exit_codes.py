@@ -22,7 +22,9 @@ _INTRODUCTION: Final = """\
 
 A command that fails prints one line, which ends with the remedy, and ends with the code of its error. 0 says that what
 the command promises holds; `deelog node`, `deelog kafka` and `deelog diff` end with 0 on SIGTERM and Ctrl-C too, other
-commands with 130 on Ctrl-C. 2 is also the code for a wrong option, 1 for every error that has no row here.
+commands with 130 on Ctrl-C. 2 is also the code for a wrong option and for an extra that is not installed, 1 for every
+error that has no row here, and for `deelog demo` and `deelog play` where their comparison or a write failed.
+`deelog kafka status` ends with 3 where no broker runs; `deelog simulate --help` lists the codes of that command.
 """
 
 _OF_ALL: Final = ("deelog_schemas.errors", "deelog_schemas.java")
