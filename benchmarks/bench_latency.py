@@ -112,7 +112,7 @@ def _write(cache: Cache, rate: int, seconds: int) -> dict[bytes, float]:
 def main() -> None:
     """See the module."""
     options = parser(__doc__)
-    options.add_argument("--seconds", type=int, default=30, help="of each measurement, behind 10 s of warming up")
+    options.add_argument("--seconds", type=int, default=30, help="of each measurement, after 10 s of warming up")
     options.add_argument("--rates", default="1000,10000", help="changes per second")
     options.add_argument("--intervals", default="500,0", help="diff.trigger.interval.ms")
     given = options.parse_args()

@@ -27,7 +27,7 @@ _OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "d
 
 
 @click.command(
-    epilog="Example: deelog diff --config examples/diff.properties --progress; several caches by one application: "
+    epilog="Example: deelog diff --config docs/examples/diff.properties --progress; several caches by one application: "
     "deelog diff --config sessions.properties --config carts.properties"
 )
 @click.option(
@@ -129,7 +129,7 @@ def _refuse_twins(configs: list[Config]) -> None:
     for field in _OWN:
         counts = Counter(config.topics.diff if field == "diff.topic" else config[field] for config in configs)
         wrong += [
-            FieldError(field, "stands in more than one of the files: each cache needs its own", str(value))
+            FieldError(field, "is in more than one of the files: each cache needs its own", str(value))
             for value, count in counts.items()
             if value and count > 1
         ]

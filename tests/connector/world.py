@@ -2,7 +2,7 @@
 
 The Kafka here has what the protocol rests on: transactions that are open, committed or aborted, a last stable offset
 that hides what follows an open one, and fencing by transactional id. The same behaviour of the real broker is
-tested in `test_connector_kafka.py`; records go through the real encoder, decoder and reading rule.
+tested in `runtime/test_connector.py`; records go through the real encoder, decoder and reading rule.
 """
 
 from __future__ import annotations

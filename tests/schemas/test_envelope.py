@@ -53,7 +53,7 @@ class Case:
     def envelope(
         self, before: Any, after: Any, op: str, ts_us: int, snapshot: str, reason: str | None, cause: Any = ()
     ) -> dict[str, Any]:
-        """The envelope as `records.md` has it, as a dict."""
+        """The envelope as `schemas/README.md` has it, as a dict."""
         connector, name, cache = self.names
         epoch, sequence = self.position
         segment, node, now = self.stamp

@@ -99,7 +99,7 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
     help="survivable: everything that one owner survives. all: loss of all owners and overflow too.",
 )
 @click.option("--keep", is_flag=True, help="Leave all running at the end, to look at, until Ctrl-C.")
-@click.option("--files", type=click.Path(file_okay=False, path_type=Path), help="Keep all files in DIR.")
+@click.option("--files", type=click.Path(file_okay=False, path_type=Path), help="Keep all files there.")
 @_REPORT
 def demo(
     trace: Path | None,

@@ -21,7 +21,7 @@ from tests.system.chaos.faults import KINDS
 @click.option(
     "--faults", default=",".join(KINDS), metavar="KIND[,…]", help=f"Only these kinds of {', '.join(KINDS)}."
 )  # fmt: skip
-@click.option("--files", type=click.Path(file_okay=False, path_type=Path), help="Keep all files in DIR for a look.")
+@click.option("--files", type=click.Path(file_okay=False, path_type=Path), help="Keep all files there.")
 @click.option(
     "--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the outcome there."
 )
