@@ -27,7 +27,7 @@ from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordEr
 
 
 class MissingExtraError(DeelogError):
-    """Install the extra that the message names."""
+    """A command needs a package that is not installed: install the extra that the message names."""
 
     exit_code = 2
 
@@ -42,13 +42,13 @@ class KafkaUnusable(DeelogError):
 
 
 class KafkaUnavailable(KafkaUnusable):
-    """The brokers do not answer, or not as they should, at the moment: try again with a new client."""
+    """The brokers do not answer, or not as they should: try again later, with a new client."""
 
     exit_code = 9
 
 
 class KafkaUnauthorized(KafkaUnavailable):
-    """The brokers answer, but not to this user. It ends what starts; what runs asks on until the right is granted."""
+    """The brokers refuse this user. A program that starts ends; a running one retries until the right is granted."""
 
     exit_code = 5
 
@@ -72,7 +72,7 @@ class NodeSuperseded(DeelogError):
 
 
 class RetriesExhausted(DeelogError):
-    """Kafka could not be written to, more often in a row than `errors.max.retries` allows."""
+    """Writing to Kafka failed more often in a row than `errors.max.retries` allows."""
 
     exit_code = 9
 

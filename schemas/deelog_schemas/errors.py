@@ -68,10 +68,10 @@ class RecordError(DeelogError):
 
 
 class RegistryError(DeelogError):
-    """The schema registry refuses us or is none. Nothing was written: repair what the message names, start again."""
+    """The schema registry refuses, or is none. Nothing was written: repair what the message names, start again."""
 
     exit_code = 10
 
 
 class RegistryAwayError(RegistryError):
-    """Asking again may help; the retries that were allowed are used up."""
+    """The schema registry does not answer, and all retries are used up: try again later."""

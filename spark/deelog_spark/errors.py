@@ -21,36 +21,36 @@ class DiffError(DeelogError):
 
 
 class CheckpointError(DiffError):
-    """Name another `diff.checkpoint.location`, or delete this one and start over."""
+    """The checkpoint does not fit topic, layout or configuration: name another one, or delete it and start over."""
 
     exit_code = 5
 
 
 class TopicError(DiffError):
-    """Repair the topic's settings or the configuration."""
+    """A topic is missing or has the wrong settings: repair these or the configuration."""
 
     exit_code = 6
 
 
 class LossError(DiffError):
-    """Ask for a reset (`on.data.loss=reset`, or the signal `reset-segment`) or start over without the checkpoint."""
+    """Records are gone from the change topic: reset (`on.data.loss`, `reset-segment`), or delete the checkpoint."""
 
     exit_code = 7
 
 
 class BusyError(DiffError):
-    """Stop the other job."""
+    """Another job uses this checkpoint, or writes this diff topic or table: stop it."""
 
     exit_code = 8
 
 
 class SinkError(DiffError):
-    """Repair the sink or its configuration, or take it out of `diff.sinks`."""
+    """A sink does not fit or refuses a row: repair it or its configuration, or take it out of `diff.sinks`."""
 
     exit_code = 9
 
 
 class RightsError(DiffError):
-    """Grant the right that the message names."""
+    """A right is missing in Kafka: grant the one that the message names."""
 
     exit_code = 10
