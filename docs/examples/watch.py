@@ -40,13 +40,13 @@ while True:
     if header.segment != segment:
         continue
     place = f"epoch {header.epoch} sequence {header.sequence}"
-    told = json.loads(record.key())["key"]
+    record_key = json.loads(record.key())["key"]
     if record.value() is not None:
         change = json.loads(record.value())
         before, after = ((change[side] or {}).get("value") or "-" for side in ("before", "after"))
-        print(f"{change['op']}  {told}  {before} -> {after}  {place}", flush=True)
-    elif told == key:
-        print(f"tombstone  {told}  {place}", flush=True)
+        print(f"{change['op']}  {record_key}  {before} -> {after}  {place}", flush=True)
+    elif record_key == key:
+        print(f"tombstone  {record_key}  {place}", flush=True)
     else:  # who owns the segment is a remark here; a reset changes what the key holds
         remark = "" if header.kind in (Kind.RESET_BEGIN, Kind.RESET_END) else "# "
         print(f"{remark}{header.kind.name.lower()}  {headers[CONTROL_HEADER_NAME].decode()}  {place}", flush=True)
