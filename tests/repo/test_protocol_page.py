@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from deelog_connector.core.segment import TRANSITIONS, Phase
+from deelog_connector.core.snapshots import SNAPSHOT_REASON
+from deelog_connector.metrics.families import _RESETS
 from deelog_schemas.header import Kind
 from tests.proof.simulation.rows import RULES
 from tests.support.paths import ROOT
@@ -45,6 +47,12 @@ def test_every_kind_of_record_has_a_row() -> None:
     page = PAGE.read_text("utf-8")
     rows = table(page, "| kind | number | key | says |") + table(page, "| kind | number | key | carries |")
     assert {row[0]: int(row[1]) for row in rows} == {kind.name: kind.value for kind in Kind}
+
+
+def test_every_reason_of_a_reset_has_a_row() -> None:
+    rows = table(PAGE.read_text("utf-8"), "| reason | when |")
+    reasons = [reason for row in rows for reason in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(reasons) == sorted([*_RESETS, SNAPSHOT_REASON, "interval"])
 
 
 def test_every_rule_has_a_row() -> None:

@@ -28,7 +28,7 @@ _REASONS: Final = {
     "topic_recreated": "the topic was deleted and created again",
     "signal": "somebody asked for it",
     "clear": "the cache was cleared",
-    "unclean_election": "a backup that lagged took over, since no other owner was left",
+    "unclean_election": "a node that was not in sync took over, since no owner in sync answered",
 }
 """The meanings of reset reasons; docs/protocol.md has their causes."""
 
@@ -107,7 +107,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             sum(report["resets"].values()),
-            f"resets: the whole state of a segment is written anew, here in {report['reset_rows']:,} rows",
+            f"resets: the whole state of a segment is written again, here in {report['reset_rows']:,} rows",
         ),
         *(
             (count, f"· {reason}: {_REASONS.get(reason, 'see docs/protocol.md')}")
