@@ -191,6 +191,12 @@ def test_the_installed_command() -> None:
         assert "Example:" in deelog(command, "--help").stdout
 
 
+def test_node_refuses_an_unknown_log_level() -> None:
+    result = CliRunner().invoke(cli.main, ["node", "--config", "node.properties", "--log-level", "loud"])
+    assert result.exit_code == 2
+    assert "--log-level" in result.stderr
+
+
 def test_validate_tells_right_from_wrong(tmp_path: Path) -> None:
     file = tmp_path / "node.properties"
     file.write_text(GOOD)
