@@ -18,6 +18,11 @@ def test_a_text_without_an_incarnation_is_no_member(text: str) -> None:
         Member.parse(text)
 
 
+def test_what_is_no_member_is_nobodys_process() -> None:
+    assert node_id_of("damaged") == ""
+    assert not is_newer_process("damaged", "n@9")
+
+
 @pytest.mark.parametrize(
     ("other", "member", "newer"),
     [("n@10", "n@9", True), ("n@9", "n@9", False), ("n@8", "n@9", False), ("m@10", "n@9", False)],

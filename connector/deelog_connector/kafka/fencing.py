@@ -18,7 +18,9 @@ def fence(config: Config, transactional_id: str) -> None:
     """
     try:
         settings = {**common_settings(config), **dict(config.overrides("producer"))}
-        producer, connections = opened(Producer, "producer", {**settings, "transactional.id": transactional_id})
+        # The client's own default may be above what the broker allows.
+        settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
+        producer, connections = opened(Producer, "producer", settings)
     except (KafkaUnusable, ConfigError) as error:
         raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
     try:

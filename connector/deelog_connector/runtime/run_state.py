@@ -63,7 +63,9 @@ TRANSITIONS: Final[dict[Event, tuple[frozenset[Hold], frozenset[Hold]]]] = {
 }
 """By event, the holds that it removes and adds."""
 
-IGNORED_AT_THE_END: Final = frozenset({Event.PAUSE, Event.DRAIN, Event.SUSPEND, Event.STOP})
+_IGNORED_AT_THE_END: Final = frozenset({Event.PAUSE, Event.DRAIN, Event.SUSPEND, Event.STOP})
+_UNDER_WAY: Final = frozenset({Event.SUSPEND, Event.STOP})
+"""What ends a suspension that began before the end was near: it is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,16 @@ class RunState:
 
     def after(self, event: Event) -> RunState:
         """The state after an event."""
-        if Hold.ENDING in self.holds and event in IGNORED_AT_THE_END:
+        if self.ignores(event):
             return self
         removed, added = TRANSITIONS[event]
         return RunState(self.holds - removed | added)
+
+    def ignores(self, event: Event) -> bool:
+        """Whether an event has no effect, since the end is near."""
+        if Hold.ENDING not in self.holds or event not in _IGNORED_AT_THE_END:
+            return False
+        return not (event in _UNDER_WAY and self.holds & _SUSPENSION)
 
     @property
     def paused(self) -> bool:

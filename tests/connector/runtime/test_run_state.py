@@ -6,7 +6,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from deelog_connector.runtime.run_state import IGNORED_AT_THE_END, TRANSITIONS, Event, Hold, RunState
+from deelog_connector.runtime.run_state import TRANSITIONS, Event, Hold, RunState
 
 STATES = [RunState(frozenset(holds)) for n in range(len(Hold) + 1) for holds in combinations(Hold, n)]
 
@@ -62,6 +62,11 @@ def test_a_new_one_writes() -> None:
         ([Event.LEAVE, Event.PAUSE], ({"ending"}, False, False)),
         ([Event.LEAVE, Event.DRAIN, Event.SUSPEND, Event.STOP], ({"ending"}, False, False)),
         ([Event.PAUSE, Event.LEAVE], ({"paused", "ending"}, True, False)),
+        # A stop that is under way when the end is near is waited for.
+        ([Event.DRAIN, Event.LEAVE, Event.PAUSE], ({"draining", "ending"}, False, False)),
+        ([Event.DRAIN, Event.LEAVE, Event.SUSPEND], ({"restarting", "ending"}, True, True)),
+        ([Event.DRAIN, Event.LEAVE, Event.SUSPEND, Event.STOP], ({"stopped", "ending"}, True, True)),
+        ([Event.DRAIN, Event.LEAVE, Event.SUSPEND, Event.STOP, Event.END], ({"ending"}, False, False)),
         ([Event.SUSPEND, Event.LEAVE, Event.CONTINUE], ({"ending"}, False, False)),
         ([Event.END, Event.HALT], ({"ending", "halted"}, True, False)),
     ],
@@ -77,7 +82,7 @@ def test_of_every_state(state: RunState) -> None:
     for event in Event:
         changed = state.after(event)
         removed, added = TRANSITIONS[event]
-        ignored = state.ending and event in IGNORED_AT_THE_END
+        ignored = state.ignores(event)
         assert changed.holds == (state.holds if ignored else (state.holds - removed) | added)
         assert changed.after(event) == changed, "an event that comes twice changes nothing more"
         assert not state.ending or changed.ending, "no way leads back from the end"
