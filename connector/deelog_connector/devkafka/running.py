@@ -50,8 +50,8 @@ def claim(data_dir: Path) -> IO[str]:
         other = running(data_dir)
         address = f"at {other.bootstrap} " if other else ""
         raise AlreadyRunning(
-            f"a broker runs {address}on {data_dir} already: stop it (`deelog kafka stop`) or name another folder "
-            "(`--data-dir`)"
+            f"a broker runs {address}on {data_dir} already: stop it (`deelog kafka stop --data-dir {data_dir}`) or "
+            "name another folder (`--data-dir`)"
         ) from error
     file.truncate(0)
     return file

@@ -205,6 +205,7 @@ def test_command_line_start_status_stop(tmp_path: Path) -> None:
         again = run("start")
         assert again.returncode == 2
         assert again.stderr.startswith("Error: a broker runs at ")
+        assert f"`deelog kafka stop --data-dir {tmp_path}`" in again.stderr
         assert len(again.stderr.splitlines()) == 1
         found = running(tmp_path)
         assert found is not None
