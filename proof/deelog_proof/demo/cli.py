@@ -114,9 +114,9 @@ def demo(
 ) -> None:
     """Show the product: nodes, Kafka and a Spark job on this machine, a load, faults, and the proof.
 
-    Exits 0 only if the Spark job's diff equals the caches key by key, and no acknowledged operation is lost or twice.
-    With --keep it prints addresses and things to try and stays. Leaves no process and no file behind but those of
-    --files.
+    Exits 0 only if the Spark job's diff equals the caches key by key, and if every acknowledged operation is in the
+    topic, once, or covered by a later write or a reset. With --keep it prints addresses and things to try and stays.
+    Leaves no process and no file behind but those of --files.
     """
     least = 1 if faults == "none" else 2
     if nodes < least:

@@ -78,8 +78,8 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 def _holds(report: dict[str, Any]) -> str:
     text = (
-        f"All {report['keys']:,} keys are equal in the caches, in the change topic and in the Spark job's diff. No "
-        "acknowledged operation is lost, none is written twice."
+        f"All {report['keys']:,} keys are equal in the caches, in the change topic and in the Spark job's diff. Every "
+        "acknowledged operation is in Kafka or covered by a later write or a reset, and none is written twice."
     )
     final = report["final"]
     return f"{text} This is exactly what {final['file']} lists ({final['keys']:,} keys)." if final else text

@@ -182,7 +182,7 @@ class _Ticker:
 
 
 def _diff_note(progress: dict[str, Any] | None) -> str:
-    return "Spark has read nothing" if progress is None else f"Spark has read {progress['records']:,}"
+    return "Spark has read nothing" if progress is None else f"Spark has read {progress['records']:,} records"
 
 
 def _verify(environment: Environment, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:
