@@ -21,8 +21,6 @@ from deelog_schemas.kafka.connections import Connections, settle
 C = TypeVar("C")
 log = client_log("deelog_connector.kafka")
 
-REQUEST_SECONDS: Final = 10.0
-"""Seconds that one request to the brokers may take before it is retried or fails."""
 LOOK_SECONDS: Final = 1.0
 """Seconds that the first request may take before the connection is checked."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.client import REQUEST_SECONDS, common_settings, opened
+from deelog_connector.kafka.client import common_settings, opened
+from deelog_connector.kafka_port import REQUEST_SECONDS
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 
