@@ -16,7 +16,7 @@ import uuid
 
 from benchmarks.common import Figure, kafka, parser, show
 from deelog_connector.core.effects import OperationsItem
-from deelog_connector.kafka.records import OutRecord
+from deelog_connector.kafka_port import OutRecord
 from deelog_connector.kafka.writer import Writer
 from deelog_connector.runtime import Connector
 from deelog_connector.runtime.encode import Encoder

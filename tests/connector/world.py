@@ -27,7 +27,7 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
-from deelog_connector.kafka.records import InRecord, OutRecord
+from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.transforms.pipeline import Pipeline
 from deelog_proof.simulation.stock_consumer import StockConsumer

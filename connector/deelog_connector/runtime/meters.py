@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from deelog_connector.core.durations import Durations
-from deelog_connector.kafka.client import REQUEST_SECONDS
+from deelog_connector.kafka_port import REQUEST_SECONDS
 from deelog_connector.runtime.encode import Tally
 
 ANSWER_SECONDS: Final = 2 * REQUEST_SECONDS

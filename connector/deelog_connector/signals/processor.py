@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,8 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.records import InRecord
-from deelog_connector.kafka.tail import Tail
+from deelog_connector.kafka_port import InRecord, KafkaPort, Reader
 from deelog_connector.signals.file_channel import SignalFile
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import ranges
@@ -36,6 +34,12 @@ log = logging.getLogger(__name__)
 
 MAX_REPLAY: Final = 100_000
 """Newest records of the topic that are read at the start."""
+POLL_SECONDS: Final = 0.5
+"""Seconds that one read of the topic may wait for records."""
+
+
+Reading = Callable[..., Awaitable[Any]]
+"""Calls a coroutine function with arguments until Kafka answers."""
 
 
 class Target(Protocol):
@@ -68,41 +72,39 @@ class Signals:
         self._topic = config.topics.signal
         self._key = str(config["topic.prefix"]).encode()
         self._progress_key = signals.progress_key(config["topic.prefix"])
-        self._tail: Tail | None = None
         self._next: int | None = None
         """The offset of the next record; None before the first catch-up."""
         self.counts: Counter[str] = Counter()
 
     # -- the topic ----------------------------------------------------------------------------------------------------
 
-    async def catch_up(self, blocking: Callable[..., Awaitable[Any]]) -> None:
-        """Reads the topic's present records before anything is written. A later call continues after the last one."""
-        tail = self._tail = await blocking(
-            Tail, self.config, self._topic, 1, MAX_REPLAY, self._next, self._next is not None
-        )
+    def first_offset(self, end: int) -> int:
+        """Where to begin to read the topic, which ends at the offset `end`."""
+        return max(0, end - MAX_REPLAY) if self._next is None else min(self._next, end)
+
+    async def catch_up(self, reader: Reader, reading: Reading) -> None:
+        """Reads the topic's present records before anything is written; a later call has nothing to do."""
         if self._next is not None:
             return
         pauses: dict[str, bool] = {}
         for target in self._targets.values():
             target.snapshots.replaying = True
-        while not tail.caught_up:
-            for record in await blocking(tail.read, 0.05):
+        while not reader.caught_up:
+            for record in await reading(reader.read, 0.05):
                 self._replay(record, pauses)
-        self._next = tail.next_offset(0)
+        self._next = reader.next_offset(0)
         for cache, target in self._targets.items():
             target.snapshots.replaying = False
             if pauses.get(cache):
                 log.warning("cache %s: pause-writing on %s is in force: nothing is written", cache, self._topic)
                 target.pause()
 
-    async def follow(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
-        """Follows the topic after `catch_up`."""
-        tail = self._tail
-        assert tail is not None
+    async def follow(self, reader: Reader, reading: Reading, end: asyncio.Event) -> None:
+        """Follows the topic after `catch_up`, until `end` is set; then closes the reader."""
         try:
-            while not stopping.is_set():
+            while not end.is_set():
                 try:
-                    records = await blocking(tail.read, 0.5)
+                    records = await reading(reader.read, POLL_SECONDS)
                 except KafkaUnusable as error:
                     log.warning("signals: %s", error)
                     await asyncio.sleep(1.0)
@@ -111,7 +113,7 @@ class Signals:
                     self.take(record)
                     self._next = record.offset + 1
         finally:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, tail.close))
+            await asyncio.shield(reader.close())
 
     def _replay(self, record: InRecord, pauses: dict[str, bool]) -> None:
         if record.key == self._progress_key:
@@ -151,14 +153,14 @@ class Signals:
 
     # -- the file -----------------------------------------------------------------------------------------------------
 
-    async def watch_file(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
+    async def watch_file(self, port: KafkaPort) -> None:
         """Reads the file every `signal.poll.interval.ms`."""
         path = self.config["signal.file"]
         file = SignalFile.of(Path(path))
         with file.listening(self):
-            while not stopping.is_set():
+            while True:
                 try:
-                    lines = await blocking(file.lines, self)
+                    lines = await port.work(file.lines, self)
                 except OSError as error:
                     log.warning("signal.file=%s: %s", path, error)
                     lines = []

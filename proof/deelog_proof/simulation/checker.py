@@ -23,7 +23,7 @@ from typing import Final
 from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect
 from deelog_connector.core.history import History
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.context import Context, Write

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.view import View

@@ -14,7 +14,7 @@ from typing import Final
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka.follower import TopologyRecord
-from deelog_connector.kafka.records import InRecord, OutRecord
+from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_proof.simulation.engine import Engine
 
 CHANGES: Final = "p.c"

@@ -26,7 +26,7 @@ from deelog_connector.core.effects import (
     Superseded,
 )
 from deelog_connector.errors import NodeSuperseded
-from deelog_connector.kafka.records import OutRecord
+from deelog_connector.kafka_port import OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_interceptors.grid.data.policy import peek
 from deelog_interceptors.grid.data.segment import Role, Segment

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, NamedTuple, Protocol
 
-from deelog_connector.kafka.records import OutRecord
+from deelog_connector.kafka_port import OutRecord
 from deelog_proof.simulation.clients import Clients
 from deelog_proof.simulation.context import Context
 from deelog_proof.simulation.event import Event

@@ -9,7 +9,7 @@ import pytest
 from deelog_connector.core.effects import OperationsItem
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
-from deelog_connector.kafka.records import InRecord, OutRecord
+from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.configured import codecs_of, settings_of
 from deelog_connector.runtime.executor import SCAN_SECONDS
 from deelog_connector.transforms.pipeline import DeadLetter, PipedOperations, Pipeline, TransformedOperation

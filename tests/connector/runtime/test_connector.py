@@ -25,7 +25,7 @@ from deelog_connector.kafka import admin as brokers_module
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.client import begin_session
 from deelog_connector.kafka.consumer import still_holds
-from deelog_connector.kafka.records import OutRecord, WriteFailed
+from deelog_connector.kafka_port import OutRecord, WriteFailed
 from deelog_connector.kafka.writer import Writer
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind

@@ -33,7 +33,7 @@ from deelog_connector.errors import (
     RetriesExhausted,
     TransformFailed,
 )
-from deelog_connector.kafka.records import InRecord, OutRecord, WriteFailed
+from deelog_connector.kafka_port import InRecord, OutRecord, WriteFailed
 from deelog_connector.runtime import executor as module
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.executor import Executor

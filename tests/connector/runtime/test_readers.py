@@ -11,8 +11,8 @@ import pytest
 
 from deelog_connector.core.effects import StateItem
 from deelog_connector.errors import KafkaUnavailable, MapError, RecordError
-from deelog_connector.kafka.admin import PartitionEnd
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka_port import PartitionEnd
+from deelog_connector.kafka_port import InRecord
 from deelog_connector.runtime import readers as module
 from deelog_connector.runtime.encode import Encoder
 from deelog_connector.runtime.meters import EventMeter

@@ -10,7 +10,7 @@ import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, RetriesExhausted
-from deelog_connector.kafka.records import WriteFailed
+from deelog_connector.kafka_port import WriteFailed
 from deelog_connector.runtime import tasks as tasks_module
 from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_schemas.config import Config

@@ -19,7 +19,7 @@ import pytest
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka import admin, consumer, writer
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.records import WriteFailed
+from deelog_connector.kafka_port import WriteFailed
 from deelog_connector.kafka.tail import Tail
 from deelog_connector.kafka.writer import Writer
 from deelog_schemas.config import Config, load
