@@ -185,8 +185,13 @@ class Clock(Protocol):
 class KafkaPort(Protocol):
     """Makes clients by a configuration. They are independent of one another; you must close what you have made."""
 
-    clock: Clock
-    random: random.Random
+    @property
+    def clock(self) -> Clock:
+        """For all that is measured or stamped."""
+
+    @property
+    def random(self) -> random.Random:
+        """For the waits of retries."""
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
         """A producer, without a session yet. Raises `KafkaUnusable` or `ConfigError` where `config` makes none."""

@@ -197,9 +197,7 @@ class Executor:
         clock = self._port.clock
         began = clock.monotonic()
         await reader.seek({effect.partition: effect.from_offset})
-        while (taken := clock.monotonic() - began) < SCAN_SECONDS:
-            if effect.keys and taken > GATHER_SECONDS:
-                return True
+        while clock.monotonic() - began < SCAN_SECONDS:
             raw = await self._read(reader)
             if raw:
                 records = await self._port.work(self.decoder.scanned, raw, effect.keys)
@@ -207,6 +205,8 @@ class Executor:
                 wanted.difference_update(record.key for record in records)
                 if not wanted:
                     break
+                if effect.keys and clock.monotonic() - began > GATHER_SECONDS:
+                    return True
         return False
 
     async def _read(self, reader: Reader) -> list[InRecord]:

@@ -6,6 +6,7 @@ each as an event of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -96,7 +97,7 @@ class Node:
         self._pipeline = pipeline(w.skips)
         self.core = ConnectorCore(self.member, settings, self)
         codec = JsonCodec(CHANGES, "grid", "p", "c")
-        self._encoder = Encoder(codec, CHANGES, POSITIONS, self.member, w.tombstones)
+        self._encoder = Encoder(codec, CHANGES, POSITIONS, self.member, w.tombstones, clock=time)
         self._decoder = Decoder(codec, w.segments)
         self.session = 0
         self.core.topic_is(self.kafka.topic_id)

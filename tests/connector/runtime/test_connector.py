@@ -19,14 +19,10 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable, MapError, NodeSuperseded
-from deelog_connector.kafka import admin as brokers_module
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.client import begin_session
-from deelog_connector.kafka.consumer import still_holds
-from deelog_connector.kafka_port import OutRecord, WriteFailed
-from deelog_connector.kafka.writer import Writer
+from deelog_connector.kafka.reader import still_holds
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from tests.connector.cache import Cache, cache, config_of, run, started
@@ -271,9 +267,9 @@ def test_a_log_tells_whether_it_still_holds_an_offset(kafka: Broker, prefix: str
         produce(kafka.bootstrap, prefix, b"k", b"v")
     end = KafkaAdmin(config).ends(prefix, [0])[0]
     assert end.offset == 3
-    assert still_holds(config, prefix, 0, 2, end.leader_epoch)
-    assert still_holds(config, prefix, 0, 3, end.leader_epoch)
-    assert not still_holds(config, prefix, 0, 4, end.leader_epoch)
+    assert still_holds(config, prefix, end._replace(offset=2), 10)
+    assert still_holds(config, prefix, end._replace(offset=3), 10)
+    assert not still_holds(config, prefix, end._replace(offset=4), 10)
 
 
 def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,11 +289,10 @@ def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.Monkey
         brokers.ends("p.c", [0])
 
 
-def test_a_question_is_answered_though_another_thread_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_is_answered_though_another_thread_lets_go_of_the_client() -> None:
     """As a restart does. A client that nobody holds leaves its futures open for ever."""
-    monkeypatch.setattr(brokers_module, "REQUEST_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as threads:
-        brokers = KafkaAdmin(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"))
+        brokers = KafkaAdmin(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"), 1.0)
         asked = threads.submit(brokers.ends, "p.c", [0])
         with mute.accept()[0]:  # it is asking
             brokers.close()
@@ -327,47 +322,26 @@ def test_no_broker_is_one_clear_sentence(prefix: str) -> None:
 @pytest.mark.parametrize("write_out", [False, True])
 def test_a_stop_waits_for_the_transaction_under_way_and_a_restart_gives_it_up(write_out: bool, paused: bool) -> None:
     class Noted:
-        """A writer, and whether it was to give up while the connector was suspended."""
+        """A session, and whether it was to give up while the connector was suspended."""
 
-        closed = False
+        hurries = closed = False
 
-        def __init__(self) -> None:
-            self.closings: list[bool] = []
+        def give_up(self) -> None:
+            self.hurries = True
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "closing":
-                self.closings.append(value)
-
-        def discard(self) -> None:
+        async def discard(self) -> None:
             self.closed = True
 
     async def work() -> None:
-        connector, writer = Cache(config_of("nowhere:1", "p"), 1).connector, Noted()
-        connector._clients._writer = cast("Writer", writer)
+        connector, session = Cache(config_of("nowhere:1", "p"), 1).connector, Noted()
+        connector._clients._session = cast("Any", session)
         if paused:
             connector.pause()
         await connector.suspend(1, write_out)
-        assert (writer.closings, writer.closed) == ([not write_out, False], True)
+        assert (session.hurries, session.closed) == (not write_out, True)
         await connector.stop(release=False)
 
     run(work())
-
-
-def test_a_session_that_was_fenced_cannot_commit(kafka: Broker, prefix: str) -> None:
-    """What the in-memory Kafka of `world.py` rests on, seen on the real one."""
-    config = config_of(kafka.bootstrap, prefix)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result()
-    first, second = (Writer(config, f"{prefix}/node", 1_000_000) for _ in range(2))
-    record = OutRecord(prefix, 0, b"k", b"v", [])
-    first.open()
-    second.open()
-    with pytest.raises(WriteFailed) as refused:
-        first.commit([record])
-    assert refused.value.cause is Cause.FENCED
-    second.commit([record])
-    second.discard()
 
 
 def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str) -> None:

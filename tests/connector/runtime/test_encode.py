@@ -39,7 +39,7 @@ CONTEXT = (("__debezium.context.taskId", "0"),)
 
 
 def encoder(tombstones: bool = True, **more: Any) -> Encoder:
-    return Encoder(CODEC, CHANGES, POSITIONS, MEMBER, tombstones, **more)
+    return Encoder(CODEC, CHANGES, POSITIONS, MEMBER, tombstones, clock=time, **more)
 
 
 def encoded(*items: PipedItem, by: Encoder | None = None) -> list[OutRecord]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.runtime.run_state import Event
 from deelog_connector.signals.processor import HANDLERS
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
@@ -303,10 +303,15 @@ def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Bro
 
 def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:
     """No Kafka at all: nothing waits, what finds the queue full is counted, and so is what is left at the end."""
-    announcer = BestEffortProducer(config_of("127.0.0.1:1", prefix))
-    for number in range(1500):
-        announcer.send("t", b"k", b"%d" % number)
-    announcer.poll()
-    assert announcer.dropped == 500
-    announcer.close()  # by PATIENCE_MS it would be a minute
-    assert announcer.dropped == 1500
+
+    async def work() -> None:
+        port = Librdkafka()
+        notes = port.notes(config_of("127.0.0.1:1", prefix))
+        for number in range(1500):
+            notes.send("t", b"k", b"%d" % number)
+        assert notes.dropped == 500
+        await notes.close()  # by PATIENCE_MS it would be a minute
+        assert notes.dropped == 1500
+        await port.close()
+
+    run(work())

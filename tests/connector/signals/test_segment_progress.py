@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
-from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.signals.incremental_snapshots import AGAIN_SECONDS, MAX_PASSES, MAX_RUNNING, Snapshots
 from deelog_connector.signals.notifications import Notifications, ranges
 from deelog_connector.signals.segment_progress import SegmentProgress
@@ -21,7 +21,7 @@ class RecordedNotifications(Notifications):
 
     def __init__(self) -> None:
         config = config_of("127.0.0.1:1", "p", notification_enabled_channels="log")
-        super().__init__(config, "c", BestEffortProducer(config))
+        super().__init__(config, "c", lambda *record: None, Librdkafka())
         self.sent: list[tuple[str, str, str | None, dict[str, Any]]] = []
 
     def notify(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
