@@ -13,7 +13,7 @@ from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.view import View
-from deelog_proof.simulation.engine import Engine
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.group import Group
 from deelog_proof.simulation.kafka import Kafka
 from deelog_proof.simulation.network import Network

@@ -43,10 +43,10 @@ from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_proof.simulation.context import Context
 from deelog_proof.simulation.controller_seat import ControllerSeat
-from deelog_proof.simulation.engine import Task
 from deelog_proof.simulation.filtering import pipeline
 from deelog_proof.simulation.kafka import CHANGES, POSITIONS
 from deelog_proof.simulation.network import SimLink
+from deelog_proof.simulation.tasks import Task
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.positions import decode_state
@@ -100,7 +100,7 @@ class Node:
         self._encoder = Encoder(codec, CHANGES, POSITIONS, self.member, w.tombstones, clock=time)
         self._decoder = Decoder(codec, w.segments)
         self.session = 0
-        self.core.topic_is(self.kafka.topic_id)
+        self.core.topic_is(self.kafka.topics[CHANGES].id)
         self._tails = dict.fromkeys(range(w.partitions), 0)
         self._caught_up: set[int] = set()
         self._woken = self._driving = False
@@ -509,5 +509,5 @@ class Node:
             if self.core.doubts(partition, log.stable, log.epoch):
                 intact = log.holds(*self.core.end_of(partition))
             self.core.end_read(partition, log.stable, log.epoch, intact)
-        self.core.topic_is(self.kafka.topic_id)
+        self.core.topic_is(self.kafka.topics[CHANGES].id)
         self.wake()

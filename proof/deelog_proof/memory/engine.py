@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 
@@ -52,57 +52,18 @@ class Engine:
         call(*args)
         return True
 
+    def run(self, until: Callable[[], object] | None = None, seconds: float = 3600.0, steps: int = 1_000_000) -> None:
+        """Runs events until this is true, or for this time without it.
 
-class Yield:
-    """Awaited in a task: it continues in a later event."""
-
-    def __await__(self) -> Any:
-        yield self
-
-
-class Task:
-    """A coroutine that is run event by event; a `session.Work`."""
-
-    def __init__(self, work: Coroutine[Any, Any, None], later: Callable[[Callable[[], None]], None]) -> None:
-        self._work, self._later = work, later
-        self._done = self._cancelled = False
-        self._error: BaseException | None = None
-        self._calls: list[Callable[[Any], object]] = []
-        later(self._step)
-
-    def _step(self) -> None:
-        if self._done:
-            return
-        try:
-            self._work.send(None)
-        except StopIteration:
-            self._end()
-        except Exception as error:  # noqa: BLE001 - kept for `exception()`
-            self._error = error
-            self._end()
-        else:
-            self._later(self._step)
-
-    def _end(self) -> None:
-        self._done = True
-        for call in self._calls:
-            call(self)
-
-    def cancel(self) -> None:
-        """Ends it at its await."""
-        if not self._done:
-            self._cancelled = True
-            self._work.close()
-            self._end()
-
-    def cancelled(self) -> bool:
-        """Whether it was cancelled."""
-        return self._cancelled
-
-    def exception(self) -> BaseException | None:
-        """The exception that it ended with, or None."""
-        return self._error
-
-    def add_done_callback(self, call: Callable[[Any], object]) -> None:
-        """Called at the end."""
-        self._calls.append(call)
+        Raises `TimeoutError` where it does not become true, and where there are more steps: they would never end.
+        """
+        end, last = self.now + seconds, self.steps + steps
+        while until is None or not until():
+            if not self._heap or self._heap[0][0] > end:
+                if until is not None:
+                    raise TimeoutError(f"waited {seconds:g} s in vain" if self._heap else "nothing is left to happen")
+                self.now = end
+                return
+            if self.steps >= last:
+                raise TimeoutError(f"{steps} steps without an end")
+            self.step()
