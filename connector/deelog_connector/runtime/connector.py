@@ -9,6 +9,7 @@ Weighed in docs/decisions.md, "The core runs on the cache's loop".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -209,10 +210,9 @@ class Connector:
             while not core.has_room(size) and (left := until - self._port.clock.monotonic()) > 0:
                 core.counts.overflows["block"] += 1
                 self._pruned.clear()
-                try:
-                    await asyncio.wait_for(self._pruned.wait(), left)
-                except TimeoutError:
-                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._pruned.wait()
         core.make_room(segment, size)
 
     # -- run state ------------------------------------------------------------------------------------------------
@@ -380,10 +380,9 @@ class Connector:
             if core.finished and not self.finished.done():
                 self.finished.set_result(None)
             wait = max(0.001, core.next_poll(clock.monotonic()) or self.config["commit.interval.ms"] / 1000)
-            try:
-                await asyncio.wait_for(self._changed.wait(), wait)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):  # not `wait_for`: of Python 3.11 it may swallow a cancellation
+                    await self._changed.wait()
 
     async def _announce(self) -> None:
         """Sends notifications of segments, and heartbeats."""

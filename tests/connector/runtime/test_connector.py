@@ -8,6 +8,7 @@ happens while Kafka is away is in `test_outages.py`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -371,3 +372,35 @@ def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str)
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(begun, range(24))) == {1}
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_the_end_is_not_missed_when_there_is_something_to_do_at_the_same_moment(
+    monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """`asyncio.wait_for` of Python 3.11 swallows a cancellation that comes with its result."""
+
+    class Away:
+        """A session that no broker answers."""
+
+        async def open(self) -> None:
+            await asyncio.Event().wait()
+
+        def give_up(self) -> None:
+            pass
+
+        async def discard(self) -> None:
+            pass
+
+    async def work() -> None:
+        connector = Cache(config_of("nowhere:1", "p"), 1).connector
+        connector._clients._session = cast("Any", Away())
+        monkeypatch.setattr(connector.core, "next_poll", lambda now: 60.0)
+        connector._tasks.spawn(connector._drive())
+        await asyncio.sleep(0.01)
+        connector.wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(connector.stop(release=False), 20)
+
+    run(work())
