@@ -25,10 +25,9 @@ from tenacity import (
     Retrying,
     retry_if_exception_type,
     stop_after_attempt,
-    stop_after_delay,
+    stop_never,
     wait_exponential_jitter,
 )
-from tenacity.stop import stop_base
 
 from deelog_schemas.avro.schema import NO_SCHEMA, Part, canonical, registry_prefix
 from deelog_schemas.config import Config
@@ -50,16 +49,26 @@ _REFUSED: Final = (409, 422)
 
 
 class Registry:
-    """The registry of `<part>.converter.schema.registry.url`. A context manager."""
+    """The registry of `<part>.converter.schema.registry.url`. A context manager.
 
-    def __init__(self, config: Config, part: str) -> None:
+    An answer may take `request_seconds`; `clock` says when it has, and when a start has asked for START_SECONDS.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        part: str,
+        request_seconds: float = REQUEST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._request_seconds, self._clock = request_seconds, clock
         self._fields = f"{part}.converter"
         urls = config[f"{self._fields}.schema.registry.url"]
         self.url = ",".join(urls)
         self._retries: int = config["errors.max.retries"]
         self._longest = config["retriable.restart.connector.wait.ms"] / 1000
         self._registers: bool = config[f"{self._fields}.auto.register.schemas"]
-        settings: dict[str, Any] = {"url": self.url, "timeout": REQUEST_SECONDS, "max.retries": 0}
+        settings: dict[str, Any] = {"url": self.url, "timeout": request_seconds, "max.retries": 0}
         secret = config.secret(f"{self._fields}.basic.auth.user.info")
         if secret is not None:
             settings["basic.auth.user.info"] = secret
@@ -74,7 +83,7 @@ class Registry:
             raise RegistryError(f"{self._fields}.basic.auth.user.info: must be user:password") from error
         # The client reads an answer whole, however long: the one place where it lets somebody in before that.
         session = self._client._rest_client.session
-        session.event_hooks = {"response": [_bound]}
+        session.event_hooks = {"response": [self._bound]}
         session.headers["Accept-Encoding"] = "identity"
 
     def __enter__(self) -> Registry:
@@ -82,6 +91,12 @@ class Registry:
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
+
+    def _bound(self, response: httpx2.Response) -> None:
+        packed = response.headers.get("Content-Encoding", "identity")
+        if packed != "identity":  # not asked for; unpacked it may be of any size
+            raise httpx2.DecodingError(f"an answer in encoding {packed}")
+        response.stream = _Bounded(response.stream, self._request_seconds, self._clock)
 
     def own_id(self, subject: str, text: str) -> int:
         """The id of our schema under a subject, registered there if it is not yet and may be."""
@@ -113,9 +128,12 @@ class Registry:
         return self._asked(subject, ask)
 
     def _asked(self, subject: str, ask: Callable[[], T]) -> T:
-        stop: stop_base = stop_after_delay(START_SECONDS)
-        if self._retries >= 0:
-            stop = stop | stop_after_attempt(1 + self._retries)
+        until = self._clock() + START_SECONDS
+        enough = stop_after_attempt(1 + self._retries) if self._retries >= 0 else stop_never
+
+        def stop(state: RetryCallState) -> bool:
+            return enough(state) or self._clock() >= until
+
         wait = wait_exponential_jitter(multiplier=0.1, max=max(0.1, self._longest))
         retry = retry_if_exception_type(RegistryAwayError)
         for attempt in Retrying(retry=retry, stop=stop, wait=wait, before_sleep=_say, reraise=True):
@@ -214,8 +232,9 @@ def _cut(said: str) -> str:
 class _Bounded(httpx2.SyncByteStream):
     """An answer's body, ended by an error where it grows too long or takes too long."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._until = stream, time.monotonic() + REQUEST_SECONDS
+    def __init__(self, stream: Any, seconds: float, clock: Callable[[], float]) -> None:
+        self._stream, self._seconds, self._clock = stream, seconds, clock
+        self._until = clock() + seconds
 
     def __iter__(self) -> Iterator[bytes]:
         size = 0
@@ -223,16 +242,9 @@ class _Bounded(httpx2.SyncByteStream):
             size += len(chunk)
             if size > ANSWER_BYTES:
                 raise httpx2.DecodingError(f"an answer of more than {ANSWER_BYTES} bytes")
-            if time.monotonic() > self._until:
-                raise httpx2.ReadTimeout(f"an answer that is not over after {REQUEST_SECONDS:g} s")
+            if self._clock() > self._until:
+                raise httpx2.ReadTimeout(f"an answer that is not over after {self._seconds:g} s")
             yield chunk
 
     def close(self) -> None:
         self._stream.close()
-
-
-def _bound(response: httpx2.Response) -> None:
-    packed = response.headers.get("Content-Encoding", "identity")
-    if packed != "identity":  # not asked for; unpacked it may be of any size
-        raise httpx2.DecodingError(f"an answer in encoding {packed}")
-    response.stream = _Bounded(response.stream)
