@@ -43,7 +43,7 @@ REQUEST_SECONDS: Final = 10.0
 """The longest time that one answer may take."""
 ANSWER_BYTES: Final = 4 << 20
 VERSIONS: Final = 200
-"""How many versions of a subject are read, the newest first."""
+"""How many versions of a subject are read: the newest ones."""
 _SHOWN: Final = 300
 _REFUSED: Final = (409, 422)
 
