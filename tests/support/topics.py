@@ -42,7 +42,7 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
 
         def is_read() -> bool:
             message: Any
-            for message in consumer.consume(1000, 0.5):
+            for message in consumer.consume(1000, 0.1):
                 error = message.error()
                 if error is None:
                     read.append(message)
