@@ -114,9 +114,9 @@ def refused(error: KafkaException, client: str, **asked: tuple[str, str]) -> Exc
     return error if missing is None else RightsError(missing)
 
 
-def reach(client: Any, connections: Connections) -> None:
-    """Waits until a broker answers; DiffError after RETRY_SECONDS, or where the client cannot connect at all."""
-    deadline = time.monotonic() + RETRY_SECONDS
+def reach(client: Any, connections: Connections, seconds: float = RETRY_SECONDS) -> None:
+    """Waits until a broker answers; DiffError after `seconds`, or where the client cannot connect at all."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
             settle(client, _LOOK_SECONDS)
@@ -328,15 +328,16 @@ def headers_of(message: Message) -> tuple[bytes | None, bytes | None]:
 class Cluster:
     """The driver's admin client and reader. Call `close()` at the end.
 
-    Every call raises `RightsError` where a right is missing, and is repeated for RETRY_SECONDS while brokers are away.
+    Every call raises `RightsError` where a right is missing, and is repeated for RETRY_SECONDS while brokers are away,
+    the first one for `seconds`.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, seconds: float = RETRY_SECONDS) -> None:
         self._config = config
         servers = {"bootstrap.servers": ",".join(config["bootstrap.servers"])}
         self._connections = Connections("admin", {**config.overrides("admin"), **servers})
         self._admin = self._new_admin()
-        reach(self._admin, self._connections)
+        reach(self._admin, self._connections, seconds)
         self.reader = Reader(config)
 
     def _new_admin(self) -> AdminClient:

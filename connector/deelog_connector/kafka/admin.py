@@ -114,9 +114,12 @@ class KafkaAdmin:
                 raise KafkaUnusable(f"topic {topic} was created but does not appear")
             time.sleep(0.05)
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 where it does not exist, or is hidden from this user."""
-        until = time.monotonic() + REQUEST_SECONDS
+    def partitions(self, topic: str, seconds: float = REQUEST_SECONDS) -> int:
+        """How many partitions a topic has; 0 where it does not exist, or is hidden from this user.
+
+        Raises `KafkaUnavailable` where no broker answers within `seconds`, at once where waiting cannot help.
+        """
+        until = time.monotonic() + seconds
         while True:
             admin = self._admin
             try:
