@@ -225,8 +225,8 @@ def _id_in(answer: Any, url: str, subject: str) -> int:
     raise RegistryError(f"the schema registry at {url} gives subject {subject} the schema id {_cut(repr(answer))}")
 
 
-def _cut(said: str) -> str:
-    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 class _Bounded(httpx2.SyncByteStream):
