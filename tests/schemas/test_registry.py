@@ -1,9 +1,8 @@
-"""What a schema registry may answer, by a real server on a socket: each is one error that says who, what and how.
+"""Answers of a schema registry, from a real server on a socket. Each bad one is one error with address and remedy.
 
-Bad answers tried here: HTML, JSON cut short, no body, JSON of another type, ids that are none, versions that are none,
-a schema that is none, 400, 401, 403, 404, 405, 409, 422, 429, 500 and 503 with and without a body, a redirect to
-itself, a body without an end, one that takes too long, a connection that is closed, TLS to who does not
-speak it.
+Bad answers: HTML, truncated JSON, no body, JSON of another type, invalid ids, versions and schemas, the codes 400, 401,
+403, 404, 405, 409, 422, 429, 500 and 503 with and without a body, a redirect to itself, a body without an end, one that
+takes too long, a closed connection, TLS to a server without it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Answer = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers everything in one way, or as a registry does with one schema per subject."""
+    """Gives every request the same answer, or answers like a registry with one schema per subject."""
 
     def do_GET(self) -> None:
         self.server.seen.append((self.command, self.path, self.headers))  # type: ignore[attr-defined]
@@ -41,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self.server.answer(self)  # type: ignore[attr-defined]
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the client had enough of it
+            self.close_connection = True  # the client has closed the connection
 
     do_POST = do_GET
 
@@ -53,11 +52,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Silence."""
+        """Logs nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """A registry that answers as a test says."""
+    """A registry with the answers of a test."""
 
     daemon_threads = True
 
@@ -104,12 +103,12 @@ def asked(url: str, **more: str) -> RegistryError:
 
 
 def both(first: bytes, then: bytes) -> Answer:
-    """One answer to what registers, another to what asks."""
+    """One answer to requests that register a schema, another to those that read."""
     return lambda handler: handler.send(200, first if handler.command == "POST" else then)
 
 
 def is_list(handler: Handler) -> bool:
-    """Whether the versions of a subject are asked for, not one of them."""
+    """Whether the request is for the list of a subject's versions."""
     return handler.path.split("?")[0].endswith("versions")
 
 
@@ -220,12 +219,12 @@ def test_a_redirect_is_not_followed(server: Server) -> None:
 def endless(handler: Handler) -> None:
     handler.send_response(200)
     handler.end_headers()
-    while True:  # until the client has enough of it
+    while True:  # until the client closes the connection
         handler.wfile.write(b"x" * 65_536)
 
 
 def refused(registry: Registry) -> RegistryAwayError:
-    """The error of a registry that is asked directly; it counts as away."""
+    """The error of a direct request. It means that the registry is unavailable."""
     with registry, pytest.raises(RegistryAwayError) as found:
         registry.own_id("shop.c-value", '"bytes"')
     return found.value
@@ -338,13 +337,13 @@ def test_a_schema_that_was_registered_since_is_looked_up(server: Server) -> None
         codec.values.plain_value(named)
     server.answer = lambda handler: handler.send(503, b"")
     with pytest.raises(RecordError, match="is no record, but str"):
-        codec.values.plain_value(named)  # it is known from now on
+        codec.values.plain_value(named)  # its schema is known from now on
     with pytest.raises(RegistryAwayError):
         codec.values.plain_value(b"\0\0\0\0\x0a")
 
 
 def test_ids_that_differ_by_subject(server: Server) -> None:
-    """A registry that numbers per subject: the same key would be other bytes in the diff topic."""
+    """A registry that numbers per subject: the same key would have different bytes in the diff topic."""
 
     def answer(handler: Handler) -> None:
         handler.send(200, b"[]" if handler.command == "GET" else b'{"id":%d}' % (len(handler.path) % 1000))
@@ -362,7 +361,7 @@ def test_a_codec_before_the_registry_was_asked(server: Server) -> None:
 
 
 def test_what_a_registry_said_travels_without_its_client() -> None:
-    """As to Spark's executors, which need `fastavro` and nothing that asks a registry."""
+    """Spark's executors need `fastavro`, but no registry client."""
     fields = {"topic.prefix": "p", "cache.name": "c", "bootstrap.servers": "h:1", "node.id": "n"}
     config = parse(fields).with_registered({"key": Part(b"1234", {b"1234": "{}"}, ("p.c-key",))})
     program = (
