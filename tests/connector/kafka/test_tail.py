@@ -1,4 +1,4 @@
-"""The tail of a topic that others never stop writing to."""
+"""The tail of a topic to which others write all the time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTITIONS, BEFORE = 2, 50
 
 
 class Traffic:
-    """Transactions of one record to each partition, one after the other."""
+    """Transactions with one record to each partition, one after the other."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
@@ -60,13 +60,13 @@ def test_it_catches_up_with_what_stood_there_when_it_began(
     if busy:
         traffic.thread.start()
     tail = Tail(parse(config(kafka, prefix)), prefix, PARTITIONS)
-    behind = traffic.written + 1  # one transaction may be half way to Kafka
+    behind = traffic.written + 1  # one transaction may be under way
     found: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
     while not tail.caught_up:
         for record in tail.read(0.1):
             assert record.value is not None
             found[record.partition].append(int(record.value))
-        # Ten times what stood there and it still does not know: it waits for a pause.
+        # It has read ten times the records that were there and still does not know the end: it waits for a pause.
         assert len(found[0]) < 10 * behind
     tail.close()
     for read in found.values():
