@@ -1,4 +1,4 @@
-"""Fixtures that every test may use; tests that take one of Kafka's or Spark's carry the marker of that name."""
+"""Fixtures for all tests. A test that uses a fixture of Kafka, Spark or the registry gets the marker of that name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.kafka import Broker, running_broker
 from tests.support.registry import Apicurio
 from tests.support.secure import SecureKafka, secure_kafka
 
-# Generated examples are counted, not timed: the machine may be busy with brokers of other tests.
+# Generated examples have no deadline: the machine may be busy with brokers of other tests.
 settings.register_profile("deelog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("deelog")
 
@@ -38,18 +38,18 @@ _CROWDED = (
     "spark/test_cluster.py",
     "spark/test_diff_process.py",
 )
-"""Each of these starts a dozen processes: two of them at once would be a test of the machine."""
+"""Each of these starts a dozen processes. Two of them at once would only test the machine."""
 
 
 def _group(nodeid: str) -> str:
-    """What one worker runs: a file, or all that is crowded."""
+    """The tests that one worker runs: those of a file, or all that are in `_CROWDED`."""
     name = nodeid.split("::")[0].removeprefix("tests/")
     return "crowded" if name in _CROWDED else name
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs Kafka or Spark by the fixtures that it takes."""
+    """Mark the tests that need Kafka, Spark or the registry, by their fixtures."""
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKERS:
@@ -57,9 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types
-    """By `_group`.
+    """Distributes tests by `_group`.
 
-    Not by `--dist loadgroup`: pytest-xdist 3.8 writes the group into what pytest 9.2 no longer reads.
+    `--dist loadgroup` does not work: pytest 9.2 no longer reads the group where pytest-xdist 3.8 writes it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -73,7 +73,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class _LongestFirst:
-    """What takes longest begins first, whatever order the files were shuffled into."""
+    """Puts the longest tests first, in whatever order the files were shuffled."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -88,10 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _configure_jvms(config: pytest.Config) -> None:
-    """Set what every JVM of the run gets, in the environment, which workers and their processes inherit.
+    """Set the options of every JVM of the run, in the environment that workers and their processes inherit.
 
-    A JVM lives for minutes here: its optimizing compiler would take half of the CPU. Its temporary files go with the
-    run, also after `kill -9` of the JVM.
+    A JVM runs for minutes here, and its optimizing compiler would take half of the CPU. Its temporary files are
+    deleted at the end of the run, also after `kill -9` of the JVM.
     """
     temporary = tempfile.mkdtemp(prefix="deelog-tests-", dir="/tmp")  # short: Unix sockets are made in it
     config.add_cleanup(lambda: shutil.rmtree(temporary, ignore_errors=True))
@@ -108,7 +108,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[Broker]:
-    """A real Kafka of this test's own, to stop, kill, pause and restart."""
+    """A real Kafka for this test alone, to stop, kill, pause and restart."""
     with running_broker(tmp_path / "kafka") as broker:
         yield broker
 
@@ -129,16 +129,16 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
 
 @pytest.fixture
 def own_registry(tmp_path: Path) -> Iterator[Apicurio]:
-    """A real schema registry of this test's own."""
+    """A real schema registry for this test alone."""
     with Apicurio(tmp_path) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def spark_jars() -> str:
-    """The jars of Spark's Kafka source, fetched once: paths separated by commas, as `spark.jars` takes them.
+    """The jars of Spark's Kafka source, fetched once: paths separated by commas, for `spark.jars`.
 
-    Spark's own scripts run on the Java that is found.
+    Also sets JAVA_HOME, so that Spark's scripts find Java.
     """
     use_java()
     return ",".join(map(str, fetch("spark-kafka")))

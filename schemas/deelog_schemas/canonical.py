@@ -11,7 +11,7 @@ from deelog_schemas.errors import RecordError
 
 
 def dumps(value: Any) -> bytes:
-    """Canonical bytes of a JSON value; raises `ValueError` where it is none (NaN, an unpaired surrogate)."""
+    """Canonical bytes of a JSON value; raises `ValueError` for what JSON cannot hold (NaN, an unpaired surrogate)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
@@ -19,8 +19,8 @@ def dumps(value: Any) -> bytes:
 def loads(raw: bytes, what: str) -> dict[str, Any]:
     """The JSON object in `raw`; raises `RecordError` naming `what` where there is none.
 
-    By `orjson`, which is strict: the standard library also takes UTF-16, NaN and unpaired surrogates, and text with
-    the latter cannot become bytes again.
+    `orjson` is strict. The standard library also accepts UTF-16, NaN and unpaired surrogates, and text with
+    unpaired surrogates cannot be encoded again.
     """
     try:
         value = orjson.loads(raw)

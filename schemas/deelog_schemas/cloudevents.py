@@ -1,9 +1,9 @@
 """Envelopes as cloud events in structured mode, in the shape of Debezium's CloudEventsConverter; keys stay JSON.
 
-`source` of the envelope becomes extension attributes `iodebezium…` (64-bit numbers as text, as the specification has
-no such type), `before` and `after` the data; the connector's own clock (`ts_ms` of the envelope) has no place in it.
-`value.converter.schemas.enable` puts the schema beside the data, inside the event, so that the event stays one.
-`id` is the position; rows of a reset share one and have their key behind it, since an id may not come twice.
+The fields of `source` become extension attributes `iodebezium…`; 64-bit numbers are text, since the specification has
+no such type. `before` and `after` become the data. The envelope's own `ts_ms` is left out.
+`value.converter.schemas.enable` puts the schema next to the data, inside the event.
+`id` is the position. Rows of a reset share a position, so their key is appended: an id must be unique.
 
 Weighed in docs/decisions.md, "Cloud events".
 """
@@ -28,12 +28,12 @@ _FIELDS: Final = (
     *("cache", "segment", "epoch", "seq", "node", "reason", "cause"),
 )
 _NUMBERS: Final = frozenset({"ts_ms", "ts_us", "ts_ns", "epoch", "seq"})
-"""Of 64 bits: text in an attribute."""
+"""64-bit numbers, written as text in attributes."""
 _ATTRIBUTES: Final = {field: _PREFIX + field.replace("_", "") for field in _FIELDS}
 
 
 class CloudEventsCodec(JsonCodec):
-    """Cloud events of one topic; parameters and what is raised are those of `JsonCodec`."""
+    """Cloud events of one topic. Parameters and errors are those of `JsonCodec`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class CloudEventsCodec(JsonCodec):
         stamp: Stamp,
         cause: str | None = None,
     ) -> bytes:
-        # `"key":` opens whichever of the two is there.
+        # The key is in `after`, or in `before` for a delete.
         image = after if after != NULL else before
         key = orjson.loads(image)["key"]
         unique = _inside(f";key:{key}")
@@ -128,8 +128,8 @@ class CloudEventsCodec(JsonCodec):
 
     def decode_value(self, raw: bytes) -> Envelope:
         """See `Codec`; raises `RecordError` where it is no event of ours."""
-        found = _envelope(canonical.loads(raw, "the record value"))
-        return envelope_of(found, self._key_bytes, self._value_bytes)
+        fields = _envelope(canonical.loads(raw, "the record value"))
+        return envelope_of(fields, self._key_bytes, self._value_bytes)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
         """See `Codec`."""
@@ -144,8 +144,8 @@ class CloudEventsCodec(JsonCodec):
         inner = raw.find(b'"data":{"schema":') >= 0
         if first < 0 or not raw.endswith(b"}}}" if inner else b"}}"):
             return None
-        found = raw[first + 8 : -3 if inner else -2]
-        return None if found == self.gone and b'"iodebeziumop":"d"' not in raw else found
+        after = raw[first + 8 : -3 if inner else -2]
+        return None if after == self.gone and b'"iodebeziumop":"d"' not in raw else after
 
     def plain_value(self, raw: bytes) -> bytes:
         """See `Codec`."""
@@ -153,7 +153,7 @@ class CloudEventsCodec(JsonCodec):
 
 
 def _envelope(event: dict[str, Any]) -> dict[str, Any]:
-    """The envelope's fields in an event's; RecordError where they are not there."""
+    """The envelope's fields, from those of an event; raises `RecordError` where one is missing."""
     try:
         data = event["data"]
         data = data["payload"] if "schema" in data and "payload" in data else data
@@ -168,7 +168,7 @@ def _envelope(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inside(text: str) -> str:
-    """Text as it stands within a JSON string."""
+    """The text as it is written inside a JSON string."""
     return quoted(text)[1:-1]
 
 

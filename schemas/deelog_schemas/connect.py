@@ -1,7 +1,7 @@
-"""The schemas of our records, as Kafka Connect says them: the one place from which every format has its schema.
+"""The schemas of our records, as Kafka Connect writes them. The schema of every format is derived from these.
 
 They are dicts in the form of JsonConverter's schema block (`type`, `optional`, `name`, `version`, `parameters`,
-`default`, `fields`), which JSON and CloudEvents write as they are and from which `avro.schema` derives Avro's.
+`default`, `fields`). JSON and CloudEvents write them as they are; `avro.schema` derives Avro's from them.
 Weighed in docs/decisions.md, "One declaration of keys and envelopes".
 """
 
@@ -15,7 +15,7 @@ Schema = dict[str, Any]
 
 
 class Names(NamedTuple):
-    """Full names of the structs. `envelope` must end with `.Envelope`: Debezium's transformations go by that."""
+    """Full names of the structs. `envelope` must end with `.Envelope`: Debezium's transforms check for that."""
 
     key: str
     value: str
@@ -24,7 +24,7 @@ class Names(NamedTuple):
 
 
 def names_of(topic: str, connector: str) -> Names:
-    """Debezium's: by topic, and the source by connector."""
+    """Debezium's names: the topic's, and for `source` the connector's."""
     return Names(f"{topic}.Key", f"{topic}.Value", f"{topic}.Envelope", f"io.deelog.connector.{connector}.Source")
 
 
@@ -47,7 +47,7 @@ def envelope_schema(names: Names, key_format: str, value_format: str, cause: boo
 
 
 def data_schema(names: Names, name: str, key_format: str, value_format: str) -> Schema:
-    """Struct `{before, after}`, which a cloud event has for its data."""
+    """Struct `{before, after}`: the data of a cloud event."""
     return _struct(name, _images(names, key_format, value_format))
 
 

@@ -1,8 +1,8 @@
 """The digest of a segment's entries that a reset's end carries.
 
 Σ mod 2^64 of the first eight bytes (big-endian) of SHA-256(u32 length of key ‖ key ‖ value), over the captured bytes
-before any converter, without expiry; written as 16 hexadecimal digits. A sum, because it needs no order, and unlike
-XOR two equal terms do not cancel out.
+before any converter, without expiry; written as 16 hexadecimal digits. It is a sum because that needs no order and,
+unlike XOR, does not cancel two equal terms.
 """
 
 from __future__ import annotations

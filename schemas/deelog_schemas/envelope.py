@@ -1,7 +1,7 @@
-"""Debezium's envelope in JSON, with and without the schema block; the seam where another converter goes.
+"""The protocol that every converter implements, and Debezium's envelope in JSON, with and without the schema block.
 
-A test proves its bytes equal to those of a dumped dict on generated records. Weighed in docs/decisions.md, "The
-envelope in JSON".
+The JSON is put together as text; a test compares its bytes with those of a dumped dict on generated records. Weighed
+in docs/decisions.md, "The envelope in JSON".
 
 Formats of keys and values (`cache.key.format`, `cache.value.format`): `string` is a JSON string, `json` is Debezium's
 `io.debezium.data.Json` (a string that holds JSON text), `bytes` is base64 as Connect's JsonConverter writes it, or by
@@ -29,12 +29,12 @@ _PUT: Final = str(Reason.PUT)
 
 
 class Stamp(NamedTuple):
-    """Where and when an operation was captured: what `source` says beside its position."""
+    """Where and when an operation was captured: the fields of `source` besides the position."""
 
     segment: int
     node_id: str
     now_us: int
-    """When the connector processed it, Unix microseconds: the envelope's own `ts_*`."""
+    """When the connector processed the operation, in Unix microseconds: the envelope's own `ts_*`."""
 
 
 class Encoder(Protocol):
@@ -56,7 +56,7 @@ class Encoder(Protocol):
         """
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
-        """The op of a captured envelope, and the envelope with `source.cause`, all else as it was captured."""
+        """The op of a captured envelope, and the envelope with `source.cause` added and nothing else changed."""
 
 
 class Decoder(Protocol):
@@ -84,7 +84,7 @@ class Comparer(Protocol):
     def after_of(self, raw: bytes) -> bytes | None:
         """The bytes of an envelope's `after`, without decoding it; None where it must be decoded.
 
-        Equal bytes are equal entries.
+        Equal bytes mean equal entries.
         """
 
     def decode_after(self, raw: bytes) -> Entry:
@@ -96,7 +96,7 @@ class Codec(Encoder, Decoder, Comparer, Protocol):
 
 
 class Envelope(NamedTuple):
-    """A decoded envelope: `before` and `after` in captured bytes. A `before` of the key alone has an empty value."""
+    """A decoded envelope: `before` and `after` in captured bytes. A `before` without a value has an empty one."""
 
     op: str
     before: Entry | None
@@ -104,21 +104,23 @@ class Envelope(NamedTuple):
     source: dict[str, Any]
 
 
-def envelope_of(found: Mapping[str, Any], key_of: Callable[[Any], bytes], value_of: Callable[[Any], bytes]) -> Envelope:
-    """The envelope in decoded fields, whatever they were decoded from; `key_of` and `value_of` give captured bytes.
+def envelope_of(
+    fields: Mapping[str, Any], key_of: Callable[[Any], bytes], value_of: Callable[[Any], bytes]
+) -> Envelope:
+    """The envelope in `fields`, decoded from any format; `key_of` and `value_of` give captured bytes.
 
     Raises `RecordError` where a field is missing or of another type.
     """
     try:
-        op, after, source = found["op"], found["after"], found["source"]
-        # An `after` that is missing would pass for a delete, and one without a value for an empty entry.
+        op, after, source = fields["op"], fields["after"], fields["source"]
+        # A missing `after` would be read as a delete, and one without a value as an empty entry.
         if op not in ("c", "u", "d", "r") or (op == "d") != (after is None):
             raise ValueError(f"op {op!r} and its `after`")
         if after is not None and after["value"] is None:
             raise ValueError("`after` has no value")
         if not isinstance(source, dict):
             raise ValueError("`source` is no object")
-        return Envelope(op, entry_of(found["before"], key_of, value_of), entry_of(after, key_of, value_of), source)
+        return Envelope(op, entry_of(fields["before"], key_of, value_of), entry_of(after, key_of, value_of), source)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{FOREIGN}: {error!r}") from error
 
@@ -126,24 +128,24 @@ def envelope_of(found: Mapping[str, Any], key_of: Callable[[Any], bytes], value_
 def entry_of(
     struct: Mapping[str, Any] | None, key_of: Callable[[Any], bytes], value_of: Callable[[Any], bytes]
 ) -> Entry | None:
-    """The entry in a decoded `before` or `after`; KeyError, TypeError or ValueError where there is none."""
+    """The entry in a decoded `before` or `after`; raises KeyError, TypeError or ValueError where it is malformed."""
     if struct is None:
         return None
     value, expires_at = struct["value"], struct["expires_at"]
     if expires_at is not None and type(expires_at) is not int:
         raise ValueError(f"`expires_at` is {expires_at!r}")
-    # A `before` of the key alone reads like one of an empty value; the header's KEY_ONLY_BEFORE tells them apart.
+    # A `before` without a value is read as one with an empty value; the header's KEY_ONLY_BEFORE distinguishes them.
     return Entry(key_of(struct["key"]), b"" if value is None else value_of(value), expires_at)
 
 
 class _Frame(NamedTuple):
-    """What all envelopes of one stamp share, as JSON text."""
+    """The parts that all envelopes of one stamp share, as JSON text."""
 
     stamp: Stamp | None
     place: str
     node: str
     gap: str
-    """Between the reason of a captured change, which has no cause, and its op."""
+    """The text between the reason of a captured change, which has no cause, and its op."""
     tail: str
 
 
@@ -154,8 +156,8 @@ class JsonCodec:
     (`cachetools`, `grid`, `redis`), `name` the `topic.prefix`. `cause` adds `source.cause` (the diff topic has it),
     `binary` is `binary.handling.mode`.
 
-    What encodes raises `UnicodeDecodeError` where a key or value in format `string` or `json` is not UTF-8: refuse
-    such bytes before they are captured. What decodes raises `RecordError` and nothing else.
+    Encoding raises `UnicodeDecodeError` where a key or value in format `string` or `json` is not UTF-8: refuse
+    such bytes before they are captured. Decoding raises `RecordError` and nothing else.
     """
 
     gone = b"null"
@@ -187,19 +189,19 @@ class JsonCodec:
         self._key_opened, self._key_closed = opened + '{"key":', "}" + closed
 
     def key(self, key: bytes) -> bytes:
-        """The record key: struct `<topic>.Key {key}`; a reserved key, too, in the configured key format."""
+        """The record key: struct `<topic>.Key {key}`. Reserved keys are in the configured key format, too."""
         return f"{self._key_opened}{self._key_text(key)}{self._key_closed}".encode()
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
         """The envelope of an operation: c, u, or d."""
-        # What `_struct` and `_fill` do, written out: this runs once per operation, and the calls cost a quarter of it.
+        # `_struct` and `_fill`, inlined: this runs once per operation, and the calls take a quarter of its time.
         epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
         text, code, before, after = self._key_text(key), "c", NULL, NULL
         if value is not None:
             moment = NULL if expires_at is None else expires_at
             after = f'{{"key":{text},"value":{self._value_text(value)},"expires_at":{moment}}}'
         if existed or value is None:
-            # Never null on u and d: Flink fails on it, and Debezium's own SMT loses such a delete in silence.
+            # Never null for u and d: Flink fails on that, and Debezium's own SMT silently drops such a delete.
             before = f'{{"key":{text},"value":{NULL if image is None else self._value_text(image)},"expires_at":null}}'
             code = "d" if value is None else "u"
         known, place, node, gap, tail = self._frame
@@ -268,8 +270,7 @@ class JsonCodec:
 
     def decode_key(self, raw: bytes) -> bytes:
         """The entry key; raises `RecordError` where the record key is not `{key}`."""
-        found = _payload(raw, "the record key")
-        text = found.get("key")
+        text = _payload(raw, "the record key").get("key")
         if not isinstance(text, str):
             raise RecordError("the record key has no text field `key`")
         try:
@@ -279,11 +280,11 @@ class JsonCodec:
 
     def decode_value(self, raw: bytes) -> Envelope:
         """The envelope in captured bytes; raises `RecordError` where a field is missing or of another type."""
-        found = _payload(raw, "the record value")
-        return envelope_of(found, self._key_bytes, self._value_bytes)
+        payload = _payload(raw, "the record value")
+        return envelope_of(payload, self._key_bytes, self._value_bytes)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
-        """See `Codec`; raises `RecordError` where it is no envelope. Only the JSON is looked at, no key and value."""
+        """See `Codec`; raises `RecordError` where it is no envelope. Key and value are not decoded."""
         try:
             payload = _inner(orjson.loads(raw))
             op = payload["op"]
@@ -301,22 +302,22 @@ class JsonCodec:
         return orjson.dumps(_payload(raw, "the record value"))
 
     def after_of(self, raw: bytes) -> bytes | None:
-        """The JSON of an envelope's `after`, found without parsing; None where it must be parsed to be sure.
+        """The JSON of an envelope's `after`, cut out without parsing; None where only parsing is certain.
 
-        Two of the same key and bytes are the same entry. A quote within a string is escaped, so that what is looked
-        for stands nowhere else. `null` is that of a delete.
+        The same key and the same bytes mean the same entry. Quotes inside strings are escaped, so the searched text
+        occurs nowhere else. A delete has `null`.
         """
         first, end = raw.find(b'"after":'), raw.rfind(b',"source":{')
-        found = raw[first + 8 : end] if 0 <= first < end else None
-        return None if found == b"null" and b'"op":"d"' not in raw[end:] else found
+        after = raw[first + 8 : end] if 0 <= first < end else None
+        return None if after == b"null" and b'"op":"d"' not in raw[end:] else after
 
     def decode_after(self, raw: bytes) -> Entry:
-        """The entry in what `after_of` found; raises `RecordError` where it is none."""
+        """The entry in what `after_of` returned; raises `RecordError` where it is malformed."""
         try:
-            found = orjson.loads(raw)
-            if found["value"] is None:
+            struct = orjson.loads(raw)
+            if struct["value"] is None:
                 raise ValueError("`after` has no value")
-            entry = entry_of(found, self._key_bytes, self._value_bytes)
+            entry = entry_of(struct, self._key_bytes, self._value_bytes)
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{FOREIGN}: {error!r}") from error
         assert entry is not None
@@ -324,7 +325,7 @@ class JsonCodec:
 
 
 def _wrapping(enabled: bool, schema: Schema) -> tuple[str, str]:
-    """What stands before and behind a payload: the schema block of `*.converter.schemas.enable`."""
+    """The text before and after a payload: the schema block of `*.converter.schemas.enable`, or nothing."""
     return (f'{{"schema":{orjson.dumps(schema).decode()},"payload":', "}") if enabled else ("", "")
 
 
@@ -341,7 +342,7 @@ def _base64(raw: bytes) -> str:
 
 
 def _from_base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)  # else it drops what is not of its alphabet, in silence
+    return base64.b64decode(text, validate=True)  # else it silently drops characters outside its alphabet
 
 
 def _base64_url(raw: bytes) -> str:
@@ -357,7 +358,7 @@ def _hex(raw: bytes) -> str:
 
 
 def _from_hex(text: str) -> bytes:
-    return binascii.unhexlify(text)  # `bytes.fromhex` would pass over blanks
+    return binascii.unhexlify(text)  # `bytes.fromhex` would skip blanks
 
 
 _Format = tuple[Callable[[bytes], str], Callable[[str], bytes]]
@@ -369,21 +370,20 @@ _FORMATS: Final[dict[str, _Format]] = {
     "base64-url-safe": (_base64_url, _from_base64_url),
     "hex": (_hex, _from_hex),
 }
-"""By format, or `binary.handling.mode`: captured bytes to JSON text, and the string in it to captured bytes."""
+"""By format, or `binary.handling.mode`: from captured bytes to JSON text, and from the JSON string back to bytes."""
 
 
 def written_as(format_name: str, binary: str) -> str:
-    """The format in which a key or value stands in JSON: bytes by `binary.handling.mode`."""
+    """The format in which a key or value is written in JSON: for bytes, what `binary.handling.mode` says."""
     return binary if format_name == "bytes" else format_name
 
 
-def _inner(found: Any) -> Any:
-    return found["payload"] if "schema" in found and "payload" in found else found
+def _inner(content: Any) -> Any:
+    return content["payload"] if "schema" in content and "payload" in content else content
 
 
 def _payload(raw: bytes, what: str) -> dict[str, Any]:
-    found = canonical.loads(raw, what)
-    payload = _inner(found)
+    payload = _inner(canonical.loads(raw, what))
     if not isinstance(payload, dict):
         raise RecordError(f"{what} has no payload object")
     return payload

@@ -1,10 +1,10 @@
-"""What can go wrong, drawn as a tree, by who is at fault.
+"""The base errors, by what is at fault.
 
 DeelogError
-├── ConfigError      the configuration: each field error names field, value, what is allowed
+├── ConfigError      the configuration: each field error names field, value and the allowed values
 ├── RecordError      a record on a topic is corrupt or not ours: names topic, partition and offset
-└── RegistryError    the schema registry refuses, or answers what no registry does: names its address and the subject
-    └── RegistryAwayError   it does not answer, or cannot now
+└── RegistryError    the schema registry refuses, or its answer is not one of a registry: names address and subject
+    └── RegistryAwayError   it does not answer, or cannot do so now
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 class DeelogError(Exception):
-    """The base of all errors of deelog. `exit_code` is what a command ends with."""
+    """The base of all errors of deelog. `exit_code` is the exit code of a command."""
 
     exit_code = 1
 
@@ -23,8 +23,8 @@ class DeelogError(Exception):
 class FieldError:
     """What is wrong with one configuration field.
 
-    `value` is fit for printing: masked where the field holds a secret, a reference instead of what it resolves
-    to, None where showing it would help nobody. `problem` says what is allowed.
+    `value` is safe to print: it is masked where the field has a secret, a reference is not resolved, and it is None
+    where showing it does not help. `problem` says what is allowed.
     """
 
     field: str
@@ -63,7 +63,7 @@ class RecordError(DeelogError):
     exit_code = 4
 
     def at(self, topic: str, partition: int, offset: int) -> RecordError:
-        """The same error, naming where the record is."""
+        """The same error, with the record's topic, partition and offset."""
         return RecordError(f"{topic}[{partition}]@{offset}: {self}")
 
 

@@ -21,7 +21,7 @@ START: Position = (0, 0)
 
 
 class Change(NamedTuple):
-    """One key's change as a reader emits it: `before` is what it emitted last."""
+    """One key's change as a reader emits it; `before` is the entry that it emitted last."""
 
     key: bytes
     before: Entry | None
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class OpenReset:
-    """A reset whose end was not read yet: a state of its own, with a mark of its own."""
+    """A reset of which no end was read yet, with the entries and the mark that it has so far."""
 
     reset_id: str
     reason: str
@@ -51,8 +51,8 @@ def fold_step(
 ) -> Position:
     """Folds one record into `entries`, between a begin and its end; returns the new mark.
 
-    A row counts at or above the mark, a change above it only (an operation at or below a row's position is in it).
-    A tombstone above the mark is the delete whose own record compaction took.
+    A row counts at or above the mark. A change counts only above it: a row includes the operations up to its position.
+    A tombstone above the mark is a delete of which compaction removed the record with the envelope.
     """
     if kind is Kind.READ:
         if position < mark or entry is None:
@@ -72,8 +72,8 @@ def fold_step(
 class SegmentReader:
     """One segment as a reader sees it.
 
-    `entries` is what it has emitted, `mark` the highest position applied, `repeats` how many records came
-    again (a writer never writes a committed position twice: count them, and raise an alarm).
+    `entries` is what it has emitted, `mark` the highest position applied, `repeats` the number of records that were
+    read twice. A writer never writes a committed position twice: alert on this number.
     """
 
     segment: int
@@ -85,7 +85,7 @@ class SegmentReader:
     repeats: int = 0
 
     def apply(self, record: Record, decode: Callable[[Record], tuple[bytes, Entry | None]]) -> list[Change]:
-        """Applies the segment's next record and returns what changed for the world.
+        """Applies the segment's next record and returns the changes to emit.
 
         `decode` gives key and entry of a change, row or tombstone; it is not called for control records.
         Raises `RecordError` where a reset's end does not match what was read; add the record's place by `at`.
@@ -99,7 +99,8 @@ class SegmentReader:
         if kind is Kind.RESET_END:
             return self._end(record)
         if kind not in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
-            # Claim, active, release: a new owner still writes operations of the old epoch. Skipped: nothing is emitted.
+            # Claim, active and release move no mark: a new owner still writes operations of the old epoch. Skipped
+            # emits nothing.
             return []
         opened = self.open
         mark = opened.mark if opened else self.mark
@@ -150,7 +151,7 @@ def check_end(entries: Mapping[bytes, Entry], control: Mapping[str, Any]) -> Non
 
 
 def difference(old: Mapping[bytes, Entry], new: Mapping[bytes, Entry], position: Position) -> list[Change]:
-    """The least that turns `old` into `new`, by key."""
+    """The fewest changes that turn `old` into `new`, by key."""
     changes = []
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)

@@ -1,8 +1,8 @@
 """From `*.converter` to a codec. A new format is one module, one row of `FORMATS` and a value of the two fields.
 
-Call `connected` once, before `codec_of`: it asks the schema registry, if one is configured, and its answers travel
-with the configuration that it returns. So a Spark task makes its codec without asking anybody. What a format needs
-beyond the base package is imported when it is used.
+Call `connected` once, before `codec_of`. It asks the schema registry, if one is configured, and returns a
+configuration that carries the answers, so that a Spark task makes its codec without asking the registry. Packages
+that only one format needs are imported when that format is used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PARTS: Final = ("key", "value")
 
 
 def connected(config: Config, connector: str, diff: bool = False) -> Config:
-    """The configuration with the registry's answers for its topics; the same one where no registry is configured.
+    """The configuration with the registry's answers for its topics; unchanged where no registry is configured.
 
-    Registers our schemas: those of the change topic, or with `diff` those of the diff topic. Blocks for up to a minute
-    where the registry does not answer, and raises `RegistryError`.
+    Registers our schemas: those of the change topic, or with `diff` those of the diff topic. Where the registry does
+    not answer, it blocks for up to a minute and raises `RegistryError`.
     """
     if not any(config[f"{part}.converter"] == "avro" for part in PARTS):
         return config
@@ -30,9 +30,9 @@ def connected(config: Config, connector: str, diff: bool = False) -> Config:
 
 
 def codec_of(config: Config, connector: str, cause: bool = False) -> Codec:
-    """The codec of a cache's change topic, or with `cause` that of its diff topic, which reads both.
+    """The codec of a cache's change topic; with `cause`, that of its diff topic, which can read both.
 
-    Both have the schema names of the change topic: a key must have the same bytes in both. With a registry, `config`
+    Both use the schema names of the change topic: a key must have the same bytes in both. With a registry, `config`
     must come from `connected`. Raises `ConfigError` where a package is missing.
     """
     kinds = tuple(config[f"{part}.converter"] for part in PARTS)
@@ -65,11 +65,11 @@ FORMATS: Final[dict[str, Callable[[Config, str, bool], Codec]]] = {
     "cloudevents": _cloudevents,
     "avro": _avro,
 }
-"""By `*.converter`, what makes the codec: `(configuration, connector's short name, with source.cause)`."""
+"""By `*.converter`, the function that makes the codec: `(configuration, connector's short name, with source.cause)`."""
 
 
 class Mixed:
-    """Keys in one format, values in another. Methods are bound once: no call in between."""
+    """Keys in one format, values in another. Methods are bound once, which saves a call for each record."""
 
     def __init__(self, keys: Codec, values: Codec) -> None:
         self.keys, self.values = keys, values

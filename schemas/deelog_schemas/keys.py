@@ -1,4 +1,4 @@
-"""From a key's bytes to its segment and its partition, and the keys of control records."""
+"""A key's segment and partition, and the keys of control records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 SLOTS: Final = 16384
 RESERVED_PREFIX: Final = b"\0deelog/"
-"""Entry keys that begin so are refused at the write: they are kept for control records."""
+"""Writes of entry keys with this prefix are refused: it is reserved for control records."""
 
 
 def slot_of(key: bytes) -> int:
@@ -42,7 +42,7 @@ def control_key(kind: str, segment: int, member: str, number: int) -> bytes:
 
 
 def claim_key(segment: int, member: str) -> bytes:
-    """Positions topic: one claim per claimant, so that a late lower one wipes out none (claim-key-per-member)."""
+    """Positions topic: one claim per claimant, so that a late, lower one overwrites no other (claim-key-per-member)."""
     return f"claim/{segment}/{member}".encode()
 
 

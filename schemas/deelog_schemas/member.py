@@ -13,7 +13,7 @@ class Member(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Member:
-        """The member that is written so; raises `ValueError`. A node id may contain an `@`."""
+        """The member in `text`; raises `ValueError`. A node id may contain an `@`."""
         node_id, _, incarnation = text.rpartition("@")
         return cls(node_id, int(incarnation))
 
@@ -22,7 +22,7 @@ class Member(NamedTuple):
 
 
 def node_id_of(member: str) -> str:
-    """The node id of a member. Text of another form has an empty one: a foreign record must not end its reader."""
+    """The node id of a member; empty where `member` is malformed, since a foreign record must not stop a reader."""
     return member.rpartition("@")[0]
 
 

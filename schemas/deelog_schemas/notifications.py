@@ -1,7 +1,7 @@
 """Debezium's notifications and heartbeats as JSON, with and without the schema block.
 
 Names, fields and their order are those of `SchemaFactory` and `HeartbeatImpl` in Debezium 3.7: consumers and
-transforms recognise them by the names of their schemas.
+transforms recognise these records by the names of their schemas.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEARTBEAT: Final = _struct("Heartbeat", ts_ms=_INT64)
 
 
 class Notification(NamedTuple):
-    """What a connector reports of itself. `timestamp` is Unix milliseconds."""
+    """What a connector reports about itself. `timestamp` is in Unix milliseconds."""
 
     id: str
     aggregate_type: str

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from deelog_schemas.header import Position
 
 Trace = tuple[tuple[str, bytes], ...]
-"""The trace context of a write, as the headers of its record: `traceparent`, and `tracestate` where there is one."""
+"""The trace context of a write, as record headers: `traceparent`, and `tracestate` if there is one."""
 
 
 class Reason(StrEnum):
@@ -47,21 +47,21 @@ class Operation(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it counts for in an op log's budget: its payload and a flat charge for the object."""
+        """Its size in the op log's budget, in bytes: the payload and a fixed overhead for the object."""
         return OVERHEAD + len(self.key) + len(self.value or b"") + len(self.before or b"")
 
     @property
     def trace(self) -> Trace:
-        """The headers that its record carries beside ours; none but for a `TracedOperation`."""
+        """The trace headers of its record. Empty, except for a `TracedOperation`."""
         return ()
 
     def merged(self, first: Operation) -> Operation:
-        """This one in the place of an older run of its key, which began with `first`."""
+        """This operation, in place of a run of older ones of its key that began with `first`."""
         return self._replace(existed=first.existed, before=first.before)
 
 
 class TracedOperation(Operation):
-    """An operation that knows under which trace it was written.
+    """An operation with the trace context of its write.
 
     Weighed in docs/decisions.md, "Where an operation's trace context is kept".
     """
@@ -84,20 +84,20 @@ class TracedOperation(Operation):
         return self._trace
 
     def merged(self, first: Operation) -> Operation:
-        """With the newest one's trace: those that gave way have no record to carry theirs."""
+        """Keeps the newest trace: the replaced operations have no record that could carry theirs."""
         return TracedOperation.of(super().merged(first), self._trace)
 
 
 OVERHEAD = 200
-"""Bytes of a Python operation beside its payload, by `sys.getsizeof` of its parts; rounded up."""
+"""Bytes of a Python operation besides its payload: the sum of `sys.getsizeof` of its parts, rounded up."""
 
 
 TRACE_OVERHEAD = 300
-"""Bytes of a trace beside its texts: the operation's own dictionary, the pairs, what Python adds; rounded up."""
+"""Bytes of a trace besides its texts: the operation's dictionary, the pairs and Python's overhead, rounded up."""
 
 
 def trace_size(trace: Trace) -> int:
-    """Bytes that a trace counts for. Writes of one span share it, and each counts it whole: never too little."""
+    """The size of a trace in bytes. Writes of one span share a trace and each counts all of it: never too little."""
     return TRACE_OVERHEAD + sum(len(value) for _, value in trace)
 
 

@@ -1,6 +1,6 @@
-"""What the positions topic and control records hold: typed, and as canonical JSON.
+"""The records of the positions topic: typed, and as canonical JSON.
 
-The positions topic keeps what must outlive the compaction of the change topic. Its keys are UTF-8 text (`keys.py`),
+The positions topic keeps what must survive the compaction of the change topic. Its keys are UTF-8 text (`keys.py`),
 its values canonical JSON, and each record carries the `deelog` header. A null value removes its key.
 """
 
@@ -14,10 +14,10 @@ from deelog_schemas.header import Kind, Position
 
 
 class ClaimState(NamedTuple):
-    """`claim/<segment>/<member>`: somebody claimed a segment, and nobody who fenced that member is active yet.
+    """`claim/<segment>/<member>`: a member claimed a segment, and no member that fenced it is active yet.
 
-    `segments` and `partitions` are the map that the claimant goes by: another map is refused. `number` distinguishes
-    the claimant's own records: written with its CLAIM and again with each ACTIVE, and read back.
+    `segments` and `partitions` are the claimant's segment map; a different map is refused. `number` distinguishes the
+    claimant's own records: one is written with its CLAIM and another with each ACTIVE, and they are read back.
     """
 
     epoch: int
@@ -30,10 +30,10 @@ class ClaimState(NamedTuple):
 class PositionState(NamedTuple):
     """`position/<segment>`: the written position, and where a reader may begin.
 
-    `read_from`: every record of the segment below this offset is in every in-sync owner's history. All above
-    `read_from_sequence` are at that offset or after it, so that a reader from there knows what it must find;
-    none above `coalesced_to` gave way to a later one.
-    `base_offset`: the offset of the begin of the last completed reset. `leader_epoch` and `topic_id` are as last read
+    `read_from`: every record of the segment below this offset is in the history of every in-sync owner. All sequences
+    above `read_from_sequence` are at that offset or after it, so a reader that begins there knows which it must find.
+    No sequence above `coalesced_to` was replaced by a later one.
+    `base_offset`: the offset where the last completed reset begins. `leader_epoch` and `topic_id` are as last read
     from Kafka.
     """
 
@@ -53,7 +53,7 @@ class PositionState(NamedTuple):
 
 
 class ResetState(NamedTuple):
-    """`reset/<segment>`: a reset that is open. `begin_offset` is -1 until it was read back."""
+    """`reset/<segment>`: an open reset. `begin_offset` is -1 until its begin was read back."""
 
     reset_id: str
     epoch: int
@@ -96,7 +96,7 @@ class StateRecord(NamedTuple):
     """`claim`, `position`, `reset` or `release`."""
     segment: int
     member: str
-    """Of a claim's key; else empty."""
+    """The member in a claim's key, else empty."""
     state: State | None
 
 
@@ -122,11 +122,11 @@ def decode_state(key: bytes, value: bytes | None, kind: Kind) -> StateRecord:
 
 
 def _state(shape: type[Any], value: bytes, what: str) -> State:
-    found, fields = canonical.loads(value, what), _FIELDS[shape]
-    if found.keys() != fields.keys():
-        raise RecordError(f"{what} has the fields {sorted(found)}, not those of {shape.__name__}: {sorted(fields)}")
+    content, fields = canonical.loads(value, what), _FIELDS[shape]
+    if content.keys() != fields.keys():
+        raise RecordError(f"{what} has the fields {sorted(content)}, not those of {shape.__name__}: {sorted(fields)}")
     for name, kind in fields.items():
-        if type(found[name]) is not kind:  # not isinstance: true is no int
-            raise RecordError(f"{what} has in `{name}` no {kind.__name__} but {found[name]!r}")
-    state: State = shape(**found)
+        if type(content[name]) is not kind:  # not isinstance: true is no int
+            raise RecordError(f"{what} has in `{name}` no {kind.__name__} but {content[name]!r}")
+    state: State = shape(**content)
     return state

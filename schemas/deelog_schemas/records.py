@@ -1,7 +1,7 @@
 """From Kafka's bytes to a deelog record, or to an error that names topic, partition and offset.
 
-`decode` takes what any client gives (topic, partition, offset, key, value, headers), so that the connector, the
-Spark job and a plain consumer share one notion of a foreign record.
+`decode` takes what every client provides (topic, partition, offset, key, value, headers), so that the connector, the
+Spark job and a plain consumer agree on which records are not deelog's.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _CONTROL_FIELDS: Final[dict[Kind, dict[str, type]]] = {
     Kind.RESET_END: {**_OF_ALL, "id": str, "count": int, "digest": str},
     Kind.SKIPPED: {**_OF_ALL, "first": int},
 }
-"""What a reader may rely on in `deelog.control`; there may be more."""
+"""The fields of `deelog.control` that a reader may rely on. There may be more."""
 
 MAX_SKIPPED: Final = 1 << 20
-"""Most operations that one skipped record covers: a reader may have to list them."""
+"""The most operations that one skipped record covers: a reader may have to list them."""
 
 
 class Record(NamedTuple):
     """A record of a change or positions topic.
 
-    `key` and `value` are Kafka's bytes, still in their converter's format. `control` is the header `deelog.control`,
-    empty but for control records; its fields by kind:
+    `key` and `value` are Kafka's bytes, still in their converter's format. `control` is the header `deelog.control`.
+    It is empty unless this is a control record. Its fields by kind:
 
     - claim: `epoch, member, segments, partitions`; active: `epoch, member`; release: `epoch, member, known`
     - reset begin: `epoch, member, id, reason`; reset end: `epoch, member, id, count, digest`,
-      and `taken_back` where it deletes keys for consumers that know of no resets: how many
-    - skipped: `epoch, member, first`: it covers the operations `first` to its own sequence, all of its epoch
+      and `taken_back` where it deletes keys for consumers that do not know resets: how many
+    - skipped: `epoch, member, first`: it covers the operations from `first` to its own sequence, all of its epoch
 
-    `epoch` there is the claim's, of a skipped one its operations'; the position is in the `deelog` header.
+    `epoch` is that of the claim, in a skipped record that of its operations. The position is in the `deelog` header.
     """
 
     topic: str
@@ -65,7 +65,7 @@ def decode(
 ) -> Record:
     """Decodes one record; raises `RecordError` with topic, partition and offset where it is not ours.
 
-    `allowed` are the kinds that this topic may hold.
+    `allowed` are the kinds that this topic may contain.
     """
     try:
         raw, control_raw = _find(headers)
@@ -87,14 +87,14 @@ def decode(
 def _control(kind: Kind, raw: bytes | None) -> dict[str, Any]:
     if raw is None:
         raise RecordError(f"a {kind.name} record without header `{CONTROL_HEADER_NAME}`")
-    found = canonical.loads(raw, f"header `{CONTROL_HEADER_NAME}`")
+    control = canonical.loads(raw, f"header `{CONTROL_HEADER_NAME}`")
     for name, shape in _CONTROL_FIELDS[kind].items():
-        value = found.get(name)
+        value = control.get(name)
         if type(value) is not shape or value == "":
             raise RecordError(
                 f"header `{CONTROL_HEADER_NAME}` of a {kind.name} record has no {shape.__name__} `{name}`"
             )
-    return found
+    return control
 
 
 def _find(headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[bytes, bytes | None]:

@@ -1,10 +1,10 @@
 """Signals: what a user asks of the connectors of a prefix, in Debezium's format, `{"id", "type", "data"}`.
 
-One place reads them, whatever channel they come by, and `deelog signal` sends nothing that it would refuse. Fields
-that are not known are refused: Debezium passes over them, but a misspelt `segments` would then mean all of a cache.
+Signals from every channel are parsed here, and `deelog signal` sends nothing that would be refused here. Unknown
+fields are refused: Debezium ignores them, but a misspelt `segments` would then mean the whole cache.
 
-Anybody may write on a signal topic, so every part has a limit, and what is accepted of regular expressions is what
-cannot be made to run for long (Python's have no time limit, and hold up the whole process).
+Anybody may write to a signal topic, so every part has a limit, and only regular expressions that cannot run for long
+are accepted (Python's have no time limit, and block the whole process).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Expressions = tuple[re.Pattern[str], ...]
 
 
 class UnknownSignal(RecordError):
-    """A signal of a type that this version does not know."""
+    """This version does not know the signal's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signal(ABC):
-    """A signal: a class of its own below, and a row in the table of the connector's handlers."""
+    """A signal. Each type is a class below, and has a row in the connector's table of handlers."""
 
     kind: ClassVar[str]
     """Its `type`."""
@@ -46,11 +46,11 @@ class Signal(ABC):
     @classmethod
     @abstractmethod
     def read(cls, identity: str, data: Fields) -> Self:
-        """The signal from the fields of its `data`. Raises `RecordError`."""
+        """The signal, from the fields of its `data`. Raises `RecordError`."""
 
     @abstractmethod
     def concerns(self, cache: str) -> bool:
-        """Whether it is meant for a cache."""
+        """Whether the signal is for this cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ResetSegment(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Log(Signal):
-    """A line in the log of every cache. `{}` in the message becomes where the connector is."""
+    """A line in the log of every cache. `{}` in the message is replaced by the cache and the node's segments."""
 
     kind = "log"
     message: str
@@ -90,7 +90,7 @@ class Log(Signal):
 
 @dataclass(frozen=True, slots=True)
 class _ForCollections(Signal):
-    """For the caches that `data-collections` names; None: for all."""
+    """For the caches that match `data-collections`; None means all caches."""
 
     collections: Expressions | None
 
@@ -103,7 +103,7 @@ class _ForCollections(Signal):
 
 
 class PauseWriting(_ForCollections):
-    """Nothing of these caches is written to Kafka, until `resume-writing`."""
+    """Stops writing these caches to Kafka, until `resume-writing`."""
 
     kind = "pause-writing"
 
@@ -116,7 +116,7 @@ class ResumeWriting(_ForCollections):
 
 @dataclass(frozen=True, slots=True)
 class ExecuteSnapshot(_ForCollections):
-    """These caches are sent once more while writes go on. `segments` None: all."""
+    """Sends these caches again while writes continue. `segments` None means all."""
 
     kind = "execute-snapshot"
     segments: tuple[int, ...] | None
@@ -150,9 +150,9 @@ KINDS: Final = tuple(sorted(_SIGNALS))
 
 
 class Progress(NamedTuple):
-    """What nodes exchange on the signal topic, under `progress_key`: these segments of a snapshot are done.
+    """A record that nodes exchange on the signal topic, under `progress_key`: these segments of a snapshot are done.
 
-    `refused`: they cannot be, the snapshot is over.
+    `refused`: they cannot be done, and the snapshot ends.
     """
 
     id: str
@@ -164,7 +164,7 @@ class Progress(NamedTuple):
 
 
 def progress_key(prefix: str) -> bytes:
-    """The key of `Progress` records: another than that of signals, so that neither is taken for the other."""
+    """The key of `Progress` records. It differs from the key of signals, so the two cannot be confused."""
     return f"{prefix}/progress".encode()
 
 
@@ -174,9 +174,9 @@ def encode_progress(progress: Progress) -> bytes:
 
 
 def decode_progress(raw: bytes | None) -> Progress:
-    """Raises `RecordError` where it is none."""
-    found = _object(raw)
-    data = Fields(found, "progress of a snapshot")
+    """The progress in `raw`. Raises `RecordError`."""
+    content = _object(raw)
+    data = Fields(content, "progress of a snapshot")
     progress = Progress(
         data.text("id", MAX_ID),
         data.text("cache"),
@@ -191,14 +191,14 @@ def decode_progress(raw: bytes | None) -> Progress:
 
 def decode_signal(raw: bytes | None) -> Signal:
     """The signal in a record's value, or in a line of a file. Raises `UnknownSignal`, `RecordError`."""
-    found = _object(raw)
-    whole = Fields(found, "the signal")
+    content = _object(raw)
+    whole = Fields(content, "the signal")
     identity, kind = whole.text("id", MAX_ID, default=""), whole.text("type", MAX_ID)
     signal_type = _SIGNALS.get(kind)
     if signal_type is None:
         raise UnknownSignal(f"type {kind!r} is none of {', '.join(KINDS)}")
-    data = found.get("data", {})
-    if isinstance(data, str):  # as Debezium's own table of signals has it
+    data = content.get("data", {})
+    if isinstance(data, str):  # as in Debezium's signal table
         data = canonical.loads(data.encode(), f"`data` of {kind}")
     if not isinstance(data, dict):
         raise RecordError(f"`data` of {kind} is not an object but {type(data).__name__}")
@@ -217,16 +217,16 @@ def _object(raw: bytes | None) -> dict[str, Any]:
 
 
 class Fields:
-    """Takes fields one by one, and at the end knows which nobody asked for."""
+    """Reads fields one by one. `done` refuses those that were not asked for."""
 
-    def __init__(self, found: Mapping[str, Any], what: str) -> None:
-        self._found, self._what, self._asked = found, what, set[str]()
+    def __init__(self, content: Mapping[str, Any], what: str) -> None:
+        self._content, self._what, self._asked = content, what, set[str]()
 
     def _take(self, name: str, kind: type, default: object = None) -> Any:
         self._asked.add(name)
-        value = self._found.get(name, default)
+        value = self._content.get(name, default)
         if type(value) is not kind:  # not isinstance: true is no int
-            shown = "is missing" if name not in self._found else f"is {str(value)[:80]!r}"
+            shown = "is missing" if name not in self._content else f"is {str(value)[:80]!r}"
             raise RecordError(f"{self._what}: `{name}` {shown}, and must be {_NAMES[kind]}")
         return value
 
@@ -247,27 +247,27 @@ class Fields:
     def segments(self) -> tuple[int, ...] | None:
         """None where the field is left out."""
         self._asked.add("segments")
-        if "segments" not in self._found:
+        if "segments" not in self._content:
             return None
-        found = self._take("segments", list)
-        self._count("segments", found, MAX_SEGMENTS)
-        if not all(type(s) is int and 0 <= s < MAX_SEGMENTS for s in found):
+        numbers = self._take("segments", list)
+        self._count("segments", numbers, MAX_SEGMENTS)
+        if not all(type(s) is int and 0 <= s < MAX_SEGMENTS for s in numbers):
             raise RecordError(f"{self._what}: `segments` must be whole numbers from 0 to {MAX_SEGMENTS - 1}")
-        return tuple(sorted(set(found)))
+        return tuple(sorted(set(numbers)))
 
     def collections(self) -> Expressions | None:
         """None where the field is left out."""
         name = "data-collections"
         self._asked.add(name)
-        if name not in self._found:
+        if name not in self._content:
             return None
-        found = self._take(name, list)
-        self._count(name, found, MAX_COLLECTIONS)
-        return tuple(self._expression(one) for one in found)
+        texts = self._take(name, list)
+        self._count(name, texts, MAX_COLLECTIONS)
+        return tuple(self._expression(one) for one in texts)
 
-    def _count(self, name: str, found: list[Any], limit: int) -> None:
-        if not 0 < len(found) <= limit:
-            raise RecordError(f"{self._what}: `{name}` has {len(found)} entries, and 1 to {limit} are allowed")
+    def _count(self, name: str, entries: list[Any], limit: int) -> None:
+        if not 0 < len(entries) <= limit:
+            raise RecordError(f"{self._what}: `{name}` has {len(entries)} entries, and 1 to {limit} are allowed")
 
     def _expression(self, text: object) -> re.Pattern[str]:
         if type(text) is not str or len(text) > MAX_EXPRESSION:
@@ -282,8 +282,8 @@ class Fields:
         raise RecordError(f"{self._what}: `data-collections` has {str(text)[:80]!r}, which {problem}")
 
     def done(self) -> None:
-        """Raises `RecordError` for fields that nobody knows."""
-        if unknown := sorted(map(str, self._found.keys() - self._asked)):
+        """Raises `RecordError` for a field that was not asked for."""
+        if unknown := sorted(map(str, self._content.keys() - self._asked)):
             known = ", ".join(sorted(self._asked)) or "none"
             raise RecordError(f"{self._what}: `{unknown[0][:80]}` is unknown; the fields are: {known}")
 

@@ -114,9 +114,9 @@ def refused(error: KafkaException, client: str, **asked: tuple[str, str]) -> Exc
     return error if missing is None else RightsError(missing)
 
 
-def reach(client: Any, connections: Connections) -> None:
-    """Waits until a broker answers; DiffError after RETRY_SECONDS, or where the client cannot connect at all."""
-    deadline = time.monotonic() + RETRY_SECONDS
+def reach(client: Any, connections: Connections, seconds: float = RETRY_SECONDS) -> None:
+    """Waits until a broker answers; DiffError after `seconds`, or where the client cannot connect at all."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
             settle(client, _LOOK_SECONDS)
@@ -169,11 +169,11 @@ class Reader:
     """Reads bounded ranges, one at a time. Call `close()` at the end.
 
     It has a consumer per topic: a consumer that changes its topic waits 0.5 to 0.8 s for the leaders (librdkafka 2.16),
-    a new one 0.04 s.
+    a new one 0.04 s. `clock` measures its polls.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config, self._clock = config, clock
         self._connections = Connections("consumer", config.overrides("consumer"))
         self._consumers: dict[str, Consumer] = {}
         self._silent = 0.0
@@ -201,7 +201,7 @@ class Reader:
         try:
             self._silent, done = 0.0, False
             while not done:
-                began = time.monotonic()
+                began = self._clock()
                 messages = client.consume(_CHUNK, _CHUNK_SECONDS)
                 self._heard(bool(messages), topic, {partition: end}, began)
                 if messages and all(m.error() is None for m in messages) and _offset(messages[-1]) < end - 1:
@@ -239,7 +239,7 @@ class Reader:
         try:
             self._silent = 0.0
             while left:
-                began = time.monotonic()
+                began = self._clock()
                 message = client.poll(_POLL)
                 self._heard(message is not None, topic, left, began)
                 partition: Any = -1 if message is None else message.partition()
@@ -279,7 +279,7 @@ class Reader:
             self._silent = 0.0
             self._connections.clear()
             return
-        self._silent += min(time.monotonic() - began, _MOST_OF_A_POLL)
+        self._silent += min(self._clock() - began, _MOST_OF_A_POLL)
         if self._connections.hopeless and self._silent > HOPELESS_SECONDS:
             raise DiffError(f"{topic} cannot be read: {self._connections.why}")
         if self._silent > SILENCE_SECONDS:
@@ -328,15 +328,16 @@ def headers_of(message: Message) -> tuple[bytes | None, bytes | None]:
 class Cluster:
     """The driver's admin client and reader. Call `close()` at the end.
 
-    Every call raises `RightsError` where a right is missing, and is repeated for RETRY_SECONDS while brokers are away.
+    Every call raises `RightsError` where a right is missing, and is repeated for RETRY_SECONDS while brokers are away,
+    the first one for `seconds`.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, seconds: float = RETRY_SECONDS) -> None:
         self._config = config
         servers = {"bootstrap.servers": ",".join(config["bootstrap.servers"])}
         self._connections = Connections("admin", {**config.overrides("admin"), **servers})
         self._admin = self._new_admin()
-        reach(self._admin, self._connections)
+        reach(self._admin, self._connections, seconds)
         self.reader = Reader(config)
 
     def _new_admin(self) -> AdminClient:

@@ -1,8 +1,8 @@
-"""A small world for the core: several nodes, one Kafka in memory, everything by explicit steps.
+"""A small world for the core: several nodes and one Kafka in memory, with explicit steps.
 
-The Kafka here has what the protocol rests on: transactions that are open, committed or aborted, a last stable offset
-that hides what follows an open one, and fencing by transactional id. The same behaviour of the real broker is
-tested in `runtime/test_connector.py`; records go through the real encoder, decoder and reading rule.
+This Kafka has what the protocol needs: transactions that are open, committed or aborted, a last stable offset that
+hides the records after an open transaction, and fencing by transactional id. `runtime/test_connector.py` tests that a
+real broker behaves in the same way. Records go through the real encoder, decoder and reading rule.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CHANGES, POSITIONS = "p.c", "p.c.positions"
 
 @dataclass
 class Slot:
-    """One record on a partition. `status`: committed, aborted, or the transaction it is open in."""
+    """One record on a partition. `status`: committed, aborted, or its open transaction."""
 
     record: OutRecord
     status: str
@@ -81,22 +81,22 @@ class Log:
 
 
 class Broker:
-    """The partitions of both topics, and who may write under which transactional id."""
+    """The partitions of both topics, and the current session of each transactional id."""
 
     def __init__(self) -> None:
         self.logs = {(t, p): Log() for t in (CHANGES, POSITIONS) for p in range(PARTITIONS)}
         self.sessions: dict[str, int] = {}
         self.refuse: set[bytes] = set()
-        """Record keys that the broker refuses, as it does what is too large."""
+        """Record keys that the broker refuses, as it refuses records that are too large."""
 
     def init(self, node_id: str) -> int:
-        """A new session: what the last one has open is aborted."""
+        """Begins a new session and aborts the open transaction of the last one."""
         self._end(node_id, "aborted")
         self.sessions[node_id] = self.sessions.get(node_id, 0) + 1
         return self.sessions[node_id]
 
     def begin(self, node_id: str, session: int, records: Iterable[OutRecord]) -> Cause | None:
-        """Appends records in an open transaction; the cause where it is not let."""
+        """Appends records in an open transaction. Returns the cause if that is refused."""
         if self.sessions.get(node_id) != session:
             return Cause.FENCED
         records = list(records)
@@ -149,7 +149,7 @@ class Node:
         self.hanging: Commit | None = None
         self.unanswered: list[Effect] = []
         self.announcements: list[Effect] = []
-        """Effects that ask for nothing."""
+        """Effects that need no answer."""
         self.alive = True
         self.waits = 0
 
@@ -176,7 +176,7 @@ class Node:
             self.cache[operation.key] = operation.value
 
     def step(self, hang: bool = False) -> bool:
-        """Tail, poll, and carry out every effect; `hang` leaves a transaction open. Whether anything happened."""
+        """Tails, polls, and carries out every effect. Returns whether it worked. `hang` leaves a transaction open."""
         worked = self.follow()
         effects, self.unanswered = self.unanswered + self.core.poll(self.world.now, int(self.world.now * 1e6)), []
         for effect in effects:
@@ -184,11 +184,11 @@ class Node:
         return worked
 
     def waiting(self) -> bool:
-        """Whether it waits for what an open transaction hides."""
+        """Whether it waits for records that an open transaction hides."""
         return bool(self.unanswered) or any(s.awaited for s in self.core.primaries())
 
     def follow(self) -> bool:
-        """Reads the positions topic on, and the ends."""
+        """Reads new records of the positions topic, and the ends."""
         worked = False
         for partition, start in self.tails.items():
             for raw in self.world.broker.logs[POSITIONS, partition].read(POSITIONS, partition, start):
@@ -199,13 +199,13 @@ class Node:
             if self.world.watching:
                 end, epoch = self.world.broker.logs[CHANGES, partition].stable(), self.world.leader_epoch
                 seen, before = self.core.end_of(partition)
-                # Another leader, and the log whole up to what was seen last: what came since may be gone.
+                # Another leader, and a log that is complete up to the last seen end: later records may be lost.
                 intact = True if before not in (-1, epoch) and end >= seen else None
                 self.core.end_read(partition, end, epoch, intact)
         return worked
 
     def carry_out(self, effect: Effect, hang: bool) -> bool:
-        """One effect."""
+        """Carries out one effect."""
         core, broker = self.core, self.world.broker
         if isinstance(effect, OpenProducer):
             self.session = broker.init(self.node_id)
@@ -250,7 +250,7 @@ class Node:
         if not effect.until <= {r.key for r in records}:
             self.waits += 1
             if self.waits % 5:
-                self.unanswered.append(effect)  # somebody's open transaction hides it
+                self.unanswered.append(effect)  # an open transaction hides it
                 return False
             self.core.scan_ended(effect.partition, False)
             return False
@@ -260,7 +260,7 @@ class Node:
 
 
 class World:
-    """Nodes, the broker, and what a grid's controller and replication would do, step by step."""
+    """Nodes, the broker, and the work of a grid's controller and replication, step by step."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class World:
         """Whether nodes ask for the ends of partitions, as they do once a second."""
         self.incarnation = 0
         self.members: list[Node] = []
-        """Every process there ever was."""
+        """All processes, also those that have died."""
         self.nodes = {f"n{i}": self.start(f"n{i}") for i in range(nodes)}
         self.primary: dict[int, Node] = {}
         self.backups: dict[int, list[Node]] = {s: [] for s in range(SEGMENTS)}
@@ -294,13 +294,13 @@ class World:
         return self.members[-1]
 
     def crash(self, node: Node) -> None:
-        """kill -9: memory is gone; an open transaction stays until somebody fences or it times out."""
+        """kill -9: memory is lost; an open transaction stays until it is fenced or times out."""
         node.alive = False
         for segment in range(SEGMENTS):
             self.backups[segment] = [b for b in self.backups[segment] if b is not node]
 
     def restart(self, node: Node) -> Node:
-        """The crashed node comes back, empty, as another member."""
+        """The crashed node restarts, empty, as another member."""
         fresh = self.nodes[node.node_id] = self.start(node.node_id)
         return fresh
 
@@ -315,14 +315,14 @@ class World:
             self.own(segment, primary, *backups, must_reset=must_reset)
 
     def compact_control(self) -> None:
-        """Control records of the change topic are compacted away."""
+        """Removes the control records of the change topic, as compaction may do."""
         for partition in range(PARTITIONS):
             for slot in self.broker.logs[CHANGES, partition].slots:
                 if slot.record.value is None and slot.status == "committed":
                     slot.status = "gone"
 
     def own(self, segment: int, primary: Node, *backups: Node, must_reset: str | None = None) -> None:
-        """A view: a new epoch, everybody it names hears of it; the old primary, if not named, does not."""
+        """A view with a new epoch. All members in it learn of it; an old primary that is not in it does not."""
         self.epoch = max(self.epoch, primary.core.highest_claim()) + 1
         old = self.primary.get(segment)
         self.primary[segment], self.backups[segment] = primary, list(backups)
@@ -334,7 +334,7 @@ class World:
         self.ack(segment)
 
     def catch_up(self, segment: int, backup: Node) -> str:
-        """Brings a backup level, by operations where that is possible, else by state; returns how."""
+        """Lets a backup catch up, by operations if possible, else by state transfer; returns how."""
         primary, history = self.primary[segment], self.primary[segment].core.history(segment)
         common = past.common_point(history, backup.core.history(segment))
         lacking = primary.core.operations_after(segment, common)
@@ -361,7 +361,7 @@ class World:
         return "operations"
 
     def put(self, key: bytes, value: bytes | None, at: Node | None = None, acked: bool = True) -> Operation:
-        """A client's write at the primary (or at `at`, which takes itself for it), replicated and `acked`."""
+        """A client's write at the primary (or at `at`, which considers itself primary), replicated and `acked`."""
         segment = segment_of(key, SEGMENTS)
         node = at or self.primary[segment]
         existed = key in node.cache
@@ -373,7 +373,7 @@ class World:
         return operation
 
     def clear(self, segment: int) -> Operation:
-        """FLUSHALL's share of one segment."""
+        """Clears one segment, as FLUSHALL does."""
         node = self.primary[segment]
         operation = node.core.append(segment, Reason.CLEAR, b"", None, None, int(self.now * 1e6), True)
         for owner in (node, *self.backups[segment]):
@@ -388,7 +388,7 @@ class World:
             del node.cache[entry.key]
 
     def replicate(self, node: Node, segment: int, operation: Operation) -> None:
-        """To every backup, with what it lacked before, then acknowledged."""
+        """Sends an operation to every backup, after those that it lacks, and acknowledges it."""
         for backup in self.backups[segment]:
             if backup.core.last_sequence(segment) == operation.sequence - 1:
                 backup.core.apply(segment, operation)
@@ -398,12 +398,12 @@ class World:
         self.ack(segment)
 
     def ack(self, segment: int) -> None:
-        """Every in-sync owner holds everything."""
+        """Acknowledges everything: every in-sync owner has it."""
         core = self.primary[segment].core
         core.acked(segment, core.last_sequence(segment))
 
     def settle(self, *nodes: Node, steps: int = 400) -> None:
-        """Lets the given nodes (default: all that live) work until nothing moves."""
+        """Lets the given nodes (default: all that live) work until none has anything to do."""
         for _ in range(steps):
             self.now += 0.1
             working = [n for n in nodes or self.nodes.values() if n.alive and n.hanging is None]
@@ -412,7 +412,7 @@ class World:
                 return
         raise AssertionError("the world does not come to rest")
 
-    # -- what a reader sees ---------------------------------------------------------------------------------------
+    # -- readers --------------------------------------------------------------------------------------------------
 
     def records(self, segment: int | None = None) -> list[Record]:
         """The committed records of the change topic, of one segment or all."""
@@ -425,14 +425,14 @@ class World:
         return found
 
     def reader(self, segment: int) -> SegmentReader:
-        """The segment as a consumer derives it; positions that come again fail."""
+        """The segment as a consumer derives it. Repeated positions fail."""
         reader = SegmentReader(segment)
         codec = self.primary[segment].encoder._codec
         row = (0, 0)
         for record in self.records(segment):
             position = record.header.position
             if record.header.kind is Kind.READ and reader.open is None:
-                # Of an incremental snapshot: it repeats what the topic says already, and hides nothing that follows.
+                # A row of an incremental snapshot repeats the key's state, and hides nothing that follows.
                 key, entry = _entry(codec, record)
                 assert reader.entries.get(key) == entry, f"segment {segment}: {key!r} at {position}"
                 assert position >= reader.mark, f"segment {segment}: row at {position} behind {reader.mark}"
@@ -443,14 +443,14 @@ class World:
         return reader
 
     def stock(self, segment: int) -> dict[bytes, bytes]:
-        """The segment as a consumer holds it that knows nothing of resets."""
+        """The segment as derived by a consumer that does not know resets."""
         consumer = StockConsumer()
         for record in self.records(segment):
             consumer.apply(record.key, record.value)
         return {key: value for key, (value, _) in consumer.content.items()}
 
     def check(self) -> None:
-        """Everything derived equals what the primaries hold, and no reset is left open."""
+        """All derived entries equal those of the primaries, and no reset is open."""
         for segment, node in self.primary.items():
             reader = self.reader(segment)
             assert reader.open is None, f"segment {segment}: reset {reader.open} is left open"
@@ -472,7 +472,7 @@ def _entry(codec: object, record: Record) -> tuple[bytes, Entry | None]:
 
 
 def started(nodes: int = 2, batch: int = 50, pipeline: Pipeline | None = None) -> tuple[World, tuple[Node, Node]]:
-    """A world whose first node is primary of everything, the second backup; all segments are written."""
+    """A world with the first node as primary of everything, the second as backup, and all segments written."""
     world = World(nodes, batch, pipeline=pipeline)
     first, second = list(world.nodes.values())[:2]
     world.own_all(first, second)
@@ -489,7 +489,7 @@ def skipping(operations: str) -> Pipeline:
 
 
 def lose_unseen(world: World, keys: int) -> None:
-    """Changes of segment 0, the first of which is cut away before anybody looked; the log has grown again since."""
+    """Changes of segment 0. The first is truncated before any node looked, and the log has grown again since."""
     world.watching = False
     for i in range(keys):
         world.put(key_of(0, i), b"late %d" % i)
@@ -501,7 +501,7 @@ def lose_unseen(world: World, keys: int) -> None:
 
 
 def key_of(segment: int, number: int = 0) -> bytes:
-    """The `number`th key that falls into a segment."""
+    """The `number`-th key of a segment."""
     found = (k for k in (b"k%d" % i for i in range(100_000)) if segment_of(k, SEGMENTS) == segment)
     for _ in range(number):
         next(found)

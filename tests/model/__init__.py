@@ -1,1 +1,1 @@
-"""Explicit-state models of the takeover and of the diff job, which decide by the functions that the product ships."""
+"""Explicit-state models of the takeover and of the diff job. They call the product's own functions for decisions."""

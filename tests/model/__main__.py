@@ -1,6 +1,6 @@
-"""`python -m tests.model`: explores the models, or shows what each rule is for.
+"""`python -m tests.model`: explores the models, or shows why each rule is needed.
 
-Exit code 0: as it should be; 1: something broke with all rules on, or a rule can be removed without harm; 2: usage.
+Exit code 0: all is well; 1: something broke with all rules on, or a rule can be removed without harm; 2: usage.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEAD = "| rule removed | what that means | what breaks | steps | states | states
 
 @dataclass(frozen=True)
 class Model:
-    """One of the models: how to search it, its rules, the configurations to explore with all of them on."""
+    """One of the models: its search, its rules, and the configurations to explore with all rules on."""
 
     run: Run
     rules: Mapping[str, RuleLike]

@@ -1,8 +1,8 @@
-"""Breadth-first search over all states of a model, to the shortest script that breaks a promise.
+"""Breadth-first search over all states of a model, for the shortest script that breaks a promise.
 
-The visited set holds 64-bit fingerprints of states, and for each the state before it and the step, so that a script
-is found again by walking back. Two of n states share a fingerprint with probability n²/2^65: below one in a million
-for four million states. Weighed in docs/decisions.md, "The model checker".
+The visited set has 64-bit fingerprints of states. For each state it has the previous state and the step, so that the
+script can be found by walking back. Two of n states share a fingerprint with probability n²/2^65: below one in a
+million for four million states. Weighed in docs/decisions.md, "The model checker".
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LOOK_AT_CLOCK = 2048
 
 
 class Step(NamedTuple, Generic[S]):
-    """One possible step: what it is (for counting), in words, where it leads, what it breaks, whether it needs no
-    outside cause (client, fault, controller)."""
+    """One possible step: its kind (for counting), its description, the next state, the promise that it breaks, and
+    whether it needs no outside cause (client, fault, controller)."""
 
     kind: str
     words: str
@@ -31,21 +31,21 @@ class Step(NamedTuple, Generic[S]):
 
 
 class Space(Protocol[S]):
-    """A model: where it begins, which steps are possible, what is wrong with a state in which nothing moves."""
+    """A model: its first state, its possible steps, and the errors of states at rest."""
 
     def first(self) -> S:
-        """The state to begin with."""
+        """The initial state."""
 
     def steps(self, state: S) -> Iterator[Step[S]]:
-        """Every step that is possible there, always in the same order."""
+        """Every step that is possible in this state, always in the same order."""
 
     def at_rest(self, state: S) -> str | None:
-        """What is wrong where only the outside could move; None if all is well."""
+        """The error of a state in which only outside causes allow a step; None if there is no error."""
 
 
 @dataclass
 class Result:
-    """What a search found. `exhaustive`: no state was left out. `seconds` are those of one core."""
+    """The result of a search. `exhaustive`: no state was left out. `seconds` are CPU seconds of one core."""
 
     violation: str | None
     script: list[str]
@@ -55,7 +55,7 @@ class Result:
     seconds: float
     exhaustive: bool
     counts: Counter[str] = field(default_factory=Counter)
-    """How often each kind of step was possible; `rest`: states in which nothing moves by itself."""
+    """How often each kind of step was possible; `rest` counts the states at rest."""
 
     def __str__(self) -> str:
         how = "exhaustive" if self.exhaustive else "bounded"
@@ -65,7 +65,7 @@ class Result:
 
 
 class _Found:
-    """States by number: fingerprint, parent, and which of the parent's steps led here."""
+    """The states by number: fingerprint, parent, and the parent's step that led here."""
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
@@ -89,9 +89,9 @@ def search(
     cycles: bool = True,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> Result:
-    """Searches until a violation, the bounds, or the end. `progress` gets states, states waiting, depth.
+    """Searches until a violation, a bound, or the end. `progress` gets the states, the states that wait, the depth.
 
-    With `cycles` an exhaustive search also fails where steps without outside cause can go on for ever.
+    With `cycles` an exhaustive search also fails if steps without outside cause can continue for ever.
     """
     began, worked = time.monotonic(), time.process_time()
     found, counts = _Found(), Counter[str]()
@@ -141,7 +141,7 @@ def search(
 
 
 def _script(space: Space[S], found: _Found, number: int) -> list[str]:
-    """The words of the steps that lead to a state, found by walking them again."""
+    """The descriptions of the steps that lead to a state, which are walked again for this."""
     choices: list[int] = []
     while found.parent[number] >= 0:
         choices.append(found.step[number])
@@ -155,7 +155,7 @@ def _script(space: Space[S], found: _Found, number: int) -> list[str]:
 
 
 def _on_a_cycle(after: list[list[int]]) -> int | None:
-    """A state from which rest may never come; None where every path of `after` ends."""
+    """A state from which rest may never be reached; None if every path of `after` ends."""
     before: list[list[int]] = [[] for _ in after]
     for x, ahead in enumerate(after):
         for y in ahead:

@@ -1,4 +1,4 @@
-"""What each model promises: with all rules on nothing breaks; with any rule removed, what the rule is for breaks."""
+"""The promises of each model: with all rules on nothing breaks, and with any rule removed its promise breaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Run = Callable[[str, int], Result]
 
 
 class RuleLike(Protocol):
-    """What the rules of every model have."""
+    """The fields of every model's rules."""
 
     @property
     def meaning(self) -> str: ...
@@ -26,7 +26,7 @@ class RuleLike(Protocol):
 
 
 def assert_needed(run: Run, rules: Mapping[str, RuleLike], name: str, bound: int) -> None:
-    """Without the rule there is its counterexample, of its kind and no longer than it says."""
+    """Without the rule its counterexample is found, of the kind and within the length that the rule states."""
     rule = rules[name]
     result = run(f"{rule.config} {name}=0", bound)
     script = "\n".join(result.script)
@@ -36,7 +36,7 @@ def assert_needed(run: Run, rules: Mapping[str, RuleLike], name: str, bound: int
 
 
 def assert_sound(run: Run, config: str, states: int) -> Result:
-    """Nothing breaks within so many states."""
+    """Nothing breaks within this many states."""
     result = run(config, states)
     assert result.violation is None, "\n".join([config, str(result), *result.script])
     return result
@@ -55,7 +55,7 @@ def assert_all_sound(run: Run, configs: Iterable[str], per_config: int, enough: 
 
 
 def assert_still_wrong(run: Run, known: Known, bound: int) -> None:
-    """Not a promise but a reminder: it fails when the product is mended, and is then to be taken out."""
+    """Not a promise but a reminder: this fails once the product is fixed. Then remove the entry."""
     result = run(known.config, bound)
     assert result.violation is not None, f"mended, it seems: {known.words}"
     assert result.violation.startswith(known.kind), "\n".join([str(result), *result.script])

@@ -1,4 +1,4 @@
-"""The model of the diff job: with all rules on nothing breaks; with any rule removed, what the rule is for breaks."""
+"""The model of the diff job: with all rules on nothing breaks, and with any rule removed its promise breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models' rules are the product's: no rule marked CHECK in the code is without its counterexample."""
+"""The models' rules are the product's: each rule marked CHECK in the code has a counterexample."""
 
 from __future__ import annotations
 

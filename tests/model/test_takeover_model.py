@@ -1,4 +1,4 @@
-"""The takeover model: with all rules on nothing breaks; with any rule removed, what the rule is for breaks."""
+"""The takeover model: with all rules on nothing breaks, and with any rule removed its promise breaks."""
 
 from __future__ import annotations
 

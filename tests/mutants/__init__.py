@@ -1,1 +1,1 @@
-"""Bugs that are put into the product on purpose, to see that they are found."""
+"""Mutation tests: bugs are put into the product on purpose, to check that they are found."""

@@ -1,9 +1,9 @@
 """`python -m tests.mutants.seeds REPORT FAULTS SEEDS`: runs seeds until one fails. A child process of the tool.
 
-REPORT is a file that gets one JSON line per seed: `seed`, and `part` and `text` of what it broke, if
-anything. FAULTS: kinds with commas, empty for all that need no fault kind of their own. SEEDS: numbers with
-blanks, or names of scenarios.
-Exit code 0: nothing was found; 1: the last line says what was.
+REPORT is a file that gets one JSON line per seed: `seed`, and, if the seed broke something, `part` and `text`.
+FAULTS: kinds separated by commas; empty for all kinds but those in ALONE. SEEDS: numbers, or names of scenarios,
+separated by blanks.
+Exit code 0: no bug was found; 1: one was found, and the last line describes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.paths import ROOT
 
 SCENARIOS: Final = ROOT / "tests" / "proof" / "simulation" / "scenarios"
 ALONE: Final = frozenset({"truncation"})
-"""Kinds that only those seeds have which ask for them."""
+"""Kinds of faults that a seed has only if they are asked for."""
 
 
 def script(seed: str, faults: Sequence[str]) -> Script:
@@ -44,7 +44,7 @@ def run(seed: str, faults: Sequence[str]) -> dict[str, Any]:
     wanted = script(seed, faults)
     try:
         verdict = World(wanted).run()
-    except Exception as error:  # noqa: BLE001 - whatever a mutant raises where the checker does not hear it
+    except Exception as error:  # noqa: BLE001 - a mutant may raise anything outside of the checker
         return found | {"part": "broken", "text": "".join(traceback.format_exception(error)[-3:])}
     if verdict.violation is not None:
         found |= {"part": verdict.violation.part, "text": str(verdict.violation)}

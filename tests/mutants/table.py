@@ -1,6 +1,6 @@
-"""The mutants, as data. Each is a bug that somebody could have written, or did; `why` says what it would cost.
+"""The mutants, as data. Each is a bug that could have been written, or was; `why` says what it would cause.
 
-Texts are kept short, so that they outlive changes around them; `test_mutants.py` fails for each that does not.
+The texts are short, so that changes around them do not break them. `test_mutants.py` fails for each that does not fit.
 """
 
 from __future__ import annotations
@@ -824,4 +824,4 @@ BACKUPS: Final = (
 )
 
 MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS)
-"""All, by the part of the protocol that they break."""
+"""All mutants, by the part of the protocol that they break."""

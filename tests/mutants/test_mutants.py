@@ -1,4 +1,4 @@
-"""The mutants fit the sources of today, each CHECK has one, and the tool finds what it puts in."""
+"""The mutants fit the current sources, each CHECK has one, and the tool finds the bugs that it puts in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DESIGN: Final = frozenset(
         """,
     )
 )
-"""The rules of the protocol whose removal is known to break it."""
+"""The rules of the protocol that are known to break it when they are removed."""
 QUICK: Final = ("log-drained-backwards", "eviction-not-captured", "written-off-by-one")
 
 

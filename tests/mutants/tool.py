@@ -1,6 +1,6 @@
-"""Puts one bug into a copy of the product's packages, and says how a child process is to look for it.
+"""Puts one bug into a copy of the product's packages, and makes the command by which a child process looks for it.
 
-The text must occur exactly once, so that a mutant whose line changed fails by its name. Weighed in docs/decisions.md,
+The text must occur exactly once: if its line has changed, the mutant fails, by name. Weighed in docs/decisions.md,
 "Mutants are texts".
 """
 
@@ -26,12 +26,12 @@ PACKAGES: Final = (
 
 
 class MutantError(Exception):
-    """A mutant that does not fit the sources of today; the message names it."""
+    """A mutant does not fit the current sources; the message names it."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """`old` occurs exactly once in `file` (from the project's root) and becomes `new`."""
+    """`old` occurs exactly once in `file` (relative to the project's root) and is replaced by `new`."""
 
     file: str
     old: str
@@ -40,11 +40,11 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug. `rule` is the name of the CHECK that it removes, or empty; `why` says what is wrong about it.
+    """A bug. `rule` is the name of the CHECK that it removes, or empty; `why` says what is wrong with it.
 
-    `faults` are the kinds of faults of the seeds that look for it (empty: all that every seed has). `detector` is
-    empty for the simulation's seeds, else `scenario NAME` (of tests/proof/simulation/scenarios), `model CONFIG...` or
-    `pytest ID...`: what finds it instead, and `because` then says why no seed does.
+    `faults` are the kinds of faults in the seeds that look for it (empty: those of every seed). `detector` is empty if
+    the simulation's seeds find the bug. Else it is what finds it: `scenario NAME` (of
+    tests/proof/simulation/scenarios), `model CONFIG...` or `pytest ID...`; `because` then says why no seed does.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Mutant:
 
 
 def changed(text: str, edit: Edit, name: str) -> str:
-    """The text with the edit made; raises `MutantError` unless `old` stands there exactly once."""
+    """The text after the edit; raises `MutantError` unless `old` occurs exactly once."""
     count = text.count(edit.old)
     if count != 1:
         raise MutantError(
@@ -68,7 +68,7 @@ def changed(text: str, edit: Edit, name: str) -> str:
 
 
 def mutated(mutant: Mutant) -> dict[str, str]:
-    """The files that a mutant changes, as changed, by their name; raises `MutantError` where it does not fit."""
+    """The changed texts of the files that a mutant edits, by name; raises `MutantError` if it does not fit."""
     files: dict[str, str] = {}
     for edit in mutant.edits:
         text = files.get(edit.file) or (ROOT / edit.file).read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def mutated(mutant: Mutant) -> dict[str, str]:
 
 
 def copy(to: Path, mutant: Mutant) -> None:
-    """The product's packages under `to`, with the mutant in them."""
+    """Copies the product's packages to `to`, with the mutant in them."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, to / Path(package).name, ignore=shutil.ignore_patterns("__pycache__"))
     for file, text in mutated(mutant).items():
@@ -90,7 +90,7 @@ def copy(to: Path, mutant: Mutant) -> None:
 
 
 def command(mutant: Mutant, seeds: Iterable[int], report: Path) -> list[str]:
-    """What a child process runs to find the mutant: exit 0 where nothing was found; see `seeds.py` for `report`."""
+    """The command of a child process that looks for the mutant: exit code 0 if it finds nothing; `report`: `seeds`."""
     detector = mutant.detector.split()
     if not detector or detector[0] == "scenario":
         chosen = ",".join(mutant.faults)
@@ -103,5 +103,5 @@ def command(mutant: Mutant, seeds: Iterable[int], report: Path) -> list[str]:
 
 
 def environment(copied: Path) -> dict[str, str]:
-    """A child's environment: the copy comes before what is installed."""
+    """A child's environment: the copy precedes the installed packages."""
     return os.environ | {"PYTHONPATH": str(copied), "PYTHONDONTWRITEBYTECODE": "1"}

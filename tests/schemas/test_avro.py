@@ -33,14 +33,14 @@ UPDATE = Operation(2, 9, "put", b"key", "välue".encode(), 5, 1_699_999_999_999_
 
 
 def nobody(prefix: bytes) -> str:
-    """A registry that knows no more than was told at start."""
+    """A registry that has no schema besides those read at the start."""
     raise RecordError(f"schema {prefix.hex()} is not there")
 
 
 def written(
     key_format: str, value_format: str, cause: bool = False, by_registry: bool = True, connector: str = "grid"
 ) -> tuple[Written, Written]:
-    """As `formats` gives them: with a registry that has the change topic's schemas and the diff topic's."""
+    """The schemas as `formats` makes them, with a registry that has those of the change topic and of the diff topic."""
     if not by_registry:
         return pinned.written_key(key_format), pinned.written_value(key_format, value_format, cause)
     names = adjusted(names_of(TOPIC, connector))
@@ -66,7 +66,7 @@ def by_fastavro(part: Written, record: dict[str, Any]) -> bytes:
 
 
 class AvroCase(Case):
-    """The same generated input, for Avro."""
+    """The same generated input, for the Avro codec."""
 
     def __init__(self, data: st.DataObject, key_format: str, value_format: str, cause: bool = False) -> None:
         super().__init__(data, key_format, value_format, cause)
@@ -141,7 +141,7 @@ def test_a_difference_is_what_fastavro_gives(key_format: str, value_format: str,
 @settings(max_examples=15)
 @given(data=st.data())
 def test_a_captured_change_is_passed_on_with_its_cause(key_format: str, value_format: str, data: st.DataObject) -> None:
-    """In place where the layout is ours, anew where it is somebody else's; what else was said stays."""
+    """It is inserted where the layout is ours; another layout is encoded again. All other fields stay."""
     case = AvroCase(data, key_format, value_format, cause=True)
     value, before = data.draw(st.none() | case.values), data.draw(st.none() | case.values)
     reason = data.draw(st.sampled_from(REASONS))
@@ -184,7 +184,7 @@ def test_what_is_not_utf8_is_refused_but_by_format_bytes() -> None:
 
 
 def reads(codec: AvroCodec, raw: bytes) -> Envelope | None:
-    """What each way of reading makes of a record: a `RecordError`, and nothing else, or the same entry."""
+    """Each way of reading a record gives the same entry, or raises `RecordError` and nothing else."""
     ways = (codec.decode_value, codec.plain_value, lambda one: codec.passed_on(one, "change"))
     results: list[Any] = []
     for way in ways:
@@ -309,7 +309,7 @@ def test_a_schema_of_something_else(schema: Any, record: Any) -> None:
 
 
 def test_a_later_schema_of_ours_is_read_by_its_fields() -> None:
-    """A field more, in the middle: what an upgraded connector may write before its readers are upgraded."""
+    """One more field, in the middle: an upgraded connector may write it before its readers are upgraded."""
     key, value = written("string", "string")
     later = json.loads(value.schema)
     later["fields"].insert(1, {"name": "more", "type": ["null", "string"], "default": None})

@@ -1,7 +1,7 @@
-"""The schemas of each release: the newest reads what all others wrote, and they what it writes.
+"""The schemas of each release: the newest reads records of all others, and they read its records.
 
-A release that changes a schema gets a folder of its own below `released/`, made by
-`python -m tests.schemas.test_avro_released`; a folder of a release that is out never changes.
+A release that changes a schema gets a new folder below `released/`, made by
+`python -m tests.schemas.test_avro_released`. The folder of a published release never changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDER = Path(deelog_schemas.avro.__file__).parent / "released"
 
 
 def number(release: str) -> tuple[int, ...]:
-    """A release in the order of releases."""
+    """The release as numbers, for sorting."""
     return tuple(map(int, release.split(".")))
 
 
@@ -52,11 +52,11 @@ FINGERPRINTS = {
     "key.bytes.avsc": "5614c6b9a637b8c0",
     "key.string.avsc": "819b010554cd3b90",
 }
-"""Of release 0.1.0: what stands before every record in Kafka cannot be taken back."""
+"""The fingerprints of release 0.1.0. They are the prefix of records in Kafka, so they cannot change."""
 
 
 def records(name: str) -> list[dict[str, Any]]:
-    """What the newest codec writes by a file, as fields."""
+    """Records of the newest codec with the schema of a file, as fields."""
     kind, *formats, _ = name.split(".")
     if kind == "key":
         codec = AvroCodec(
@@ -73,7 +73,7 @@ def records(name: str) -> list[dict[str, Any]]:
 
 
 def test_this_versions_schemas_are_those_of_the_newest_folder() -> None:
-    """Else make a folder for this version, and look at what the others of this file say about it."""
+    """If not, make a folder for this version, and see whether the other tests of this file pass."""
     assert {name: json.loads(text) for name, text in pinned.released()[NEWEST].items()} == {
         name: json.loads(text) for name, text in pinned.files().items()
     }
@@ -96,7 +96,7 @@ def test_the_newest_reads_all_others_and_they_it(release: str, name: str) -> Non
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_keys_never_change(release: str) -> None:
-    """A key of other bytes is another key: compaction would keep both for ever."""
+    """A key with different bytes is a different key: compaction would keep both for ever."""
     for key in ("key.string.avsc", "key.bytes.avsc"):
         assert canonical(pinned.released()[release][key]) == canonical(pinned.files()[key])
 
@@ -114,7 +114,7 @@ def test_fingerprints_of_release_0_1_0() -> None:
 @pytest.mark.parametrize("value_format", FORMATS)
 @pytest.mark.parametrize("cause", [False, True])
 def test_a_registrys_schema_differs_in_names_alone(key_format: str, value_format: str, cause: bool) -> None:
-    """So that what holds for the pinned ones holds for those, too."""
+    """So that tests of the pinned schemas are valid for the registry's, too."""
     names = adjusted(names_of("shop.sessions", "grid"))
 
     def pinned_names(text: str) -> str:
@@ -147,8 +147,8 @@ def test_a_key_schema_in_bytes() -> None:
 
 
 def test_an_envelope_schema_is_what_avrodata_gives() -> None:
-    """Its rules, read in AvroData: null first in a union unless there is a default, a struct named once, and the rest
-    in properties of their own."""
+    """AvroData's rules: null first in a union unless there is a default, a struct written out once, and the rest in
+    `connect.*` properties."""
     schema: Any = avro_of(envelope_schema(names_of("shop.sessions", "grid"), "string", "bytes", cause=True))
     assert {k: schema[k] for k in schema if k != "fields"} == {
         "type": "record",
@@ -205,7 +205,7 @@ def test_an_envelope_schema_is_what_avrodata_gives() -> None:
 
 @pytest.mark.parametrize("cause", [False, True])
 def test_field_names_types_and_order_are_those_of_the_schema_block(cause: bool) -> None:
-    """Which the golden tests compare with Debezium's own samples."""
+    """The golden tests compare the schema block with Debezium's own samples."""
     made = JsonCodec("shop.sessions", "grid", "shop", "c", value_schemas=True, cause=cause)
     block = json.loads(made.change(UPDATE, STAMP))["schema"]
     kinds = {"string": "string", "bytes": "bytes", "int": "int32", "long": "int64", "record": "struct"}
@@ -229,7 +229,7 @@ def test_field_names_types_and_order_are_those_of_the_schema_block(cause: bool) 
 
 
 def write() -> None:
-    """This version's folder."""
+    """Writes this version's folder."""
     folder = FOLDER / __version__
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pinned.files().items():

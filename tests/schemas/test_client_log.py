@@ -1,4 +1,4 @@
-"""librdkafka's lines: one per cause, in words, never an ERROR."""
+"""librdkafka's log lines: one per cause, readable, never at ERROR."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lines(logger: logging.Logger) -> Iterator[Lines]:
 
 
 def says(logger: logging.Logger, text: str, level: int = logging.ERROR) -> None:
-    """As confluent_kafka hands a line of librdkafka's on."""
+    """Logs a line as confluent_kafka does for librdkafka."""
     logger.log(level, "%s [%s] %s", "FAIL", "rdkafka#consumer-1", text)
 
 
@@ -105,7 +105,7 @@ def test_a_logger_gets_one_filter() -> None:
 
 
 def test_a_broker_that_is_killed_and_restarted(own_kafka: Broker, logger: logging.Logger, lines: Lines) -> None:
-    """Two clients; the broker is away twice."""
+    """Two clients; the broker is down twice."""
     settings = {"bootstrap.servers": own_kafka.bootstrap, "group.id": "t", "logger": client_log(logger.name)}
     errors: list[list[KafkaError]] = [[], []]
     clients = [Consumer({**settings, "error_cb": told.append}) for told in errors]

@@ -1,7 +1,7 @@
-"""Cloud events: attributes as the specification and Debezium's converter have them, the data as the envelope tells it.
+"""Cloud events: attributes as in the specification and in Debezium's converter, data as in the envelope.
 
-Bad input tried here: JSON that is no event, an event without data or attributes, numbers that are none, events cut
-short, an envelope that is none.
+Bad input: JSON that is not an event, an event without data or attributes, malformed numbers, truncated events, an
+invalid envelope.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_a_change_in_bytes() -> None:
 
 
 class EventCase(Case):
-    """The same generated input, for cloud events."""
+    """The same generated input, for the cloud events codec."""
 
     def __init__(self, data: st.DataObject, key_format: str, value_format: str, cause: bool = False) -> None:
         super().__init__(data, key_format, value_format, cause)
@@ -59,7 +59,7 @@ class EventCase(Case):
         self.codec = JsonCodec(*arguments)
 
     def same(self, raw: bytes, envelope: bytes) -> dict[str, Any]:
-        """The event says what the envelope does; the event."""
+        """The decoded event. Fails unless it has the content of the envelope."""
         event: dict[str, Any] = json.loads(raw)
         found = self.events.decode_value(raw)
         assert found == self.codec.decode_value(envelope)

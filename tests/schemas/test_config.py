@@ -1,4 +1,4 @@
-"""The configuration: what is taken, what is refused with which words, what is never shown."""
+"""The configuration: which values are accepted, which are refused with which message, and what is never shown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def only_error(mapping: Mapping[str, Any], role: str = "node") -> FieldError:
     return error
 
 
-# ---- what is taken
+# ---- accepted values
 
 
 def test_every_default_is_what_its_own_field_would_parse() -> None:
@@ -135,7 +135,7 @@ def test_an_unknown_name_asked_for_is_a_key_error_that_helps() -> None:
         parse(GOOD)["max.batch.sise"]
 
 
-# ---- what is refused
+# ---- refused values
 
 BAD_VALUES: list[tuple[str, Any, str]] = [
     ("max.batch.size", "many", "whole number"),
@@ -332,7 +332,7 @@ def test_all_errors_come_at_once() -> None:
 
 
 def _unknown_to_librdkafka(client: str, setting: str) -> bool:
-    """By creating a client with nonsense as the setting's value: librdkafka looks at the name first."""
+    """Creates a client with nonsense as the setting's value: librdkafka checks the name first."""
     make: dict[str, Any] = {
         "producer": Producer,
         "consumer": Consumer,
@@ -398,9 +398,9 @@ def test_references_to_all_three_places(secrets_folder: Path, monkeypatch: pytes
     )
     assert config["bootstrap.servers"] == ("k9:1", "k9:2")
     assert config["max.batch.size"] == 77
-    assert config.overrides("producer") == {"sasl.password": "a:b=${env:NO}"}  # looked at once, not twice
+    assert config.overrides("producer") == {"sasl.password": "a:b=${env:NO}"}  # resolved once, not twice
     assert config.overrides("admin") == {"sasl.password": " t0ken "}
-    monkeypatch.setenv("HOST", "k8")  # late: nothing was kept
+    monkeypatch.setenv("HOST", "k8")  # later: no value was kept
     assert config.resolved()["bootstrap.servers"] == ("k8:1", "k8:2")
     assert config.raw["bootstrap.servers"] == "${env:HOST}:1,${env:HOST}:2"
     assert config.masked()["bootstrap.servers"] == "${env:HOST}:1,${env:HOST}:2"
@@ -527,7 +527,7 @@ def test_errors_in_a_files_fields_name_the_file(tmp_path: Path) -> None:
     assert (str(restored), restored.errors) == (str(caught.value), caught.value.errors)
 
 
-# ---- what is never shown
+# ---- values that are never shown
 
 MARKER = "xq7marker9zk"
 around = st.text(st.characters(exclude_characters="$\n\r", codec="utf-8"), max_size=8)
@@ -549,7 +549,7 @@ places = st.sampled_from(
 
 
 def everything_shown(make: Callable[[], Config]) -> Iterator[str]:
-    """All that a program might print of a configuration, or of the errors about it."""
+    """All texts that a program might print of a configuration or of its errors."""
     try:
         config = make()
     except ConfigError as error:
@@ -653,7 +653,7 @@ def test_a_configuration_cannot_be_changed() -> None:
 
 
 def test_it_works_with_the_standard_library_alone() -> None:
-    """As on a Spark executor, which gets this package as a zip: no orjson, no javaproperties, nothing of ours."""
+    """A Spark executor gets this package as a zip: it has neither orjson nor javaproperties nor our other packages."""
     schemas = ROOT / "schemas"
     code = f"""
 import sys
@@ -684,7 +684,7 @@ def test_a_directory_is_a_directory(field: str) -> None:
 
 
 def test_an_avro_value_holds_the_key_in_bytes() -> None:
-    """Its envelope has the key as well, and Avro has no text for bytes."""
+    """Its envelope contains the key, too, and Avro has no text form for bytes."""
     fields = {"topic.prefix": "p", "cache.name": "c", "bootstrap.servers": "h:1", "node.id": "n"}
     fields |= {"value.converter": "avro", "cache.key.format": "bytes"}
     assert parse(fields)["binary.handling.mode"] == "bytes"

@@ -1,4 +1,4 @@
-"""The JSON codec: byte for byte what dumping a dict gives, readable back, and never with a null `before` on u and d."""
+"""The JSON codec: its bytes are those of a dumped dict, can be decoded, and have no null `before` for u and d."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = st.text(max_size=12) | st.sampled_from(["", "%b%d%%", '{"a": "\\u00e9"}'
 
 
 class Case:
-    """A codec and generated input that fits its formats."""
+    """A codec, and generated input for its formats."""
 
     def __init__(self, data: st.DataObject, key_format: str, value_format: str, cause: bool = False) -> None:
         draw = data.draw
@@ -43,7 +43,7 @@ class Case:
         self.position = (draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**63 - 1)))
 
     def text(self, part: str, raw: bytes) -> str:
-        """What stands in JSON for captured bytes."""
+        """The JSON string of captured bytes."""
         return base64.b64encode(raw).decode() if self.formats[part] == "bytes" else raw.decode()
 
     def struct(self, key: bytes, value: bytes | None, expires_at: int | None) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Case:
     def envelope(
         self, before: Any, after: Any, op: str, ts_us: int, snapshot: str, reason: str | None, cause: Any = ()
     ) -> dict[str, Any]:
-        """The envelope as `schemas/README.md` has it, as a dict."""
+        """The envelope of `schemas/README.md`, as a dict."""
         connector, name, cache = self.names
         epoch, sequence = self.position
         segment, node, now = self.stamp
@@ -80,7 +80,7 @@ class Case:
         return {"before": before, "after": after, "source": source, "transaction": None, "op": op, **moments}
 
     def dumped(self, payload: dict[str, Any], raw: bytes, of_key: bool = False) -> bytes:
-        """The dict as bytes; its schema block, which has tests of its own, is taken from `raw`."""
+        """The dict as bytes. Its schema block is copied from `raw`, since other tests check it."""
         if not self.schemas[0 if of_key else 1]:
             return orjson.dumps(payload)
         return orjson.dumps({"schema": orjson.loads(raw)["schema"], "payload": payload})
@@ -195,7 +195,7 @@ def test_the_version_without_blocks_is_the_payload_of_the_one_with() -> None:
     wrapped = JsonCodec(TOPIC, "test", "shop", "sessions", key_schemas=True, value_schemas=True)
     assert json.loads(wrapped.change(operation, stamp))["payload"] == json.loads(plain.change(operation, stamp))
     assert json.loads(wrapped.key(b"100%"))["payload"] == json.loads(plain.key(b"100%"))
-    for codec, other in ((plain, wrapped), (wrapped, plain)):  # either reads what the other wrote
+    for codec, other in ((plain, wrapped), (wrapped, plain)):  # each reads the other's records
         assert codec.decode_value(other.change(operation, stamp)) == plain.decode_value(plain.change(operation, stamp))
         assert codec.decode_key(other.key(b"k")) == b"k"
 

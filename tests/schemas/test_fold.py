@@ -1,4 +1,4 @@
-"""The reading rule, sentence by sentence, and the reader against an oracle that looks at the whole log at once."""
+"""The reading rule, sentence by sentence, and the reader against an oracle that sees the whole log at once."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_one_step_by_itself() -> None:
 
 
 class Event(NamedTuple):
-    """`name` is a key of entries, the id of resets; `true` tells whether an end's count and digest are right."""
+    """`name` is the key of an entry or the id of a reset; `true` says whether an end's count and digest are right."""
 
     kind: Kind
     position: Position
@@ -330,12 +330,12 @@ EVENTS = st.one_of(
 
 
 class Oracle:
-    """The reading rule over a whole log, by index, without any state that goes from record to record."""
+    """The reading rule over a whole log, by index, without state that is kept from record to record."""
 
     def __init__(self, log: list[Event]) -> None:
         self.log = log
         begins = [i for i, e in enumerate(log) if e.kind is Kind.RESET_BEGIN]
-        self.windows: dict[int, tuple[int, bool]] = {}  # begin -> (where it stops, whether an end of its own stops it)
+        self.windows: dict[int, tuple[int, bool]] = {}  # begin -> (where it stops, whether its own end stops it)
         for number, begin in enumerate(begins):
             following = begins[number + 1] if number + 1 < len(begins) else len(log)
             ends = (
@@ -347,13 +347,13 @@ class Oracle:
         self.open = begins[-1] if open_now else None
 
     def window(self, index: int) -> int | None:
-        """The begin of the reset that a record stands in."""
+        """The begin of the reset that a record is in."""
         return next((b for b, (stop, _) in self.windows.items() if b < index < stop), None)
 
     def mark(self, index: int, inside: int | None = None) -> Position:
-        """The mark that a record meets, or that of the open reset `inside`.
+        """The mark before a record, or that of the open reset `inside`.
 
-        The highest position of all that count: a record that was dropped is never above the mark it met.
+        It is the highest position of all records that count: a dropped record is never above the mark before it.
         """
         inside = self.window(index) if inside is None else inside
         met = [START]
@@ -371,7 +371,7 @@ class Oracle:
         return max(met)
 
     def counts(self, index: int) -> bool:
-        """Whether an entry's record is applied, to the world or to the open reset."""
+        """Whether an entry's record is applied, to the entries or to the open reset."""
         event = self.log[index]
         if event.kind is Kind.READ:
             return self.window(index) is not None and event.position >= self.mark(index)
@@ -387,7 +387,7 @@ class Oracle:
         return found
 
     def told(self, indexes: list[int]) -> dict[bytes, bytes]:
-        """The last value that counts of each key."""
+        """The last counted value of each key."""
         last = {self.log[i].name.encode(): self.log[i].value for i in indexes if self.counts(i)}
         return {key: value for key, value in last.items() if value is not None}
 
@@ -406,7 +406,7 @@ class Oracle:
 
 
 def of_event(log: list[Event], index: int) -> Record:
-    """The record of an event; an end tells what the oracle finds in its reset, or a lie."""
+    """The record of an event. An end has the oracle's count and digest of its reset, or wrong ones."""
     event = log[index]
     match event.kind:
         case Kind.RESET_BEGIN:

@@ -1,4 +1,4 @@
-"""What stands on the topics, byte by byte, and in the shape of Debezium's own samples.
+"""The records on the topics, byte by byte, and compared with Debezium's own samples.
 
 The literal bytes are a promise to readers in other languages: change one only together with the header's version.
 """
@@ -237,7 +237,7 @@ def schemas() -> list[dict[str, Any]]:
 
 def test_the_envelope_has_the_fields_types_and_order_of_debeziums() -> None:
     ours = schema_of(codec(value_schemas=True))
-    without = [field for field in ENVELOPE_FIELDS if field[0] != "transaction"]  # the samples are from before it
+    without = [field for field in ENVELOPE_FIELDS if field[0] != "transaction"]  # the samples are older than it
     for schema in schemas():
         assert shapes(schema["fields"]) == without
         assert {k: schema[k] for k in ("type", "optional")} == {k: ours[k] for k in ("type", "optional")}
@@ -266,7 +266,7 @@ def test_the_source_fields_have_the_types_of_debeziums() -> None:
                 allowed = set(theirs[name]["parameters"]["allowed"].split(","))
                 assert allowed <= set(ours[name]["parameters"]["allowed"].split(","))
     assert seen == set(COMMON)
-    # Optional as in most: single samples differ from one another.
+    # Optional as in most samples; they differ from one another.
     for name in ("version", "connector", "name", "ts_ms", "db", "sequence"):
         votes = [t[name]["optional"] for t in (fields_of(fields_of(s)["source"]) for s in schemas()) if name in t]
         assert ours[name]["optional"] == (votes.count(True) > len(votes) / 2), name
@@ -299,7 +299,7 @@ def test_sequence_and_moments_look_like_debeziums() -> None:
 
 
 def test_what_stands_before_and_after_each_op_as_in_debeziums() -> None:
-    """By op: whether `before` and `after` are there, and what `snapshot` says. Each shape of ours is in a sample."""
+    """By op: whether `before` and `after` are set, and the value of `snapshot`. Each of our shapes is in a sample."""
     theirs: dict[str, set[tuple[bool, bool]]] = {}
     snapshots: set[str] = set()
     for sample in samples():

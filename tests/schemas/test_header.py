@@ -1,4 +1,4 @@
-"""The `deelog` header: 24 bytes there and back, and an error that names what is wrong with any others."""
+"""The `deelog` header: 24 bytes, encoded and decoded, and errors that say what is wrong with other bytes."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def test_the_kinds_are_divided_among_the_topics() -> None:
 
 
 def test_the_node_number_is_the_crc_of_the_member() -> None:
-    assert node_number("123456789") == 0xCBF43926  # the check value that CRC-32 is published with
+    assert node_number("123456789") == 0xCBF43926  # the published check value of CRC-32
     assert unpack(pack(Kind.CHANGE, 0, 0, 0, 0, node_number("123456789"))).node == 0xCBF43926

@@ -1,4 +1,4 @@
-"""Which Java is used: JAVA_HOME's, PATH's, the wheel's; never one older than 17."""
+"""The Java that is used: that of JAVA_HOME, of PATH or of the wheel, and never one older than 17."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ KNOWN = [
     (b"user1000", 3443),
     (b"{user1000}.following", 3443),
     (b"{user1000}.followers", 3443),
-    (b"foo{}{bar}", 8363),  # an empty tag is none, and the second one does not count
+    (b"foo{}{bar}", 8363),  # an empty tag is ignored, and a second one does not count
     (b"foo{{bar}}zap", 4015),  # the tag is "{bar"
     (b"foo{bar}{zap}", 5061),  # the first tag counts
     (b"{}", 15257),

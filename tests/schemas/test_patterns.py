@@ -1,4 +1,4 @@
-"""What is compiled, and what is refused: no expression, a class in a class, Java's intersection, POSIX classes."""
+"""Which expressions are compiled and which refused: invalid ones, nested classes, intersections, POSIX classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of the positions topic: there and back, and every key or value that is not ours is a `RecordError`."""
+"""States of the positions topic, encoded and decoded. Every key or value that is not ours is a `RecordError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From Kafka's bytes to a record of ours: anything else is a `RecordError` with topic, partition and offset."""
+"""From Kafka's bytes to a deelog record. Anything else is a `RecordError` with topic, partition and offset."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(kind: Kind, key: bytes | None, value: bytes | None, headers: Headers | 
 
 
 def read_or_refuse(kind: Kind, key: bytes | None, value: bytes | None, headers: Headers | None) -> Record | None:
-    """The record, or None where the error names the place; another exception goes through."""
+    """The record, or None if the error names topic, partition and offset. Other exceptions are not caught."""
     try:
         return read(kind, key, value, headers)
     except RecordError as error:
@@ -154,7 +154,7 @@ def test_any_damage_is_a_record_or_a_record_error(kind: Kind, data: st.DataObjec
     if found is None:
         return
     assert (found.key, found.value) == (key, value)
-    expected = CONTROL.get(found.header.kind, {})  # a flipped bit may make one kind of another
+    expected = CONTROL.get(found.header.kind, {})  # a flipped bit may change the kind to another
     assert {k: type(v) for k, v in expected.items()}.items() <= {k: type(v) for k, v in found.control.items()}.items()
 
 

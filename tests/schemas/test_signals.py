@@ -1,8 +1,8 @@
-"""Signals as text: what is taken, and what is refused with which words.
+"""Signals as text: which are accepted, and which are refused with which message.
 
-Tried: no value, no JSON, JSON that is no object, deep nesting, too many bytes, wrong types (true for a number, a number
-for text), missing and misspelt fields, segments that are negative, repeated, too many or none, regular expressions that
-are none, that would run for long, or are too many, an id without end, kinds that Debezium has and this has not.
+Bad input: no value, no JSON, JSON that is not an object, deep nesting, too many bytes, wrong types (true for a number,
+a number for text), missing and misspelt fields, segments that are negative, repeated, too many or none, regular
+expressions that are invalid, slow or too many, a very long id, signal types that only Debezium has.
 """
 
 from __future__ import annotations

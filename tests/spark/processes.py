@@ -16,7 +16,7 @@ from deelog_spark.batches.checkpoint import Checkpoint
 from tests.support.changes import Cache
 from tests.support.waiting import waiting
 
-WAIT = 120.0
+WAIT = 280.0
 
 
 def written(config: Config, folder: Path) -> Path:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.dataset as ds
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change, SegmentReader, difference
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
-from deelog_schemas.records import Record, decode
+from deelog_schemas.records import Record
 from deelog_spark.folding.diff_record import codec_of, connected, op_of
 from tests.support.changes import settled_ends
+from tests.support.topics import messages, read_topic
 
 
 class DiffRecord(NamedTuple):
@@ -32,60 +32,11 @@ class DiffRecord(NamedTuple):
     cause: str
 
 
-class Follower:
-    """A plain consumer of all committed records of a topic, as far as they are there. `close()` it."""
-
-    def __init__(self, config: Config, topic: str, partitions: int) -> None:
-        self._servers, self._topic, self._partitions = ",".join(config["bootstrap.servers"]), topic, partitions
-        self._client = Consumer(
-            {
-                "bootstrap.servers": self._servers,
-                "group.id": "reference",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        self._client.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-        self._reached = dict.fromkeys(range(partitions), -1)
-        self.records: list[Record] = []
-        """What was read up to now, by partition and offset."""
-
-    def messages(self) -> Iterator[Any]:
-        """Goes on to where the topic ends now; what comes on the way, as the client has it."""
-        ends = settled_ends(self._servers, self._topic, self._partitions)
-        while any(self._reached[p] < end for p, end in ends.items()):
-            message: Any = self._client.poll(30)
-            assert message is not None, f"{self._topic} gives nothing"
-            error = message.error()
-            if error is None:
-                yield message
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                self._reached[message.partition()] = message.offset()
-
-    def read(self) -> list[Record]:
-        """Goes on to where the topic ends now; all records."""
-        for message in self.messages():
-            place = (message.topic(), message.partition(), message.offset())
-            self.records.append(decode(*place, message.key(), message.value(), message.headers()))
-        self.records.sort(key=lambda r: (r.partition, r.offset))
-        return self.records
-
-    def close(self) -> None:
-        """Lets go."""
-        self._client.close()
-
-
 def read(config: Config, topic: str, partitions: int) -> list[Record]:
-    """All committed records of a topic, by partition and offset, as a plain consumer sees them."""
-    follower = Follower(config, topic, partitions)
-    try:
-        return follower.read()
-    finally:
-        follower.close()
+    """All committed records of a topic, by partition and offset, once no transaction is open."""
+    servers = ",".join(config["bootstrap.servers"])
+    settled_ends(servers, topic, partitions)
+    return sorted(read_topic(servers, topic), key=lambda r: (r.partition, r.offset))
 
 
 def expected(
@@ -185,11 +136,9 @@ def in_parquet(path: Path) -> dict[int, list[DiffRecord]]:
 
 def dead_letters(config: Config) -> list[Any]:
     """What stands on the dead-letter topic, which has one partition."""
-    follower = Follower(config, config["errors.deadletterqueue.topic.name"], 1)
-    try:
-        return list(follower.messages())
-    finally:
-        follower.close()
+    servers, topic = ",".join(config["bootstrap.servers"]), config["errors.deadletterqueue.topic.name"]
+    settled_ends(servers, topic, 1)
+    return messages(servers, topic)
 
 
 def places(config: Config) -> list[tuple[int, int]]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from deelog_schemas.records import Record
 from deelog_spark import DiffJob
 from deelog_spark.batches.checkpoint import Checkpoint
 from tests.spark.processes import WAIT, until_read
-from tests.spark.reference import Follower, expected, held, in_topic, read
+from tests.spark.reference import expected, held, in_topic, read
 from tests.spark.scenes import Player
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
@@ -54,41 +55,52 @@ def test_compacted_while_the_job_runs_and_while_it_is_away(
             player.turn()
         player.finish()
 
+    names = changes, diff = config.topics.changes, config.topics.diff
+    seen: dict[str, dict[tuple[int, int], Record]] = {name: {} for name in names}
+
+    def look(name: str) -> int:
+        """How many records stand in a topic now. Those of every look stay in `seen`."""
+        now = read(config, name, cache.partitions)
+        seen[name] |= {(record.partition, record.offset): record for record in now}
+        return len(now)
+
+    def ever(name: str) -> list[Record]:
+        """The records of every look, this one included."""
+        look(name)
+        return [record for _, record in sorted(seen[name].items())]
+
     job = DiffJob(config, spark)
-    names = (config.topics.changes, config.topics.diff)
     try:
         job.start()
         alter(cache, ResourceType.TOPIC, config.topics.diff, HURRY)
-        changes, diff = followers = [Follower(config, name, cache.partitions) for name in names]
 
         def gone() -> bool:
             """Whether most of either topic is."""
             play()
             until_read(cache)
-            seen = [len(follower.read()) for follower in followers]
-            return all(len(read(config, n, cache.partitions)) < s / 2 for n, s in zip(names, seen, strict=True))
+            left = {name: look(name) for name in names}
+            return all(left[name] < len(seen[name]) / 2 for name in names)
 
         waiting(gone, WAIT, "compaction")
     finally:
         job.stop()
-    wanted = expected(config, cache.partitions, records=changes.read())
-    assert in_topic(config, cache.partitions, records=diff.read()) == wanted
+    wanted = expected(config, cache.partitions, records=ever(changes))
+    told = ever(diff)
+    assert in_topic(config, cache.partitions, records=told) == wanted
     assert {row.cause for rows in wanted.values() for row in rows} == {"change", "reset"}
 
-    before = held(in_topic(config, cache.partitions, records=diff.records))
-    ends = {record.partition: record.offset for record in diff.records}
+    before = held(in_topic(config, cache.partitions, records=told))
+    ends = {record.partition: record.offset for record in told}
     play()
     state = Checkpoint(config["diff.checkpoint.location"]).now()
     assert state is not None
     waiting(lambda: time.time() * 1000 > state.written_ms + LAG_MS, WAIT, "records older than the lag")
     run(config, spark)
-    rest = [record for record in diff.read() if record.offset > ends[record.partition]]
+    rest = [record for record in ever(diff) if record.offset > ends[record.partition]]
     new = in_topic(config, cache.partitions, records=rest)
     after = {key: (entry.value, entry.expires_at) for key, entry in cache.entries().items()}
     stored = {key: (row.value, row.expires_at) for key, row in before.items()}
     changed = {key for key in stored.keys() | after.keys() if stored.get(key) != after.get(key)}
     assert sorted(row.key for rows in new.values() for row in rows) == sorted(changed)
-    found = held(in_topic(config, cache.partitions, records=diff.records))
+    found = held(in_topic(config, cache.partitions, records=ever(diff)))
     assert {key: (row.value, row.expires_at) for key, row in found.items()} == after
-    for follower in followers:
-        follower.close()

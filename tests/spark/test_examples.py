@@ -59,7 +59,7 @@ def example(config: Config, tmp_path: Path, spark: SparkSession, monkeypatch: py
 def asked(command: list[str], folder: Path) -> str:
     """What a program prints, run to its end."""
     env = {**os.environ, "SPARK_HOME": str(HOME)}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

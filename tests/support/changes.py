@@ -1,4 +1,4 @@
-"""Writes a cache's topics as a node would: records by the schemas, in transactions, positions beside them."""
+"""Writes the topics of a cache as a node does: encoded records in transactions, and their positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAG = 604_800_000
 
 
 def config_of(bootstrap: str, prefix: str, location: str, **more: Any) -> Config:
-    """A configuration of the job: 8 segments on 2 partitions unless `more` says otherwise (`_` for `.`)."""
+    """A configuration of the job: 8 segments on 2 partitions. `more` has further fields (`_` for `.`)."""
     fields = {
         "bootstrap.servers": bootstrap,
         "topic.prefix": prefix,
@@ -52,7 +52,7 @@ class Live:
 
 
 class Cache:
-    """An imagined cache with its writer. What it is told to do it does to its entries and, unless lost, to Kafka.
+    """A simulated cache with its writer. Operations change its entries and, unless lost, are written to Kafka.
 
     Every method writes one transaction, or joins the one of `batch()`. `more` are settings of the topics
     (`_` for `.`).
@@ -72,7 +72,7 @@ class Cache:
                 "log_level": 0,
                 "transactional.id": f"{self.topics.prefix}/builder",
                 "linger.ms": 1,
-                "message.max.bytes": 1_000_000_000,  # as the topic says
+                "message.max.bytes": 1_000_000_000,  # the topic's own limit counts
             }
         )
         self._producer.init_transactions(30)
@@ -95,11 +95,11 @@ class Cache:
         for future in self.admin.create_topics(topics).values():
             future.result(30)
 
-    # -- what a test says ------------------------------------------------------------------------------------------
+    # -- what a test does ------------------------------------------------------------------------------------------
 
     @contextmanager
     def batch(self, aborted: bool = False) -> Iterator[None]:
-        """One transaction over everything inside; `aborted`, all of it reaches Kafka and nobody may see it."""
+        """One transaction for everything inside. `aborted`: it reaches Kafka, is aborted, and no reader may see it."""
         if self._depth == 0:
             self._producer.begin_transaction()
         self._depth += 1
@@ -113,13 +113,13 @@ class Cache:
 
     def key(self, segment: int, number: int) -> bytes:
         """The `number`-th key of a segment."""
-        found = (f"k{segment}-{number}-{n}".encode() for n in range(10**6))
-        return next(key for key in found if segment_of(key, self.segments) == segment)
+        candidates = (f"k{segment}-{number}-{n}".encode() for n in range(10**6))
+        return next(key for key in candidates if segment_of(key, self.segments) == segment)
 
     def put(
         self, key: bytes, value: bytes | None, *, lost: bool = False, expires_at: int | None = None, again: int = 1
     ) -> None:
-        """Writes a value, or deletes with None. `lost`: it never reaches Kafka. `again`: how often it is written."""
+        """Writes a value; None deletes. `lost`: it is not written to Kafka. `again`: how often it is written."""
         segment = segment_of(key, self.segments)
         live = self.live[segment]
         live.sequence += 1
@@ -139,7 +139,7 @@ class Cache:
                 self.write(segment, operation)
 
     def write(self, segment: int, operation: Operation, tombstone: bool = True) -> None:
-        """Writes the records of an operation, whatever the cache holds."""
+        """Writes the records of an operation. The entries stay as they are."""
         with self.batch():
             raw, position = self.codec.key(operation.key), operation.position
             stamp = Stamp(segment, "n1", operation.ts_us + 5)
@@ -148,7 +148,7 @@ class Cache:
                 self.produce(segment, Kind.TOMBSTONE, position, raw, None)
 
     def garble(self, key: bytes, again: int = 1) -> None:
-        """Writes a change whose value nobody can read; what the cache holds stays."""
+        """Writes a change with a value that cannot be decoded. The entries stay as they are."""
         segment = segment_of(key, self.segments)
         live = self.live[segment]
         live.sequence += 1
@@ -161,22 +161,22 @@ class Cache:
         live = self.live[segment]
         live.epoch += epochs
         with self.batch():
-            told = {"epoch": live.epoch, "member": MEMBER}
-            whole = {**told, "segments": self.segments, "partitions": self.partitions}
+            fields = {"epoch": live.epoch, "member": MEMBER}
+            whole = {**fields, "segments": self.segments, "partitions": self.partitions}
             self.control(segment, Kind.CLAIM, (live.epoch, live.sequence), whole)
-            self.control(segment, Kind.ACTIVE, (live.epoch, live.sequence), told)
+            self.control(segment, Kind.ACTIVE, (live.epoch, live.sequence), fields)
 
     def begin(self, segment: int, reason: str = "overflow") -> None:
-        """The begin of a reset; commits alone, and its offset goes to the positions topic."""
+        """The begin of a reset. It is committed alone, and its offset is written to the positions topic."""
         live = self.live[segment]
         self._resets += 1
         live.reset, live.reason = f"r{self._resets}", reason
-        told = {"epoch": live.epoch, "member": MEMBER, "id": live.reset, "reason": reason}
+        fields = {"epoch": live.epoch, "member": MEMBER, "id": live.reset, "reason": reason}
         offsets: list[int] = []
         with self.batch():
-            self.control(segment, Kind.RESET_BEGIN, (live.epoch, live.sequence), told, offsets.append)
+            self.control(segment, Kind.RESET_BEGIN, (live.epoch, live.sequence), fields, offsets.append)
         self._producer.flush(30)
-        if offsets:  # inside a batch of a test's own the offset is read back at its end
+        if offsets:  # inside a test's batch() the offset is known only at its end
             live.begin = offsets[0]
             with self.batch():
                 state = ResetState(live.reset, live.epoch, live.sequence, reason, live.begin, MEMBER)
@@ -193,10 +193,10 @@ class Cache:
                 self.produce(segment, Kind.READ, position, self.codec.key(key), value)
 
     def end(self, segment: int, *, count: int | None = None, reset: str | None = None) -> None:
-        """The end of the open reset, with the base offset beside it. `count`, `reset`: lies to tell."""
+        """The end of the open reset, with the base offset. `count` and `reset` replace the true values."""
         live = self.live[segment]
         entries = list(live.entries.values())
-        told = {
+        fields = {
             "epoch": live.epoch,
             "member": MEMBER,
             "id": live.reset if reset is None else reset,
@@ -204,14 +204,14 @@ class Cache:
             "digest": digest_of((e.key, e.value) for e in entries),
         }
         with self.batch():
-            self.control(segment, Kind.RESET_END, (live.epoch, live.sequence), told)
+            self.control(segment, Kind.RESET_END, (live.epoch, live.sequence), fields)
             if live.begin >= 0 and reset is None:
                 state = PositionState(live.epoch, live.sequence, live.begin, -1, 0, live.begin, 0, "t", MEMBER)
                 self._positions(segment, position_key(segment), encode_state(state), Kind.POSITION)
                 self._positions(segment, reset_key(segment), None, Kind.RESET_STATE)
 
     def reset(self, segment: int, reason: str = "overflow") -> None:
-        """A whole reset."""
+        """A complete reset."""
         self.begin(segment, reason)
         self.rows(segment)
         self.end(segment)
@@ -223,13 +223,13 @@ class Cache:
         segment: int,
         kind: Kind,
         position: tuple[int, int],
-        told: dict[str, Any],
+        fields: dict[str, Any],
         offset: Callable[[int], None] | None = None,
     ) -> None:
         """A control record."""
         self._number += 1
         key = self.codec.key(control_key(kind.name.lower(), segment, MEMBER, self._number))
-        self.produce(segment, kind, position, key, None, [(CONTROL_HEADER_NAME, canonical.dumps(told))], offset)
+        self.produce(segment, kind, position, key, None, [(CONTROL_HEADER_NAME, canonical.dumps(fields))], offset)
 
     def produce(
         self,
@@ -255,7 +255,7 @@ class Cache:
         headers: list[Any],
         offset: Callable[[int], None] | None = None,
     ) -> None:
-        """Anything at all, within a `batch()`."""
+        """Any message on any topic, within a `batch()`."""
 
         def delivered(error: Any, message: Any) -> None:
             assert error is None, error
@@ -270,22 +270,22 @@ class Cache:
         partition = partition_of(segment, self.partitions, self.segments)
         self.raw(self.topics.positions, partition, key, value, [(HEADER_NAME, header)])
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    # -- the state -------------------------------------------------------------------------------------------------
 
     def entries(self) -> dict[bytes, Entry]:
-        """Everything that the cache holds."""
+        """All entries of the cache."""
         return {key: entry for live in self.live for key, entry in live.entries.items()}
 
     def ends(self) -> dict[int, int]:
-        """The change topic's ends."""
+        """The end offsets of the change topic."""
         return settled_ends(",".join(self.config["bootstrap.servers"]), self.topics.changes, self.partitions)
 
 
 def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 100) -> dict[int, int]:
-    """A topic's last stable offsets once no transaction is open.
+    """A topic's last stable offsets, once no transaction is open.
 
-    A commit returns before its markers are written: until then readers do not see what it committed. The client is
-    a new one each time: one that has seen a broker restart asks with the leader epoch from before, and is refused.
+    A commit returns before its markers are written, and readers do not see the committed records until then. Each
+    request has a new client: after a restart of the broker, an old one sends the earlier leader epoch and is refused.
     """
     asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}  # type: ignore[no-untyped-call]
 

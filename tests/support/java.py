@@ -1,4 +1,4 @@
-"""An environment in which no Java is installed: what runs in it runs on the wheel of the extra `java`."""
+"""An environment without an installed Java, so that programs use the wheel of the extra `java`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def hide_java(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Takes every `java` from PATH and JAVA_HOME; the other programs stay. `folder` is new."""
+    """Removes every `java` from PATH and JAVA_HOME; other programs stay. `folder` must not exist."""
     folder.mkdir()
     parts = []
     for number, part in enumerate(os.environ["PATH"].split(os.pathsep)):

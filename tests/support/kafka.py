@@ -1,7 +1,8 @@
-"""Where tests take their Kafka from, as one object that can be stopped, paused and restarted.
+"""The tests' Kafka, as one object that can be stopped, paused and restarted.
 
-DEELOG_TEST_BOOTSTRAP names a broker of your own; else a container where a Docker engine answers that has Apache's image
-or can pull it; else the embedded broker. All three are Apache Kafka; DEELOG_TEST_KAFKA=embedded|docker forces one.
+DEELOG_TEST_BOOTSTRAP names your own broker. Otherwise it is a container, if a Docker engine answers and has Apache's
+image or can pull it, or else the embedded broker. All three are Apache Kafka. DEELOG_TEST_KAFKA=embedded|docker forces
+one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _START_SECONDS = 90.0
 
 
 class Broker(Protocol):
-    """What a test may do with its Kafka. Start, stop and restart keep address and data."""
+    """A test's Kafka. Start, stop and restart keep address and data."""
 
     @property
     def bootstrap(self) -> str:
@@ -38,7 +39,7 @@ class Broker(Protocol):
         """Start it again after `stop()` or `kill()`; returns once it serves."""
 
     def stop(self) -> None:
-        """End it in order."""
+        """Stop it cleanly."""
 
     def kill(self) -> None:
         """`kill -9`."""
@@ -54,7 +55,7 @@ class Broker(Protocol):
 
 
 class ForeignBroker:
-    """The broker of DEELOG_TEST_BOOTSTRAP, which is not ours to stop."""
+    """The broker of DEELOG_TEST_BOOTSTRAP. Tests must not stop it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -88,14 +89,14 @@ class ContainerBroker:
         from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
 
-        # What removes the container after a `kill -9` of the tests, where it can be had.
+        # Ryuk removes the container after a `kill -9` of the tests. It is used if its image is available.
         if not _to_be_had(testcontainers_config.ryuk_image):
             testcontainers_config.ryuk_disabled = True
         self._port = free_port()
         inside = settings(self._port, 9093, Path("/tmp/kraft"))
         inside["listeners"] = f"PLAINTEXT://:{self._port},CONTROLLER://:9093"
         self._container = DockerContainer(IMAGE)
-        # On one interface, in Docker's own form: `with_bind_ports` knows only all of them.
+        # Binds one interface, in Docker's own form: `with_bind_ports` always binds all of them.
         ports: Any = self._container.ports
         ports[str(self._port)] = (HOST, self._port)
         for name, value in inside.items():
@@ -132,7 +133,7 @@ class ContainerBroker:
         self.start()
 
     def remove(self) -> None:
-        """The container and its data go."""
+        """Removes the container and its data."""
         self._container.stop()
 
 
@@ -165,7 +166,7 @@ def _to_be_had(image: str) -> bool:
 
 @contextmanager
 def running_broker(data_dir: Path) -> Iterator[Broker]:
-    """A broker for as long as the block lasts; `data_dir` is where an embedded one keeps its files."""
+    """A broker that runs during the block. `data_dir` is the embedded broker's folder."""
     bootstrap, forced = os.environ.get("DEELOG_TEST_BOOTSTRAP"), os.environ.get("DEELOG_TEST_KAFKA")
     if bootstrap:
         yield ForeignBroker(bootstrap)

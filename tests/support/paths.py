@@ -1,4 +1,4 @@
-"""Where things lie, for tests at any depth of the tree."""
+"""Paths for tests at any depth of the tree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-"""The project's own folder."""
+"""The project's folder."""
 INPUTS: Final = ROOT.parent / "shared" / "inputs"
-"""Recorded data beside the project, too large for it. Tests that read it say so in their skip's reason."""
+"""Recorded data next to the project, too large to be part of it. A test without its data is skipped and says so."""

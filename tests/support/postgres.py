@@ -1,7 +1,7 @@
-"""A real PostgreSQL of a test's own, which can be stopped, killed and started again on the same port and data.
+"""A real PostgreSQL for one test, which can be stopped, killed and started again on the same port and data.
 
-The programs are those on PATH or below /usr/lib/postgresql; where there are none, and we are root, Debian's package is
-installed. PostgreSQL refuses to run as root: it then runs as `nobody`, who owns the data.
+The programs are those on PATH or below /usr/lib/postgresql. If there are none and the tests run as root, Debian's
+package is installed. PostgreSQL refuses to run as root, so it then runs as `nobody`, who owns the data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _program(name: str) -> str | None:
 
 
 def program(name: str) -> str:
-    """The path of one of PostgreSQL's programs, its package installed if need be."""
+    """The path of one of PostgreSQL's programs. Installs its package if needed."""
     found = _program(name)
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         for command in _INSTALL:
@@ -89,21 +89,21 @@ class Postgres:
         return self._psql("select 1").returncode == 0
 
     def stop(self, how: signal.Signals = _ORDERLY) -> None:
-        """Ends it; no error where it does not run. With SIGQUIT at once, as after a crash."""
+        """Stops it; no error if it does not run. SIGQUIT stops it at once, as a crash does."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(_SECONDS)
             self._process = None
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """What a question gives."""
+        """The rows of a query."""
         found = self._psql(f"select coalesce(json_agg(t), '[]') from ({sql}) t")
         assert found.returncode == 0, found.stderr
         rows: list[dict[str, Any]] = json.loads(found.stdout)
         return rows
 
     def run(self, sql: str) -> None:
-        """Statements in one transaction."""
+        """Runs statements in one transaction."""
         done = self._psql(sql)
         assert done.returncode == 0, done.stderr
 
@@ -121,7 +121,7 @@ class Postgres:
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """A server for as long as the block lasts. Its data lie where `nobody` may go, unlike a test's own folder."""
+    """A server that runs during the block. Its data are where `nobody` has access, unlike a test's folder."""
     with tempfile.TemporaryDirectory(prefix="deelog-postgres-") as folder:
         server = Postgres(Path(folder))
         server.start()

@@ -1,4 +1,4 @@
-"""Programs of ours as a user starts them: what they say, and what processes and files they leave behind."""
+"""Our programs, started as a user starts them: their output, and the processes and files that they leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import waiting
 
 
 class Program:
-    """A command whose files all go below `directory`, which also tells its processes from others."""
+    """A command with all its files below `directory`. Its processes are recognised by that path."""
 
     def __init__(self, directory: Path, command: list[str], cwd: Path | None = None) -> None:
         self.temporary = directory / "tmp"
@@ -32,11 +32,11 @@ class Program:
         return text in self.output.read_text()
 
     def spark_files(self) -> list[Path]:
-        """Spark's temporary directory, as long as there is one."""
+        """Spark's temporary directory, while it exists."""
         return list(Path("/tmp").glob(f"deelog-spark-{self.process.pid}-*"))
 
     def left_processes(self) -> list[str]:
-        """Command lines of processes that know the temporary directory."""
+        """Command lines of processes that use the temporary directory."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -47,7 +47,7 @@ class Program:
         return found
 
     def ended(self) -> int:
-        """The exit code; nothing of it is left."""
+        """The exit code. Fails unless all processes and files are gone."""
         code = self.process.wait(500)
         waiting(lambda: not self.left_processes(), 20, f"the end of {self.left_processes()}")
         return code

@@ -1,7 +1,7 @@
-"""A real Prometheus of a test's own, which scrapes what it is told every second.
+"""A real Prometheus for one test, which scrapes its targets every second.
 
-Its programs are those on PATH; where there are none, and apt is there, Debian's package is unpacked into the cache
-directory and nothing is installed.
+Its programs are those on PATH. If there are none but apt is available, Debian's package is unpacked into the cache
+directory; nothing is installed.
 """
 
 from __future__ import annotations
@@ -94,26 +94,26 @@ class Prometheus:
             return False
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops it."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(_SECONDS)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples of an expression, now; an error of the expression fails the test with Prometheus' words."""
+        """The current samples of an expression. An error in the expression fails the test with Prometheus' message."""
         found = self._get("query", query=expression)
         assert found["resultType"] in ("vector", "matrix"), found
         samples: list[dict[str, Any]] = found["result"]
         return samples
 
     def value(self, expression: str) -> float | None:
-        """Of an expression with one sample or none."""
+        """The value of an expression that has one sample or none."""
         samples = self.query(expression)
         assert len(samples) <= 1, samples
         return float(samples[0]["value"][1]) if samples else None
 
     def alerts(self) -> dict[str, str]:
-        """State of each alert rule: `inactive`, `pending`, `firing`."""
+        """The state of each alert rule: `inactive`, `pending`, `firing`."""
         groups = self._get("rules")["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         assert all(rule["health"] != "err" for rule in rules), rules
@@ -133,7 +133,7 @@ class Prometheus:
 def running_prometheus(
     folder: Path, targets: Mapping[str, Sequence[str]], rules: Sequence[Path] = ()
 ) -> Iterator[Prometheus]:
-    """A server for as long as the block lasts."""
+    """A server that runs during the block."""
     folder.mkdir(parents=True, exist_ok=True)
     server = Prometheus(folder, targets, rules)
     server.start()

@@ -1,4 +1,4 @@
-"""A real schema registry for tests: Apicurio in its Confluent mode, a process of its own, its data in memory."""
+"""A real schema registry for tests: Apicurio with its Confluent API, in a separate process, with data in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RUNNER: Final = "apicurio-registry-app-3.0.9-runner.jar"
 
 
 class Apicurio:
-    """A registry from `with` on; `stop()` and `start()` keep its address, and nothing else."""
+    """A registry that runs within `with`. `stop()` and `start()` keep its address, but not its data."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "apicurio.log"
@@ -37,7 +37,7 @@ class Apicurio:
         return f"http://{HOST}:{self.port}/apis/ccompat/v7"
 
     def client(self) -> SchemaRegistryClient:
-        """A client of the test's own; close it."""
+        """A new client. The caller closes it."""
         return SchemaRegistryClient({"url": self.url})
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class Apicurio:
         waiting(self._answers, _START_SECONDS, f"Apicurio; its log: {self.log}")
 
     def stop(self) -> None:
-        """`kill -9`: connections are refused from now on."""
+        """`kill -9`. Afterwards connections are refused."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -86,7 +86,7 @@ class Apicurio:
 
 
 def _unpacked() -> Path:
-    """The archive, unpacked once into the cache of downloads, whoever else does so at the same time."""
+    """The archive, unpacked once into the download cache. Several processes may do so at the same time."""
     (archive,) = jars.fetch("apicurio")
     folder = archive.with_name(archive.name.removesuffix(".tar.gz"))
     if not folder.exists():

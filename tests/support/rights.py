@@ -7,18 +7,18 @@ from tests.support.secure import Right
 
 PAGE = ROOT / "docs" / "howto" / "acls.md"
 PREFIX, CACHE = "shop", "sessions"
-"""What the page writes its names for."""
+"""The prefix and the cache in the page's names."""
 
 
 def rights_of(user: str) -> list[Right]:
-    """The rows of one user, as the page has them."""
-    found = [right for right in _rows() if right.user == user]
-    assert found, f"{PAGE.name} has no rows of {user}"
-    return found
+    """The page's rows of one user."""
+    rights = [right for right in _rows() if right.user == user]
+    assert rights, f"{PAGE.name} has no rows of {user}"
+    return rights
 
 
 def creating(user: str) -> list[Right]:
-    """What whoever makes the topics needs besides."""
+    """The further rights of a user who creates the topics."""
     assert "`Create` on the topic prefix `shop` and on `__debezium-heartbeat.shop`" in PAGE.read_text("utf-8")
     heartbeat = f"__debezium-heartbeat.{PREFIX}"
     return [Right(user, "Topic", PREFIX, True, "Create"), Right(user, "Topic", heartbeat, False, "Create")]

@@ -1,8 +1,8 @@
-"""A real Kafka that asks who is there: users with passwords, certificates made for the run, and KRaft's authorizer.
+"""A real Kafka with security: users with passwords, certificates made for the run, and KRaft's authorizer.
 
-Its listeners, by name: `plain`, the tests' own way in (whose nameless user may do all), `sasl` (passwords), `sasl_tls`
-(passwords over TLS), `tls` (the broker's certificate), `mtls` (both sides'), `expired` (the broker's certificate has
-expired), `foreign` (it is another host's).
+Its listeners, by name: `plain` (for the tests themselves; its anonymous user may do everything), `sasl` (passwords),
+`sasl_tls` (passwords over TLS), `tls` (the broker's certificate), `mtls` (certificates of both sides), `expired` (the
+broker's certificate has expired), `foreign` (the certificate is for another host).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from deelog_connector.devkafka.ports import HOST, free_ports
 from tests.support.waiting import waiting
 
 PASSWORD: Final = 'pa55-w0rd "of" s\'ome=one; ü\\'
-"""Of every SCRAM user: it has to survive configuration files, librdkafka and Java's own syntax for it."""
+"""The password of every SCRAM user. Its characters are special in configuration files, librdkafka and Java's syntax."""
 PLAIN_USER: Final = "plain-user"
 PLAIN_PASSWORD: Final = "pl41n-p455w0rd"
 SCRAM: Final = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
@@ -53,11 +53,11 @@ _REQUEST_SECONDS: Final = 20.0
 
 
 class Right(NamedTuple):
-    """One entry of the authorizer's list: what `user` may do with what."""
+    """One ACL: what `user` may do with which resource."""
 
     user: str
     resource: str
-    """`Topic`, `Group`, `TransactionalId` or `Cluster`, as Kafka's own tools call them."""
+    """`Topic`, `Group`, `TransactionalId` or `Cluster`, as in Kafka's own tools."""
     name: str
     prefixed: bool
     operation: str
@@ -83,7 +83,7 @@ class Right(NamedTuple):
 
 
 class Certificates:
-    """An authority, the broker's certificates and a client's, as files. `other` is an authority that nobody trusts."""
+    """A certificate authority, the broker's certificates and a client's, as files. Nobody trusts `other`."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -106,7 +106,7 @@ class Certificates:
 
 
 def _pkcs8(leaf: trustme.LeafCert) -> bytes:
-    """Its key in the one form that Java reads too."""
+    """Its key in PKCS #8, which Java can read, too."""
     key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
@@ -129,13 +129,13 @@ class SecureKafka:
 
     def _settings(self, plain: int, controller: int) -> dict[str, str]:
         listeners = {"PLAINTEXT": plain} | {name.upper(): port for name, port in self._ports.items()}
-        told = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
+        advertised = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
         protocols |= {name.upper(): protocol for name, protocol in _PROTOCOLS.items()}
         files = self.certificates
-        found = {
-            "listeners": f"{told},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": told,
+        settings = {
+            "listeners": f"{advertised},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": advertised,
             "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -153,12 +153,12 @@ class SecureKafka:
         }
         for listener in ("sasl", "sasl_tls"):
             own, package = f"listener.name.{listener}", "org.apache.kafka.common.security"
-            found[f"{own}.plain.sasl.jaas.config"] = (
+            settings[f"{own}.plain.sasl.jaas.config"] = (
                 f'{package}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";'
             )
             for mechanism in SCRAM:
-                found[f"{own}.{mechanism.lower()}.sasl.jaas.config"] = f"{package}.scram.ScramLoginModule required;"
-        return found
+                settings[f"{own}.{mechanism.lower()}.sasl.jaas.config"] = f"{package}.scram.ScramLoginModule required;"
+        return settings
 
     def bootstrap(self, listener: str = "plain") -> str:
         """`host:port` of a listener."""
@@ -166,11 +166,11 @@ class SecureKafka:
 
     @cached_property
     def admin(self) -> AdminClient:
-        """A client that may do all. Kept: a request of one that is let go of is given up."""
+        """A client that may do everything. It is kept, since a client that is dropped cancels its requests."""
         return AdminClient({"bootstrap.servers": self.bootstrap()})
 
     def user(self, name: str, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
-        """Makes sure of a user; what a client needs to be it, as librdkafka names it."""
+        """Creates the user if needed. Returns the librdkafka settings with which a client logs in as this user."""
         if name not in self._users:
             info = ScramCredentialInfo(SCRAM[mechanism], 4096)
             made = UserScramCredentialUpsertion(name, info, PASSWORD.encode())
@@ -185,14 +185,14 @@ class SecureKafka:
         }
 
     def grant(self, rights: Iterable[Right]) -> None:
-        """Returns once the broker goes by them."""
+        """Grants the rights. Returns once they are in effect."""
         bindings = [right.binding() for right in rights]
         for future in self.admin.create_acls(bindings).values():
             future.result(_REQUEST_SECONDS)
         self._until(lambda: set(bindings) <= self._granted())
 
     def revoke(self, rights: Iterable[Right]) -> None:
-        """Returns once the broker goes by that."""
+        """Revokes the rights. Returns once that is in effect."""
         bindings = [right.binding() for right in rights]
         filters = [
             AclBindingFilter(
@@ -205,7 +205,7 @@ class SecureKafka:
         self._until(lambda: not set(bindings) & self._granted())
 
     def _granted(self) -> set[AclBinding]:
-        every: Any = None  # what the client's types do not know
+        every: Any = None  # None, which the client's types do not allow
         anything = AclBindingFilter(
             ResourceType.ANY, every, ResourcePatternType.ANY, every, every, AclOperation.ANY, AclPermissionType.ANY
         )
@@ -217,12 +217,12 @@ class SecureKafka:
 
 @contextmanager
 def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
-    """One for as long as the block lasts."""
-    found = SecureKafka(folder)
-    with found.broker:
-        yield found
+    """A secure Kafka that runs during the block."""
+    kafka = SecureKafka(folder)
+    with kafka.broker:
+        yield kafka
 
 
 def overrides(settings: dict[str, str], clients: Iterable[str] = ("producer", "consumer", "admin")) -> dict[str, str]:
-    """Settings of a client as fields of a configuration."""
+    """Client settings as configuration fields."""
     return {f"{client}.override.{name}": value for client in clients for name, value in settings.items()}

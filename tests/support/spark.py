@@ -1,4 +1,4 @@
-"""Where the job runs when it does not run here: environments without deelog, a standalone cluster, a Connect server."""
+"""Other places to run the job: environments without deelog, a standalone cluster, a Connect server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EXECUTORS_NEED = ("confluent-kafka", "numpy", "orjson", "pyarrow", "tenacity")
 """The packages that docs/diff-job.md names."""
 DRIVER_NEEDS = (*EXECUTORS_NEED, "click", "javaproperties", "pandas", "python-dateutil", "pytz", "tzdata")
 QUICK = "-XX:TieredStopAtLevel=1"
-"""For a JVM that lives a minute: compile once, well enough."""
+"""For a JVM that runs for a minute: only the fast compiler."""
 _SECONDS = 60.0
 
 
 def python_with(folder: Path, packages: Sequence[str]) -> Path:
-    """The interpreter of a new environment that has these distributions as they are here, and nothing else."""
+    """The interpreter of a new environment with only these distributions, linked from this one."""
     venv.create(folder, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = folder / "lib" / version / "site-packages"
@@ -37,20 +37,20 @@ def python_with(folder: Path, packages: Sequence[str]) -> Path:
 
 
 def submit(job: Path, *arguments: str, master: str, jars: str, pyfiles: Path) -> list[str]:
-    """spark-submit with the zip, up to the job's own options."""
+    """The spark-submit command with the zip, up to the job's own options."""
     own = ["--master", master, "--jars", jars, "--py-files", str(pyfiles), *arguments, str(job)]
     return [str(HOME / "bin" / "spark-submit"), *own]
 
 
 def pythons(driver: Path, executor: Path) -> dict[str, str]:
-    """The environment in which spark-submit runs them, and sees nothing of this one's packages."""
+    """The variables with which spark-submit uses these interpreters, and none of this environment's packages."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DEELOG_SPARK_JARS")}
     own = {"PYSPARK_DRIVER_PYTHON": str(driver), "PYSPARK_PYTHON": str(executor)}
     return {**kept, **own, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": HOST}
 
 
 class Standalone:
-    """A master and its workers, each a process of its own."""
+    """A master and its workers, each in its own process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class Standalone:
         self.workers: list[Child] = []
 
     def start(self, workers: int) -> None:
-        """Returns once all have registered."""
+        """Starts them. Returns once all workers have registered."""
         self.master.start()
         until(lambda: "elected leader" in self._log(), _SECONDS, "a master")
         for number in range(workers):
@@ -71,11 +71,11 @@ class Standalone:
         until(lambda: self._log().count("Registering worker") == workers, _SECONDS, "the workers")
 
     def executors(self, worker: int) -> int:
-        """How many executors the worker was asked to run."""
+        """How many executors the worker was told to run."""
         return self.workers[worker].log.read_text().count("Asked to launch executor")
 
     def close(self) -> None:
-        """Ends all of them, and what they have started."""
+        """Stops all of them, and the processes that they started."""
         for child in (*self.workers, self.master):
             child.kill()
 
@@ -92,7 +92,7 @@ class Standalone:
 
 @contextmanager
 def standalone(folder: Path, workers: int) -> Iterator[Standalone]:
-    """A cluster for as long as the block lasts."""
+    """A cluster that runs during the block."""
     folder.mkdir()
     cluster = Standalone(folder)
     try:
@@ -104,7 +104,7 @@ def standalone(folder: Path, workers: int) -> Iterator[Standalone]:
 
 @contextmanager
 def connect_server(folder: Path, jars: str, **more: str) -> Iterator[str]:
-    """A Spark Connect server with these jars, for as long as the block lasts; its address. `more`: its properties, with
+    """The address of a Spark Connect server with these jars, which runs during the block. `more`: its properties, with
     `_` for `.`."""
     port = free_port()
     main = "org.apache.spark.sql.connect.service.SparkConnectServer"

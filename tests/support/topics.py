@@ -1,4 +1,4 @@
-"""What stands on a topic of deelog's, by a plain consumer and the reading rule."""
+"""Reads deelog's topics, by a plain consumer and the reading rule."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SECONDS = 60.0
 
 
 def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
-    """All committed messages that are there at the call, and perhaps later ones, in order within each partition.
+    """All messages that are committed at the call, and perhaps later ones, in order within each partition.
 
-    `settings` of the consumer have `_` for `.`. Raises TimeoutError where the end is not reached within a minute.
+    `settings` of the consumer have `_` for `.`. Raises TimeoutError if the end is not reached within a minute.
     """
     consumer = Consumer(
         {
@@ -32,20 +32,20 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
-    found: list[Any] = []
+    read: list[Any] = []
     try:
         left = set(consumer.list_topics(topic, _SECONDS).topics[topic].partitions)
         places = [TopicPartition(topic, partition, 0) for partition in left]
-        # Of a topic that is being written to, a reader may never see the end.
+        # The ends are fixed now: on a topic that is being written to, a reader may never reach the current end.
         ends = {place.partition: consumer.get_watermark_offsets(place, _SECONDS)[1] for place in places}
         consumer.assign(places)
 
         def is_read() -> bool:
             message: Any
-            for message in consumer.consume(1000, 0.5):
+            for message in consumer.consume(1000, 0.1):
                 error = message.error()
                 if error is None:
-                    found.append(message)
+                    read.append(message)
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                 if error is not None or message.offset() >= ends[message.partition()] - 1:
@@ -55,7 +55,7 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
         waiting(is_read, _SECONDS, f"the end of {topic}")
     finally:
         consumer.close()
-    return found
+    return read
 
 
 def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:

@@ -1,4 +1,4 @@
-"""How tests wait: for a condition, never for a time."""
+"""Waiting in tests: for a condition, never for a fixed time."""
 
 from __future__ import annotations
 

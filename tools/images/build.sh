@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
-# The base images of docker-compose.yml and the Dockerfiles, under the same names, from Debian's packages and the
+# Builds the base images of docker-compose.yml and the Dockerfiles, under the same names, from Debian's packages and the
 # pinned jars: for machines that reach those but no image registry.
 #
-#   build.sh           make those that are not here
-#   build.sh --pull    take them from a registry where one answers, make the others
-#   build.sh --force   make all of them anew
+#   build.sh           build the images that are missing
+#   build.sh --pull    pull them from a registry if one answers, build the others
+#   build.sh --force   build all of them again
 #
-# Weighed: an image of one statically linked program each (not what the real images are), a container of this machine's
-# own file system (not the same twice), and debootstrap with small Dockerfiles on top of it. The last was taken: the
-# Dockerfiles of the project meet the same distribution, Python and Java as in the real images. Not made is Grafana: it is
-# in no package index that could be reached, and docker-compose.yml has it in a profile of its own.
+# Weighed in docs/decisions.md, "Images without a registry". Grafana is not built: Debian does not package it, and
+# docker-compose.yml has it in a separate profile.
 #
-# What this machine trusts beside Debian's own certificates, the images trust: a proxy with its own CA works. DEBIAN_MIRROR
-# names a mirror, else debootstrap's own; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are handed on.
+# The images trust this machine's own certificates besides Debian's, so a proxy with its own CA works. DEBIAN_MIRROR
+# names a mirror, else debootstrap's own is used; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are passed on.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -39,7 +37,7 @@ is_here() {
     docker image inspect "$1" >/dev/null 2>&1
 }
 
-# Where no registry answers the daemon says so at once; a registry that is only slow is given its time.
+# Without a registry the daemon fails at once; a slow registry gets PULL_SECONDS.
 pull() {
     local code=0
     timeout "$PULL_SECONDS" docker pull --quiet "$1" >/dev/null 2>&1 || code=$?
@@ -116,7 +114,7 @@ for image in "$PYTHON" "$JAVA" "$KAFKA" "$REGISTRY" "$PROMETHEUS"; do
 done
 for image in "${wanted[@]}"; do
     debian
-    mode=${mode/--force/} # of Debian, once is enough
+    mode=${mode/--force/} # --force builds Debian once, not for each image
     case $image in
     "$PYTHON") make_image "$image" python ;;
     "$JAVA") make_image "$image" java ;;

@@ -51,8 +51,8 @@ def markdown() -> str:
 
 
 def _errors_in(module: str) -> list[type[DeelogError]]:
-    found = vars(import_module(module)).values()
-    return [one for one in found if isinstance(one, type) and issubclass(one, DeelogError) and one.exit_code != 1]
+    members = vars(import_module(module)).values()
+    return [one for one in members if isinstance(one, type) and issubclass(one, DeelogError) and one.exit_code != 1]
 
 
 def _row(error: type[DeelogError]) -> str:

@@ -57,8 +57,8 @@ def signal(
     """
     config = load(path)
     given = {"--segments": segments, "--collections": collections, "--reason": reason, "--message": message}
-    for option, said in given.items():
-        if said and option not in _TAKES[kind]:
+    for option, argument in given.items():
+        if argument and option not in _TAKES[kind]:
             raise click.UsageError(f"{option} says nothing to {kind}")
     data = _data(kind, config, collections)
     if segments is not None:
@@ -101,14 +101,14 @@ def _data(kind: str, config: Config, collections: tuple[str, ...]) -> dict[str, 
 
 def _numbers(text: str, count: int) -> list[int]:
     """`3,17,20-30` as numbers of segments."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
         if match is None:
             raise click.BadParameter(f"{text!r} is not a list of numbers", param_hint="--segments")
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    if bad := sorted(n for n in found if n >= count):
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    if bad := sorted(n for n in numbers if n >= count):
         raise click.BadParameter(f"{bad[:10]} are not segments of {count}", param_hint="--segments")
-    if not found:
+    if not numbers:
         raise click.BadParameter(f"{text!r} names no segment", param_hint="--segments")
-    return sorted(found)
+    return sorted(numbers)

@@ -35,18 +35,18 @@ def application(table: Iterable[Route], access: Access, version: str) -> Starlet
     paths: dict[str, dict[str, Route]] = {}
     for route in table:
         paths.setdefault(route.path, {})[route.method] = route
-    found = [
+    routes = [
         AtPath(path, _endpoint(methods, access), methods=list(methods), include_in_schema=False)
         for path, methods in paths.items()
     ]
-    found.append(AtPath("/openapi.json", _document(openapi, access), methods=["GET"]))
+    routes.append(AtPath("/openapi.json", _document(openapi, access), methods=["GET"]))
     # Connect serves both spellings of its collections without a redirect.
-    found += [
+    routes += [
         AtPath(f"{path}/", _endpoint(paths[path], access), methods=list(paths[path]))
         for path in ("/connectors", "/connector-plugins", "/admin/loggers")
     ]
     app = Starlette(
-        routes=found,
+        routes=routes,
         exception_handlers={RestError: _rest_error, HTTPException: _http_error, Exception: _bug},
     )
     app.router.redirect_slashes = False

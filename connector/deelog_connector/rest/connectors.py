@@ -91,10 +91,10 @@ class Connectors:
 
     async def offsets(self, call: Call) -> Answer:
         self._known(call)
-        found = self._lifecycle.offsets()
+        offsets = self._lifecycle.offsets()
         return Answer(
             ConnectorOffsets(
-                [ConnectorOffset(Partition(o.cache, o.segment), Position(o.epoch, o.sequence)) for o in found]
+                [ConnectorOffset(Partition(o.cache, o.segment), Position(o.epoch, o.sequence)) for o in offsets]
             )
         )
 
@@ -144,10 +144,10 @@ class Connectors:
         name = (request.name or "").strip()
 
         def config() -> Config:
-            found = self._accepted(name, as_text(request.config))
+            accepted = self._accepted(name, as_text(request.config))
             if not self._lifecycle.deleted:
                 raise RestError(409, f"Connector {name} already exists")
-            return found
+            return accepted
 
         return await self._created(config, State(request.initial_state or "RUNNING"))
 
@@ -231,10 +231,10 @@ class Connectors:
         name, text = call.path["connector"], call.path["task"]
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise RestError(404, "HTTP 404 Not Found")
-        found = {task.number: task for task in self._lifecycle.tasks()} if self._is(name) else {}
-        if int(text) not in found:
+        tasks = {task.number: task for task in self._lifecycle.tasks()} if self._is(name) else {}
+        if int(text) not in tasks:
             raise RestError(404, unknown.format(name, int(text)))
-        return found[int(text)]
+        return tasks[int(text)]
 
     def _shown(self) -> dict[str, str]:
         config = self._lifecycle.config

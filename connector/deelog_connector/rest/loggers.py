@@ -70,7 +70,7 @@ class Loggers:
 
 
 def _existing() -> list[str]:
-    return [name for name, found in logging.root.manager.loggerDict.items() if isinstance(found, logging.Logger)]
+    return [name for name, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)]
 
 
 def _logger(name: str) -> logging.Logger:

@@ -79,12 +79,12 @@ def _responses(route: Route, token: bool) -> dict[str, Any]:
         described |= {401: "no token, or a wrong one"}
     if route.changes:
         described |= {403: "may only look, or came from another site's page"}
-    found: dict[str, Any] = {
+    responses: dict[str, Any] = {
         str(status): {"description": text, "content": _json(ErrorMessage)} for status, text in described.items()
     }
     for status, kind in route.answers.items():
-        found[str(status)] = {"description": route.summary} | ({} if kind is None else {"content": _json(kind)})
-    return found
+        responses[str(status)] = {"description": route.summary} | ({} if kind is None else {"content": _json(kind)})
+    return responses
 
 
 def _json(kind: Any) -> dict[str, Any]:

@@ -1,15 +1,9 @@
-"""The captured entries of the cache, by segment: the connector's view, kept in the connector's own thread.
+"""The captured entries of the cache, by segment: the connector's copy, which its own thread keeps up to date.
 
-When the connector reads a segment for a reset, it could read the cache under the user's lock, or a mirror that the
-same thread keeps up to date as it takes changes from the queue. The mirror was taken, for four reasons. Its content
-is by construction the fold of what has a position, so it is consistent with `sink.last_sequence`. It holds the values
-as they were captured: a list that its owner changed after the write is not read again. It needs no lock, so a reset
-never holds up a write, and, what decided it: with `oplog.overflow=block` a writer waits *holding the lock* until the
-connector has made room; a connector that needs the lock for that would never make it. And reading it moves nothing in
-the order in which the cache evicts. It costs about 150 bytes per entry: keys and values are the cache's own objects,
-but for values that had to be serialized, of which it keeps the bytes.
+A reset reads the mirror, not the cache, and so needs no lock. Weighed in docs/decisions.md, "A reset reads a mirror".
 
-It also knows whether an entry existed and its value before, so the write path need not look.
+Keys and values are the cache's own objects; of values that had to be serialized it keeps the bytes. It also knows
+whether an entry existed and what its value was, so the write path does not look that up.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ _PUT, _CLEAR = Reason.PUT, Reason.CLEAR
 
 
 class Appender(Protocol):
-    """What a drain needs of `CaptureSink`."""
+    """The methods of `CaptureSink` that a drain calls."""
 
     def append(
         self,
@@ -45,9 +39,9 @@ class Appender(Protocol):
 
 
 class Mirror:
-    """For one thread, which drains and reads.
+    """Used by one thread, which drains and reads.
 
-    `unix_ms` turns an expiry in the cache's own time into Unix milliseconds, or None where that is unknown.
+    `unix_ms` converts an expiry from the cache's own time to Unix milliseconds, or to None where that is unknown.
     `changes_only`: a write that changes neither value nor expiry makes no operation.
     """
 
@@ -60,13 +54,13 @@ class Mirror:
         self._values: list[dict[Raw, Raw]] = [{} for _ in range(segments)]
         self._expiries: dict[Raw, int] = {}
         self.drained = 0
-        """Bytes ever taken from the queue, which holds `changes.taken` minus this."""
+        """Bytes taken from the queue so far. The queue holds `changes.taken` minus this."""
 
     def __len__(self) -> int:
         return sum(map(len, self._values))
 
     def load(self, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
-        """Takes an entry from before the capture: state, not an operation."""
+        """Adds an entry from before the capture: it is state, not an operation."""
         self._values[segment_of(encoded(raw_key), self._segments)][raw_key] = raw_value
         self._expires(raw_key, expires)
 
@@ -85,7 +79,7 @@ class Mirror:
         return None if value is None else Entry(key, encoded(value), self._expiries.get(raw_key))
 
     def drain(self, changes: ChangeQueue, sink: Appender, limit: int) -> int:
-        """Gives at most `limit` changes their positions, and counts them as acknowledged; returns how many it took."""
+        """Assigns positions to at most `limit` changes and acknowledges them; returns how many it took."""
         popleft = changes.queue.popleft
         last: dict[int, int] = {}
         count = min(limit, len(changes.queue))
@@ -101,7 +95,7 @@ class Mirror:
             values = self._values[segment]
             before = values.get(raw_key)
             if raw_value is None and before is None:
-                continue  # the mirror never held it
+                continue  # the key was not in the mirror
             if self._changes_only and raw_value == before and self._expiries.get(raw_key) == self._moment(expires):
                 continue
             value, expires_at = self._take(values, raw_key, raw_value, expires)

@@ -1,4 +1,4 @@
-"""Keys and envelopes in Avro: with a schema registry in Confluent's wire format, without one by pinned schemas.
+"""Keys and envelopes in Avro: with a schema registry in Confluent's wire format, without one with pinned schemas.
 
 - `schema`: Avro schemas as Connect's AvroData derives them from `deelog_schemas.connect`
 - `codec`: records to bytes and back

@@ -1,12 +1,12 @@
-"""Keys and envelopes in Avro, by hand where it is done once per operation, by fastavro elsewhere.
+"""Keys and envelopes in Avro: written by hand where that happens once per operation, by fastavro elsewhere.
 
-An envelope of ours has a fixed shape: what a topic and a batch share is put together once, as bytes, and what is left
-is two strings, a few numbers and two flags. A test proves the bytes equal to fastavro's on generated records. Weighed
-in docs/decisions.md, "The envelope in Avro".
+Our envelope has a fixed shape. The bytes that a topic and a batch share are put together once; only two strings, a few
+numbers and two flags differ from record to record. A test compares the bytes with fastavro's on generated records.
+Weighed in docs/decisions.md, "The envelope in Avro".
 
-Before the body stands which schema it is of: with a registry Confluent's wire format (0x0, the id), without one the
-Avro specification's single-object encoding (0xc3 0x01, the schema's fingerprint). A bare body would not do: it
-is read without an error by a reader that has another schema, and says something else.
+A prefix names the schema of the body: with a registry, Confluent's wire format (0x0, the id); without one, the Avro
+specification's single-object encoding (0xc3 0x01, the schema's fingerprint). A body without a prefix is not safe: a
+reader with another schema decodes it without an error, to other values.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from deelog_schemas.operation import Entry, Operation, Reason
 
 _PUT: Final = str(Reason.PUT)
 _LIVE: Final = b"\x00\x0afalse\x00\x02"
-"""`snapshot` and `db` of a captured change, and that there is a `sequence`."""
+"""`snapshot` and `db` of a captured change, and the union branch of a `sequence` that is not null."""
 _DAMAGED: Final = (
     *(EOFError, IndexError, ValueError, TypeError, KeyError),
     *(OverflowError, MemoryError, RecursionError, struct.error),
 )
-"""What fastavro raises of bytes that are not of the schema."""
+"""The errors that fastavro raises for bytes that do not fit the schema."""
 
 
 _Past = Callable[[bytes, int], int]
-"""From where a value begins to where it ends; RecordError or IndexError where there is none."""
+"""From the offset where a value begins to the offset where it ends; raises RecordError or IndexError for bad bytes."""
 
 
 class Written(NamedTuple):
-    """How one part of a record, key or value, is written, and by which schemas it may have been.
+    """The schema by which one part of a record (key or value) is written, and those by which it may be read.
 
-    `prefix` stands before each body; `schema` is what it names. `known`: schemas by prefix, the own one included;
-    `find` looks another one up, and raises `RecordError` where there is none of that prefix for this topic.
+    `prefix` comes before each body and names `schema`. `known` has the schemas by prefix, `schema` included. `find`
+    looks another one up; it raises `RecordError` where this topic has no schema with that prefix.
     """
 
     prefix: bytes
@@ -57,28 +57,28 @@ class Written(NamedTuple):
 
 
 def _varint(rest: int) -> bytes:
-    found = bytearray()
+    raw = bytearray()
     while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
+        raw.append(rest & 0x7F | 0x80)
         rest >>= 7
-    found.append(rest)
-    return bytes(found)
+    raw.append(rest)
+    return bytes(raw)
 
 
 def long(number: int) -> bytes:
-    """Avro's `long` and `int`: zigzag, then seven bits a byte, the lowest first."""
+    """Avro's `long` and `int`: zigzag, then seven bits per byte, lowest first."""
     return _varint((number << 1) ^ (number >> 63))
 
 
 _SMALL: Final = tuple(long(number) for number in range(8192))
 _LOW: Final = tuple(bytes((bits & 0x7F | 0x80, bits >> 7 | 0x80)) for bits in range(1 << 14))
-"""Fourteen bits with more to come."""
+"""Fourteen bits that more bits follow, as two bytes."""
 
 
 _EARLY: Final = 8_192_000
-"""Microseconds since 1970 from which on every moment has at least so many bits as are taken by themselves."""
+"""Microseconds since 1970. From here on a timestamp in any unit has more than the bits that `_LOW` writes of it."""
 _high: Final = lru_cache(maxsize=4096)(_varint)
-"""The end of a number whose lower bits were written: the same for all moments of a while."""
+"""The upper bits of a number. Timestamps that are close together share them, so they are cached."""
 
 
 def text(raw: bytes) -> bytes:
@@ -93,24 +93,24 @@ def _utf8(raw: bytes) -> None:
 
 
 def _anything(raw: bytes) -> None:
-    """Bytes are not looked at."""
+    """Bytes are not checked."""
 
 
 _CHECKS: Final[dict[str, Callable[[bytes], None]]] = {"string": _utf8, "json": _utf8, "bytes": _anything}
 
 
 class _Frame(NamedTuple):
-    """What all envelopes of one stamp share."""
+    """The parts that all envelopes of one stamp share."""
 
     stamp: Stamp | None
     place: bytes
     node: bytes
     tails: Mapping[str, bytes]
-    """From behind `source` to the end, by op."""
+    """The bytes after `source`, by op."""
 
 
 class AvroCodec:
-    """Avro of one topic; the parameters are those of `JsonCodec`, and so is what is raised."""
+    """Avro of one topic. Parameters and errors are those of `JsonCodec`."""
 
     gone = b"\0"
 
@@ -142,7 +142,7 @@ class AvroCodec:
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
         """See `Codec`."""
-        # Written out, for it runs once per operation: a call costs a tenth of it.
+        # Inlined, since this runs once per operation: a call takes a tenth of its time.
         epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
         if not key.isascii():
             self._check_key(key)
@@ -165,14 +165,14 @@ class AvroCodec:
             before = named + b"\0\0" if image is None else self._struct(named, image, None)
             code = "d" if value is None else "u"
         if ts_us < _EARLY:
-            why = None if reason == _PUT else reason
-            return self._fill(code, before, after, epoch, sequence, ts_us, "false", why, stamp)
+            plain = None if reason == _PUT else reason
+            return self._fill(code, before, after, epoch, sequence, ts_us, "false", plain, stamp)
         known, place, node, tails = self._frame
         if known is not stamp:  # a batch has one stamp per segment
             _, place, node, tails = self._frame = self._framed(stamp)
         position = b'["%d","%d"]' % (epoch, sequence)
         milli, micro, nano = ts_us // 1000 * 2, ts_us * 2, ts_us * 2000
-        said = b"\0" if reason == _PUT else b"\x02" + text(reason.encode())
+        why = b"\0" if reason == _PUT else b"\x02" + text(reason.encode())
         return b"".join(
             (
                 self._opened,
@@ -195,7 +195,7 @@ class AvroCodec:
                 _SMALL[epoch] if epoch < 8192 else long(epoch),
                 _SMALL[sequence] if sequence < 8192 else long(sequence),
                 node,
-                said,
+                why,
                 tails[code],
             )
         )
@@ -259,11 +259,11 @@ class AvroCodec:
     # -- decoding --------------------------------------------------------------------------------------------------
 
     def decode_key(self, raw: bytes) -> bytes:
-        """The entry key; raises `RecordError` where the record key is not `{key}` of a schema of this topic."""
+        """The entry key; raises `RecordError` where the record key is not `{key}` in a schema of this topic."""
         size = len(self._prefix)
-        if raw.startswith(self._prefix) and len(raw) > size:  # nearly all: a scan asks for each
+        if raw.startswith(self._prefix) and len(raw) > size:  # the usual case, and a scan decodes every key
             length = raw[size]
-            if not length & 0x81 and len(raw) == size + 1 + (length >> 1):  # a length of one byte, not negative
+            if not length & 0x81 and len(raw) == size + 1 + (length >> 1):  # the length is one byte and not negative
                 key = raw[size + 1 :]
                 try:
                     self._check_key(key)
@@ -273,36 +273,36 @@ class AvroCodec:
         return self._captured_key(self._key.read(raw).get("key"))
 
     def decode_value(self, raw: bytes) -> Envelope:
-        """See `Codec`; raises `RecordError` where it is not of a schema of this topic."""
+        """See `Codec`; raises `RecordError` where its schema is not one of this topic."""
         return envelope_of(self._value.read(raw), self._captured_key, self._captured_value)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
-        """See `Codec`. What was written with our own schema gets the cause put in; another's is written anew."""
+        """See `Codec`. Inserts the cause into a record of our own schema; re-encodes one of another schema."""
         reader = self._value
         if reader.layout(raw) == "change":
             op, end = reader.walk(raw, *self._pasts)
             return op, b"%b%b%b%b" % (self._opened, raw[len(self._opened) : end], _optional(cause), raw[end:])
-        found = reader.read(raw)
+        fields = reader.read(raw)
         try:
-            found["source"]["cause"] = cause
+            fields["source"]["cause"] = cause
             written = BytesIO()
-            fastavro.schemaless_writer(written, reader.own, found)
+            fastavro.schemaless_writer(written, reader.own, fields)
         except _DAMAGED as error:
             raise RecordError(f"{FOREIGN}: {error!r}") from error
-        return found["op"], self._opened + written.getvalue()
+        return fields["op"], self._opened + written.getvalue()
 
     def after_of(self, raw: bytes) -> bytes | None:
-        """See `Codec`: the union `after`, its branch included."""
+        """See `Codec`: the union `after`, with its branch."""
         if self._value.layout(raw) is None:
             return None
         try:
             begin = _past_image(raw, len(self._opened))
             return raw[begin : _past_image(raw, begin)]
         except RecordError:
-            return None  # decoding it says what is wrong
+            return None  # decoding it raises the error that says what is wrong
 
     def decode_after(self, raw: bytes) -> Entry:
-        """See `Codec`; raises `RecordError` where it is none."""
+        """See `Codec`; raises `RecordError` where it is malformed."""
         key, at = _text(raw, 1)
         value = None
         if raw[at] == 2:
@@ -327,21 +327,21 @@ class AvroCodec:
         """See `Codec`."""
         return orjson.dumps(self._value.read(raw), default=_base64)
 
-    def _captured_key(self, found: Any) -> bytes:
-        return _captured("key", self._bytes[0], found)
+    def _captured_key(self, content: Any) -> bytes:
+        return _captured("key", self._bytes[0], content)
 
-    def _captured_value(self, found: Any) -> bytes:
-        return _captured("value", self._bytes[1], found)
+    def _captured_value(self, content: Any) -> bytes:
+        return _captured("value", self._bytes[1], content)
 
 
-def _captured(part: str, binary: bool, found: Any) -> bytes:
-    if isinstance(found, bytes if binary else str):
-        return found if isinstance(found, bytes) else str.encode(found)
-    raise RecordError(f"{part} is {type(found).__name__}, which is not this topic's format of it")
+def _captured(part: str, binary: bool, content: Any) -> bytes:
+    if isinstance(content, bytes if binary else str):
+        return content if isinstance(content, bytes) else str.encode(content)
+    raise RecordError(f"{part} is {type(content).__name__}, which is not this topic's format of it")
 
 
 class _Reader:
-    """Reads one part of a record by the schema that it names."""
+    """Reads one part (key or value) of a record by the schema that its prefix names."""
 
     def __init__(self, written: Written, part: str) -> None:
         self._written, self._what, self._size = written, f"the record {part}", len(written.prefix)
@@ -355,16 +355,16 @@ class _Reader:
 
     def _schema(self, raw: bytes) -> tuple[Any, str | None]:
         prefix = raw[: self._size]
-        found = self._schemas.get(prefix)
-        if found is None:
+        schema = self._schemas.get(prefix)
+        if schema is None:
             self._named(raw)
-            told = self._written.known.get(prefix) or self._written.find(prefix)
+            text = self._written.known.get(prefix) or self._written.find(prefix)
             try:
-                found = _parsed(told), self._layouts.get(canonical(told))
+                schema = _parsed(text), self._layouts.get(canonical(text))
             except NO_SCHEMA as error:
                 raise RecordError(f"{self._what} names a schema that is none: {error!r}") from error
-            self._schemas[prefix] = found
-        return found
+            self._schemas[prefix] = schema
+        return schema
 
     def _named(self, raw: bytes) -> None:
         mark = self._written.prefix[: 1 if self._size == 5 else 2]
@@ -373,27 +373,27 @@ class _Reader:
             raise RecordError(f"{self._what} is not in {how}: it begins with {raw[:10].hex(' ') or 'nothing'}")
 
     def layout(self, raw: bytes) -> str | None:
-        """`change` or `diff` where the bytes are laid out as ours, without or with the cause; `own` where nothing has
-        a cause; None where they are somebody else's."""
+        """How the bytes are laid out: `change` (our envelope without a cause), `diff` (with one), `own` (our schema, in
+        a codec without causes), or None (another schema)."""
         return self._schema(raw)[1]
 
     def read(self, raw: bytes) -> dict[str, Any]:
-        """The fields; raises `RecordError` where the bytes are not of the schema that they name."""
+        """The fields; raises `RecordError` where the bytes do not fit the schema that they name."""
         schema, _ = self._schema(raw)
         stream = BytesIO(raw)
         stream.seek(self._size)
         try:
-            found = fastavro.schemaless_reader(stream, schema, None)
+            fields = fastavro.schemaless_reader(stream, schema, None)
         except _DAMAGED as error:
             raise RecordError(f"{self._what} is not Avro of the schema that it names: {error!r}") from error
         if stream.tell() != len(raw):
             raise RecordError(f"{self._what} has {len(raw) - stream.tell()} bytes behind what its schema tells")
-        if not isinstance(found, dict):
-            raise RecordError(f"{self._what} is no record, but {type(found).__name__}")
-        return found
+        if not isinstance(fields, dict):
+            raise RecordError(f"{self._what} is no record, but {type(fields).__name__}")
+        return fields
 
     def walk(self, raw: bytes, past_key: _Past, past_value: _Past) -> tuple[str, int]:
-        """Of a captured envelope laid out as ours, its op and where `source` ends; `RecordError` where it is none."""
+        """The op of our envelope without a cause, and the offset where `source` ends; raises `RecordError`."""
         try:
             at = self._size
             for _ in range(2):
@@ -419,8 +419,8 @@ class _Reader:
         return op.decode("latin-1"), end
 
 
-def _optional(said: str | None) -> bytes:
-    return b"\0" if said is None else b"\x02" + text(said.encode())
+def _optional(content: str | None) -> bytes:
+    return b"\0" if content is None else b"\x02" + text(content.encode())
 
 
 @lru_cache(maxsize=256)
@@ -432,7 +432,7 @@ def _base64(raw: Any) -> str:
     return base64.b64encode(raw).decode()
 
 
-# -- reading by hand: what is asked for of every record of a batch ----------------------------------------------------
+# -- reading by hand, where every record of a batch is read ------------------------------------------------------------
 
 
 def _cut_short() -> RecordError:
@@ -441,15 +441,15 @@ def _cut_short() -> RecordError:
 
 def _long(raw: bytes, at: int) -> tuple[int, int]:
     byte = raw[at]
-    found, shift, at = byte & 0x7F, 7, at + 1
+    number, shift, at = byte & 0x7F, 7, at + 1
     while byte > 0x7F:
         byte = raw[at]
-        found |= (byte & 0x7F) << shift
+        number |= (byte & 0x7F) << shift
         shift += 7
         at += 1
         if shift > 70:
             raise RecordError(f"{FOREIGN}: a number of more than ten bytes")
-    return (found >> 1) ^ -(found & 1), at
+    return (number >> 1) ^ -(number & 1), at
 
 
 def _text(raw: bytes, at: int) -> tuple[bytes, int]:
@@ -461,9 +461,9 @@ def _text(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _past_text(raw: bytes, at: int) -> int:
-    found, at = _text(raw, at)
+    content, at = _text(raw, at)
     try:
-        _utf8(found)
+        _utf8(content)
     except UnicodeDecodeError as error:
         raise RecordError(f"{FOREIGN}: {error!r}") from error
     return at
@@ -488,7 +488,7 @@ def _past_value(raw: bytes, at: int) -> int:
 
 
 def _past_image(raw: bytes, at: int, past_key: _Past = _past_value, past_value: _Past = _past_value) -> int:
-    """Behind `before` or `after`."""
+    """The offset after `before` or `after`."""
     try:
         if raw[at] != 2:
             return _past_none(raw, at, 0)

@@ -44,7 +44,7 @@ def _by_registry(config: Config, part: str) -> bool:
 
 
 def _written(config: Config, connector: str, cause: bool) -> list[Written]:
-    """How keys and values are written: by the registry's schemas, or else by the pinned ones."""
+    """The schemas of keys and values: the registry's, or else the pinned ones."""
     from deelog_schemas.avro import pinned
     from deelog_schemas.avro.codec import Written
 
@@ -64,7 +64,7 @@ def _written(config: Config, connector: str, cause: bool) -> list[Written]:
 
 
 def _find(config: Config, part: str, subjects: tuple[str, ...], prefix: bytes) -> str:
-    """Asks the registry for a schema that was registered after the start. Only this needs the registry's client."""
+    """Asks the registry for a schema that was registered after the start. Only this imports the registry's client."""
     try:
         from deelog_schemas.avro import registry
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Avro without a registry: the schemas that each release brings, known by fingerprint.
+"""Avro without a registry: the schemas that each release ships, identified by fingerprint.
 
-Their names do not depend on a topic, unlike those in a registry: who reads generates classes once for all topics, and
-the files can be pinned at all. `json` is `string` here, since only Connect, which needs a registry, distinguishes them.
+Unlike those in a registry, their names do not depend on a topic. So the files can be pinned, and a reader generates
+classes once for all topics. `json` is `string` here: only Connect distinguishes them, and it needs a registry.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _KINDS: Final = ("string", "bytes")
 
 
 def files() -> dict[str, str]:
-    """What this version's folder below `released/` must hold: name to schema."""
-    found = {f"key.{key}.avsc": key_text(NAMES, key) for key in _KINDS}
+    """The files that this version's folder below `released/` must contain: name to schema."""
+    texts = {f"key.{key}.avsc": key_text(NAMES, key) for key in _KINDS}
     for topic, cause in (("change", False), ("diff", True)):
         for key in _KINDS:
             for value in _KINDS:
-                found[f"{topic}.{key}.{value}.avsc"] = envelope_text(NAMES, key, value, cause)
-    return found
+                texts[f"{topic}.{key}.{value}.avsc"] = envelope_text(NAMES, key, value, cause)
+    return texts
 
 
 @cache
 def released() -> dict[str, dict[str, str]]:
-    """By release that brought other schemas, its files."""
+    """The files of each release that changed the schemas, by release."""
     folder = resources.files("deelog_schemas.avro") / "released"
     return {
         release.name: {file.name: file.read_text("utf-8") for file in release.iterdir() if file.name.endswith(".avsc")}
@@ -42,12 +42,12 @@ def released() -> dict[str, dict[str, str]]:
 
 
 def written_key(key_format: str) -> Written:
-    """How keys are written."""
+    """The schemas of keys."""
     return _written(key_text(NAMES, _kind(key_format)), ("key.",))
 
 
 def written_value(key_format: str, value_format: str, cause: bool) -> Written:
-    """How envelopes are written; those of the change topic and of the diff topic are read."""
+    """The schemas of envelopes. Those of the change topic and of the diff topic can both be read."""
     return _written(envelope_text(NAMES, _kind(key_format), _kind(value_format), cause), ("change.", "diff."))
 
 

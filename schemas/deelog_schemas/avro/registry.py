@@ -1,11 +1,11 @@
-"""A schema registry, asked at start: registers our schemas, and learns by which the topic's records were written.
+"""The schema registry. It is asked at the start: to register our schemas, and for those of the topic's records.
 
 The client is confluent-kafka's own; subjects are those of TopicNameStrategy, `<topic>-key` and `<topic>-value`. All
-is asked before the first record, so that a registry that goes away later matters only to who meets a schema that was
-registered since. Weighed in docs/decisions.md, "Schemas are read at the start".
+requests are made before the first record. If the registry fails later, only readers that meet a schema registered
+since then are affected. Weighed in docs/decisions.md, "Schemas are read at the start".
 
-A registry is somebody else's program behind somebody else's proxy: every answer is bounded in time and size, and what
-is wrong with it is one error that names address, subject and remedy.
+A registry, or a proxy before it, may answer anything: every answer is bounded in time and size, and a bad one becomes
+one error that names address, subject and remedy.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from tenacity import (
     Retrying,
     retry_if_exception_type,
     stop_after_attempt,
-    stop_after_delay,
+    stop_never,
     wait_exponential_jitter,
 )
-from tenacity.stop import stop_base
 
 from deelog_schemas.avro.schema import NO_SCHEMA, Part, canonical, registry_prefix
 from deelog_schemas.config import Config
@@ -39,27 +38,37 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_SECONDS: Final = 60.0
-"""How long a start asks a registry that does not answer, whatever `errors.max.retries` allows."""
+"""How long a start retries a registry that does not answer, even if `errors.max.retries` allows more."""
 REQUEST_SECONDS: Final = 10.0
-"""How long one answer may take."""
+"""The longest time that one answer may take."""
 ANSWER_BYTES: Final = 4 << 20
 VERSIONS: Final = 200
-"""Of a subject, as many versions are read, the newest."""
+"""How many versions of a subject are read: the newest ones."""
 _SHOWN: Final = 300
 _REFUSED: Final = (409, 422)
 
 
 class Registry:
-    """The registry of `<part>.converter.schema.registry.url`. A context manager."""
+    """The registry of `<part>.converter.schema.registry.url`. A context manager.
 
-    def __init__(self, config: Config, part: str) -> None:
+    An answer may take `request_seconds`; `clock` says when it has, and when a start has asked for START_SECONDS.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        part: str,
+        request_seconds: float = REQUEST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._request_seconds, self._clock = request_seconds, clock
         self._fields = f"{part}.converter"
         urls = config[f"{self._fields}.schema.registry.url"]
         self.url = ",".join(urls)
         self._retries: int = config["errors.max.retries"]
         self._longest = config["retriable.restart.connector.wait.ms"] / 1000
         self._registers: bool = config[f"{self._fields}.auto.register.schemas"]
-        settings: dict[str, Any] = {"url": self.url, "timeout": REQUEST_SECONDS, "max.retries": 0}
+        settings: dict[str, Any] = {"url": self.url, "timeout": request_seconds, "max.retries": 0}
         secret = config.secret(f"{self._fields}.basic.auth.user.info")
         if secret is not None:
             settings["basic.auth.user.info"] = secret
@@ -70,11 +79,11 @@ class Registry:
             self._client = SchemaRegistryClient(settings)
         except OSError as error:  # an unreadable file, or one without a certificate
             raise RegistryError(f"{self._fields}.schema.registry.ssl.ca.location = {authority!r}: {error}") from error
-        except ValueError as error:  # said without the value: it is a secret
+        except ValueError as error:  # the message leaves out the value, which is a secret
             raise RegistryError(f"{self._fields}.basic.auth.user.info: must be user:password") from error
-        # The client reads an answer whole, however long: the one place where it lets somebody in before that.
+        # The client reads an answer of any length into memory. Only here can it be bounded before that.
         session = self._client._rest_client.session
-        session.event_hooks = {"response": [_bound]}
+        session.event_hooks = {"response": [self._bound]}
         session.headers["Accept-Encoding"] = "identity"
 
     def __enter__(self) -> Registry:
@@ -83,17 +92,23 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
+    def _bound(self, response: httpx2.Response) -> None:
+        packed = response.headers.get("Content-Encoding", "identity")
+        if packed != "identity":  # not asked for, and it may unpack to any size
+            raise httpx2.DecodingError(f"an answer in encoding {packed}")
+        response.stream = _Bounded(response.stream, self._request_seconds, self._clock)
+
     def own_id(self, subject: str, text: str) -> int:
-        """The id of our schema under a subject, registered there if it is not yet and may be."""
+        """The id of our schema under a subject. Registers the schema if that is needed and allowed."""
         ask = self._client.register_schema if self._registers else self._lookup
-        found = self._asked(subject, lambda: ask(subject, Schema(text, "AVRO")))
-        return _id_in(found, self.url, subject)
+        schema_id = self._asked(subject, lambda: ask(subject, Schema(text, "AVRO")))
+        return _id_in(schema_id, self.url, subject)
 
     def _lookup(self, subject: str, schema: Schema) -> Any:
         return self._client.lookup_schema(subject, schema).schema_id
 
     def versions(self, subject: str) -> dict[bytes, str]:
-        """The schemas of a subject by the prefix that names them; none where there is no such subject."""
+        """The schemas of a subject, by the prefix that names them; empty where there is no such subject."""
 
         def ask() -> dict[bytes, str]:
             try:
@@ -102,20 +117,23 @@ class Registry:
                 if error.http_status_code == 404:
                     return {}
                 raise
-            found: dict[bytes, str] = {}
+            texts: dict[bytes, str] = {}
             for number in numbers[-VERSIONS:]:
-                told = self._client.get_version(subject, number)
-                text = str(told.schema.schema_str)
-                canonical(text)  # what is no Avro schema is said now
-                found[registry_prefix(_id_in(told.schema_id, self.url, subject))] = text
-            return found
+                version = self._client.get_version(subject, number)
+                text = str(version.schema.schema_str)
+                canonical(text)  # raises now for a text that is not an Avro schema
+                texts[registry_prefix(_id_in(version.schema_id, self.url, subject))] = text
+            return texts
 
         return self._asked(subject, ask)
 
     def _asked(self, subject: str, ask: Callable[[], T]) -> T:
-        stop: stop_base = stop_after_delay(START_SECONDS)
-        if self._retries >= 0:
-            stop = stop | stop_after_attempt(1 + self._retries)
+        until = self._clock() + START_SECONDS
+        enough = stop_after_attempt(1 + self._retries) if self._retries >= 0 else stop_never
+
+        def stop(state: RetryCallState) -> bool:
+            return enough(state) or self._clock() >= until
+
         wait = wait_exponential_jitter(multiplier=0.1, max=max(0.1, self._longest))
         retry = retry_if_exception_type(RegistryAwayError)
         for attempt in Retrying(retry=retry, stop=stop, wait=wait, before_sleep=_say, reraise=True):
@@ -167,9 +185,9 @@ class Registry:
 
 
 def part_of(config: Config, part: str, schema: str, topic: str, also: str | None = None) -> Part:
-    """Registers our schema for a topic, and learns the topic's others. `also`: a topic whose records are read, too.
+    """Registers our schema for a topic, and reads the topic's others. `also`: another topic that is read, too.
 
-    A key is compared by its bytes in both, its schema's id among them: it must be one id.
+    Keys of both topics are compared by their bytes, which include the schema id: it must be the same in both.
     """
     subjects = tuple(f"{name}-{part}" for name in (topic, also) if name is not None)
     with Registry(config, part) as registry:
@@ -186,12 +204,12 @@ def part_of(config: Config, part: str, schema: str, topic: str, also: str | None
 
 
 def find(config: Config, part: str, subjects: tuple[str, ...], prefix: bytes) -> str:
-    """Looks up a schema that was registered since; `RecordError` where it is of no subject of these records."""
+    """Looks up a schema that was registered since the start; raises `RecordError` where no subject here has it."""
     with Registry(config, part) as registry:
         for subject in subjects:
-            found = registry.versions(subject).get(prefix)
-            if found is not None:
-                return found
+            text = registry.versions(subject).get(prefix)
+            if text is not None:
+                return text
     number = int.from_bytes(prefix[1:], "big")
     raise RecordError(f"schema id {number} is not registered under {' or '.join(subjects)}")
 
@@ -201,21 +219,22 @@ def _say(state: RetryCallState) -> None:
     log.warning("%s; trying again", state.outcome.exception())
 
 
-def _id_in(found: Any, url: str, subject: str) -> int:
-    if type(found) is int and 0 <= found < 1 << 31:
-        return found
-    raise RegistryError(f"the schema registry at {url} gives subject {subject} the schema id {_cut(repr(found))}")
+def _id_in(answer: Any, url: str, subject: str) -> int:
+    if type(answer) is int and 0 <= answer < 1 << 31:
+        return answer
+    raise RegistryError(f"the schema registry at {url} gives subject {subject} the schema id {_cut(repr(answer))}")
 
 
-def _cut(said: str) -> str:
-    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 class _Bounded(httpx2.SyncByteStream):
-    """An answer's body, ended by an error where it grows too long or takes too long."""
+    """The body of an answer. Raises an error when it gets too long or takes too long."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._until = stream, time.monotonic() + REQUEST_SECONDS
+    def __init__(self, stream: Any, seconds: float, clock: Callable[[], float]) -> None:
+        self._stream, self._seconds, self._clock = stream, seconds, clock
+        self._until = clock() + seconds
 
     def __iter__(self) -> Iterator[bytes]:
         size = 0
@@ -223,16 +242,9 @@ class _Bounded(httpx2.SyncByteStream):
             size += len(chunk)
             if size > ANSWER_BYTES:
                 raise httpx2.DecodingError(f"an answer of more than {ANSWER_BYTES} bytes")
-            if time.monotonic() > self._until:
-                raise httpx2.ReadTimeout(f"an answer that is not over after {REQUEST_SECONDS:g} s")
+            if self._clock() > self._until:
+                raise httpx2.ReadTimeout(f"an answer that is not over after {self._seconds:g} s")
             yield chunk
 
     def close(self) -> None:
         self._stream.close()
-
-
-def _bound(response: httpx2.Response) -> None:
-    packed = response.headers.get("Content-Encoding", "identity")
-    if packed != "identity":  # not asked for; unpacked it may be of any size
-        raise httpx2.DecodingError(f"an answer in encoding {packed}")
-    response.stream = _Bounded(response.stream)

@@ -1,8 +1,8 @@
-"""Avro schemas as Connect's AvroData gives them, so that registries, consumers and generated classes see Debezium's.
+"""Avro schemas as Connect's AvroData makes them, so that registries, consumers and generated classes see Debezium's.
 
-A struct's name is split at its last dot into namespace and name; what Avro cannot say is in `connect.name`,
-`connect.version`, `connect.parameters`, `connect.default`; an optional field is a union with null, null first unless
-it has a default; a struct that was said once is named afterwards.
+A struct's name is split at its last dot into namespace and name. What Avro has no place for goes into `connect.name`,
+`connect.version`, `connect.parameters` and `connect.default`. An optional field is a union with null, null first unless
+the field has a default. A struct is written out once and referred to by name afterwards.
 
 Weighed in docs/decisions.md, "Avro's schemas".
 """
@@ -22,15 +22,15 @@ _PRIMITIVE: Final = {"string": "string", "bytes": "bytes", "int32": "int", "int6
 _PROPERTIES: Final = ("version", "parameters", "default", "name")
 _CONNECTOR: Final = re.compile(r"io\.deelog\.connector\.\w+\.Source")
 NO_SCHEMA: Final = (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What a text that is no Avro schema may raise."""
+"""The errors that parsing raises for a text that is not an Avro schema."""
 SINGLE_OBJECT: Final = b"\xc3\x01"
-"""How the Avro specification marks an object that names its schema by fingerprint."""
+"""The Avro specification's marker of an object that names its schema by fingerprint."""
 
 
 def adjusted(names: Names) -> Names:
-    """The names as Avro takes them; Debezium's `schema.name.adjustment.mode=avro`.
+    """The names in a form that Avro allows: Debezium's `schema.name.adjustment.mode=avro`.
 
-    A character that may not be there becomes `_`; so does the first of a part where it is a digit.
+    Characters that are not allowed become `_`, and so does a digit at the beginning of a part.
     """
     return Names(*(".".join(map(_part, name.split("."))) for name in names))
 
@@ -54,15 +54,15 @@ def _text(schema: Schema) -> str:
 
 
 def avro_of(schema: Schema) -> Any:
-    """The Avro schema of Connect's."""
+    """The Avro schema of a Connect schema."""
     return _converted(schema, "", set())
 
 
 def _converted(schema: Schema, namespace: str, known: set[str]) -> Any:
-    found = _struct(schema, namespace, known) if schema["type"] == "struct" else _with_properties(schema)
+    converted = _struct(schema, namespace, known) if schema["type"] == "struct" else _with_properties(schema)
     if not schema["optional"]:
-        return found
-    return ["null", found] if "default" not in schema else [found, "null"]
+        return converted
+    return ["null", converted] if "default" not in schema else [converted, "null"]
 
 
 def _with_properties(schema: Schema) -> Any:
@@ -92,9 +92,9 @@ def _field(schema: Schema, namespace: str, known: set[str]) -> Schema:
 
 
 def canonical(text: str) -> str:
-    """The schema's Parsing Canonical Form without the connector's name: what decides how bytes are read.
+    """The schema's Parsing Canonical Form without the connector's name. It decides how bytes are read.
 
-    Raises what fastavro raises of a text that is no schema: see `NO_SCHEMA`.
+    Raises the errors of `NO_SCHEMA` for a text that is not a schema.
     """
     return _CONNECTOR.sub("io.deelog.connector.Source", to_parsing_canonical_form(json.loads(text)))
 
@@ -111,8 +111,8 @@ def registry_prefix(schema_id: int) -> bytes:
 
 
 class Part(NamedTuple):
-    """What the registry says of one part of the records: travels with the configuration,
-    also to where there is no client of a registry."""
+    """The registry's answers for one part (key or value) of the records. The configuration carries it, also to
+    processes that have no registry client."""
 
     prefix: bytes
     known: dict[bytes, str]

@@ -1,8 +1,8 @@
-"""The configuration of everything that is deelog: one flat map, one file, read by every component.
+"""The configuration of all of deelog: one flat map, one file, read by every component.
 
-It lives among the schemas because the connector, the interceptors and the Spark job all read the same file, and the
-Spark job may not import the connector. It needs the standard library alone (and `javaproperties` for a
-`.properties` file), because it travels to Spark as a zip of pure Python.
+It is in this package because the connector, the interceptors and the Spark job read the same file, and the Spark job
+may not import the connector. It needs only the standard library (and `javaproperties` for a `.properties` file),
+because it is sent to Spark as a zip of pure Python.
 
     config = load("node1.properties")
     config["max.batch.size"]        # 8192, typed

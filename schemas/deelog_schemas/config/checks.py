@@ -1,4 +1,4 @@
-"""What fields must be to one another. Looked at when a file is read, and again once references are resolved."""
+"""Checks between fields. They run when a file is read, and again once references are resolved."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ALL_INTERFACES = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
 
 def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldError]:
-    """The errors between fields. A check is left out while one of its fields has no value yet.
+    """The errors between fields. A check is skipped while one of its fields has no value yet.
 
     `values`: typed values by name, without those that are wrong or not resolved. `given`: the text of each name in
-    the file, which is what errors show, so that no error has what a reference resolves to.
+    the file. Errors show this text, so none contains what a reference resolves to.
     """
     known = {name: value for name, value in values.items() if value is not None}
     errors = []
@@ -93,7 +93,7 @@ def _formats(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Fie
         if kind is None:
             continue
         mode = "binary.handling.mode"
-        within = ("key", "value") if part == "value" else ("key",)  # a value's envelope has the key as well
+        within = ("key", "value") if part == "value" else ("key",)  # the envelope of a value contains the key, too
         held = any(known.get(f"cache.{one}.format") == "bytes" for one in within)
         if kind == "avro" and held and known.get(mode, "bytes") != "bytes":
             yield FieldError(
@@ -133,7 +133,7 @@ def _rest(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldE
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what is bound there."""
+    """Whether a listener bound to this host can only be reached from this machine."""
     return host in ("localhost", "::1") or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
 
 
@@ -153,7 +153,7 @@ def _names(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
 
 
 def without_resolved(errors: Sequence[FieldError], given: Mapping[str, str]) -> list[FieldError]:
-    """Errors of `Topics`, which name topics, as they may be shown: not where a reference takes part in the name."""
+    """Errors of `Topics` as they may be shown: without the topic's name where a reference is part of it."""
     kept = []
     for e in errors:
         if any(references(given.get(name, "")) for name in ("topic.prefix", "cache.name", "topic.delimiter", e.field)):

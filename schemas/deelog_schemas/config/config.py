@@ -1,9 +1,9 @@
-"""From a flat map of text to typed values, or to everything that is wrong with it.
+"""From a flat map of text to typed values, or to all errors in it.
 
 Weighed in docs/decisions.md, "A configuration is a mapping over declarations".
 
-References are resolved whenever a value is asked for and never kept, so neither a `Config` that is printed nor one
-that is pickled to an executor holds what they point at.
+References are resolved at each access and the result is not kept. So neither a printed `Config` nor one that is pickled
+to an executor contains what they point at.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
         text = None
         try:
             raw[name] = text = _text(given)
-            if not _has_reference(text):  # what one points at is checked when it is resolved
+            if not _has_reference(text):  # the text that a reference points at is checked when it is resolved
                 values[name] = field.parse(text)
         except Refused as error:
             errors.append(FieldError(name, str(error), None if text is None else shown(name, text)))
@@ -89,7 +89,7 @@ class Config(Mapping[str, Any]):
         role: Role,
         registered: Mapping[str, Any] | None = None,
     ) -> None:
-        """For `parse`, which has checked them. `values` lacks the names whose text holds a reference."""
+        """Called by `parse`, which has checked the values. `values` lacks the names whose text has a reference."""
         self._registered = dict(registered or {})
         self._raw = dict(raw)
         self._values = dict(values)
@@ -101,17 +101,17 @@ class Config(Mapping[str, Any]):
 
     @property
     def raw(self) -> Masked:
-        """What was given, as text, references unresolved. A copy; secrets are in it and print masked."""
+        """The given texts, references unresolved. A copy; it contains secrets, which print masked."""
         return Masked(self._raw)
 
     @property
     def registered(self) -> Mapping[str, Any]:
-        """What the schema registry says of the topics, by part of a record; empty until `formats.connected` asked."""
+        """The schema registry's answers, by part of a record; empty until `formats.connected` has asked."""
         return self._registered
 
-    def with_registered(self, found: Mapping[str, Any]) -> Config:
-        """The same configuration, to be carried to where the registry shall not be asked again."""
-        return Config(self._raw, self._values, self._role, found)
+    def with_registered(self, registered: Mapping[str, Any]) -> Config:
+        """The same configuration with the registry's answers, for processes that shall not ask the registry."""
+        return Config(self._raw, self._values, self._role, registered)
 
     @property
     def topics(self) -> Topics:
@@ -119,7 +119,7 @@ class Config(Mapping[str, Any]):
         cache = self["cache.name"]
         if cache is None:
             raise ConfigError([FieldError("cache.name", "is required here")])
-        # Derived names are left to Topics, so that there is one place that makes them.
+        # Only Topics derives names.
         overrides = {name: self[name] if name in self._raw else None for name in ("diff.topic", "signal.kafka.topic")}
         strategy = self["topic.naming.strategy"]
         try:
@@ -135,7 +135,7 @@ class Config(Mapping[str, Any]):
             raise ConfigError(checks.without_resolved(error.errors, self._raw)) from None
 
     def of_cache(self, name: str) -> Config:
-        """This configuration for the cache of that name. Raises `ConfigError` where the name cannot be one."""
+        """This configuration for the cache of that name. Raises `ConfigError` for a name that is not valid."""
         return parse({**self._raw, "cache.name": name}, self._role)
 
     def captures(self, cache: str) -> bool:
@@ -146,23 +146,23 @@ class Config(Mapping[str, Any]):
         return not any(pattern.fullmatch(cache) for pattern in exclude)
 
     def must_capture(self) -> None:
-        """Raises `ConfigError` where `cache.name` is left out of what is captured: to be called before it is."""
+        """Raises `ConfigError` where `cache.name` is not to be captured. Call it before the capture begins."""
         cache = self["cache.name"]
         if not self.captures(cache):
             problem = "is not captured: cache.include.list or cache.exclude.list leaves it out"
             raise ConfigError([FieldError("cache.name", problem, repr(cache))])
 
     def declared(self, kind: str) -> dict[str, transforms.Declared]:
-        """What is said of each alias of `transforms` or `predicates`, in order."""
+        """The declaration of each alias of `transforms` or `predicates`, in order."""
         given = {name: self[name] for name in self._raw if name.startswith(f"{kind}.")}
-        # What the aliases are may only be known now, where they come from a reference.
+        # Aliases that come from a reference are known only now.
         errors = checks.across({**self, **given}, self._raw) if given else []
         if errors:
             raise ConfigError(errors)
         return {alias: transforms.declared(kind, alias, given) for alias in self[kind]}
 
     def secret(self, name: str) -> str | None:
-        """The value of any field as text, references resolved, to be handed on and neither kept nor printed."""
+        """The value of any field as text, references resolved. Pass it on; do not keep or print it."""
         self._known(name)
         if name not in self._raw:
             return FIELDS[name].default_text
@@ -195,7 +195,7 @@ class Config(Mapping[str, Any]):
         return Masked(values, self._hidden())
 
     def masked(self) -> dict[str, str]:
-        """What was given, for a log or an answer: secrets as `********`, references as written."""
+        """The given texts, for a log or an answer: secrets as `********`, references as written."""
         return {name: MASK if hides(name, text) else text for name, text in self._raw.items()}
 
     def __getitem__(self, name: str) -> Any:
@@ -231,7 +231,7 @@ class Config(Mapping[str, Any]):
         return field
 
     def _hidden(self) -> frozenset[str]:
-        """Names whose resolved value must not be printed; a derived one may be made of any that is referred to."""
+        """Names whose resolved value must not be printed: derived values may contain resolved references."""
         referred = {name for name, text in self._raw.items() if references(text)}
         derived = {f.name for f in FIELDS.values() if f.derived is not None and referred}
         return frozenset(referred | derived | {name for name in self._raw if is_secret(name)})
@@ -245,20 +245,20 @@ class Config(Mapping[str, Any]):
 
 
 def displayed(mapping: Mapping[str, Any]) -> dict[str, str]:
-    """What was given for known names, right or wrong, as an answer may show it; what is no text or number is left out.
+    """The given values of known names, valid or not, as an answer may show them. Only texts and numbers are included.
 
-    The value of a name that is no field is not shown: the name may be a secret's, misspelt.
+    The value of an unknown name is not shown: the name may be a misspelt secret.
     """
-    found = {}
+    answer = {}
     for name, given in mapping.items():
         if _field(name) is not None and isinstance(given, str | int | float):
             text = str(given).lower() if isinstance(given, bool) else str(given)[:MAX_VALUE_LENGTH]
-            found[name] = MASK if hides(name, text) else text
-    return found
+            answer[name] = MASK if hides(name, text) else text
+    return answer
 
 
 def _field(name: Any) -> Field | None:
-    """The declaration of a name: a field's, or one made for an override that is allowed."""
+    """The declaration of a name: that of a field, or one made for an allowed override."""
     if name in FIELDS:
         return FIELDS[name]
     for client in CLIENTS if isinstance(name, str) else ():
@@ -277,7 +277,7 @@ def _field(name: Any) -> Field | None:
 
 
 def _unknown(name: Any) -> FieldError:
-    """The error of a name that is no field. The value is not shown: it may be that of a secret, misspelt."""
+    """The error for an unknown name. The value is not shown: the name may be a misspelt secret."""
     if not isinstance(name, str):
         return FieldError("configuration", "names of fields must be text")
     if not name.isprintable() or len(name) > 200:
@@ -297,7 +297,7 @@ def _unknown(name: Any) -> FieldError:
 
 
 def _text(given: Any) -> str:
-    """A value of the map as Connect takes it: scalars become text, a JSON list a comma separated one."""
+    """A value of the map as Connect reads it: scalars become text, a JSON list a comma separated text."""
     match given:
         case bool():
             text = "true" if given else "false"
@@ -324,16 +324,16 @@ def _number_text(number: float) -> str:
 
 
 def _has_reference(text: str) -> bool:
-    """Whether `text` refers to something. Raises `Refused` for a provider that nobody knows, or no key."""
-    found = references(text)
-    for match in found:
+    """Whether `text` has a reference. Raises `Refused` for an unknown provider or a missing key."""
+    matches = references(text)
+    for match in matches:
         if match.group(1) not in sources.PROVIDERS:
             raise Refused("refers to a provider that is none of ${env:X}, ${file:path:key}, ${dir:path:key}")
         if not match.group(2) or (match.group(1) != "env" and not all(match.group(2).rpartition(":")[::2])):
             raise Refused("has an incomplete reference; write ${env:X}, ${file:path:key} or ${dir:path:key}")
-    return bool(found)
+    return bool(matches)
 
 
 def _without_value(error: Refused, field: Field) -> str:
-    """Of a resolved value nothing may be shown, and the message of a bad regular expression quotes it."""
+    """The error without the resolved value, which the message of a bad regular expression would quote."""
     return f"must be {field.takes}" if field.type is Type.REGEX_LIST else str(error)

@@ -1,7 +1,7 @@
-"""The words in which fields are declared: types, importance, who needs a field, and the group it belongs to.
+"""The names for declaring fields: types, importance, the programs that need a field, and its group.
 
-Types and importance are Kafka Connect's own. `PASSWORD` is a secret, `REQUIRED` a field without a default: `roles`
-says which programs cannot do without it. The table in `fields.py` is laid out by hand: two to four lines per field.
+Types and importance are Kafka Connect's own. `PASSWORD` is a secret. `REQUIRED` is a field without a default; `roles`
+names the programs that require it. The table in `fields.py` is laid out by hand: two to four lines per field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITH_CACHE: Final = frozenset({Role.NODE, Role.DIFF})
 
 
 class Group(NamedTuple):
-    """Fields that the documentation shows together."""
+    """Fields that the documentation lists together."""
 
     name: str
     title: str
@@ -28,5 +28,5 @@ class Group(NamedTuple):
 
 
 def group(name: str, title: str, *fields: Field) -> Group:
-    """A group, and its name in each of its fields."""
+    """A group. Sets its name in each of the fields."""
     return Group(name, title, tuple(replace(field, group=name) for field in fields))

@@ -1,7 +1,7 @@
-"""One configuration field: what it is called, what it may hold, and what a person should know of it.
+"""One configuration field: its name, its allowed values and its documentation.
 
-A field is declared once (`fields.py`); parsing, errors, `deelog config`, the documentation page and the REST API's
-validate answer are made from the declaration. Types and importance are Kafka's own, and so are their names.
+A field is declared once (`fields.py`). Parsing, errors, `deelog config`, the documentation page and the REST API's
+validate answer are derived from the declaration. Types and importance, and their names, are Kafka's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class Type(Enum):
-    """Connect's types, and those of Connect's that deelog divides further; the values are words for people."""
+    """Connect's types, some of them divided further. The values are for people to read."""
 
     STRING = "string"
     INT = "int"
@@ -40,7 +40,7 @@ class Importance(Enum):
 
 
 class Role(Enum):
-    """Which program reads the file. All share one set of fields; some are required by some only."""
+    """The program that reads the file. All share one set of fields; some are required by some programs only."""
 
     NODE = "node"  # a cache with its connector: a grid node, or a program with an interceptor
     CONNECTOR = "connector"  # a connector of several caches, which bring their names
@@ -57,17 +57,17 @@ EVERY_ROLE: Final = frozenset(Role)
 
 
 class Refused(Exception):
-    """A text that a field does not take; the message says what it takes. Becomes a `FieldError`."""
+    """A field does not accept this text; the message says what it accepts. Becomes a `FieldError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """A declaration.
 
-    `default` is the typed value, None where leaving the field out means something (`derived` says what, as text
-    for people, and `Config` computes it). `REQUIRED` together with `roles`: those that cannot do without; for
-    the others it is None. `low`, `high`: inclusive. `allowed`: values of an enum or class, or of each entry of
-    a list; `planned`: values this version knows of and does not have yet. `check` gives a problem or None.
+    `default` is the typed value. It is None where the default is computed by `Config` (`derived` describes it, as text
+    for people). With `REQUIRED` the field is required for the programs in `roles`; for others the default is None.
+    `low`, `high`: inclusive. `allowed`: values of an enum or class, or of each entry of a list; `planned`: values that
+    a later version adds. `check` returns a problem or None.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Field:
 
     @property
     def default_text(self) -> str | None:
-        """The default as a file would say it; None where there is none."""
+        """The default as written in a file; None where there is none."""
         match self.default:
             case None | _NoDefault():
                 return None
@@ -104,7 +104,7 @@ class Field:
 
     @property
     def takes(self) -> str:
-        """What is allowed, for people: the same words in errors and in the documentation."""
+        """The allowed values, for people: the same text in errors and in the documentation."""
         match self.type:
             case Type.INT | Type.LONG:
                 return self._range()
@@ -126,7 +126,7 @@ class Field:
     def parse(self, text: str) -> Any:
         """The typed value: str, int, bool, tuple of str, tuple of patterns, or `Secret`. Raises `Refused`."""
         if self.type is Type.PASSWORD:
-            return Secret(text)  # untrimmed, as Kafka does: a blank may be part of a password
+            return Secret(text)  # not trimmed, as in Kafka: a blank may be part of a password
         text = text.strip()
         value = self._typed(text)
         problem = self.check(value) if self.check is not None else None
@@ -160,7 +160,7 @@ class Field:
                 return text
 
     def _number(self, text: str) -> int:
-        # int() alone would take 1_000 and digits of other scripts; the length bound keeps it from working hard.
+        # int() alone would accept 1_000 and digits of other scripts, and take long for very long texts.
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
             raise Refused(f"must be {self.takes}")
         number = int(text)
@@ -196,7 +196,7 @@ def split_list(text: str) -> list[str]:
 
 
 def words(text: str) -> frozenset[str]:
-    """The names in a text that is laid out for reading."""
+    """The whitespace separated names in a text."""
     return frozenset(text.split())
 
 

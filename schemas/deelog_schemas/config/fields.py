@@ -1,7 +1,7 @@
 """Every field of the configuration, declared once, in the order in which the documentation shows them.
 
-Words and shapes are Debezium's and Kafka Connect's where the meaning is the same. A field is here only when
-something obeys it; `PLANNED` names those that a later version brings, so that the error can say so.
+Names and values are Debezium's and Kafka Connect's where the meaning is the same. A field is here only if it has an
+effect; `PLANNED` names those that a later version adds, so that the error can say so.
 """
 
 from __future__ import annotations
@@ -358,5 +358,5 @@ group("diff", "Spark job",
 GROUPS: Final = {group.name: group.title for group in _GROUPS}
 FIELDS: Final[dict[str, Field]] = {field.name: field for group in _GROUPS for field in group.fields}
 
-# Known, and nothing obeys them yet: an error says so instead of guessing at a misspelling.
+# Known, but without an effect yet: an error says so instead of suggesting another spelling.
 PLANNED: Final = frozenset({"read.max.wait.ms"})

@@ -1,4 +1,4 @@
-"""`topic.naming.strategy`: a function of the user's that names the change topic of a cache.
+"""`topic.naming.strategy`: the user's function that names the change topic of a cache.
 
 Weighed in docs/decisions.md, "Names of topics by code".
 """
@@ -11,18 +11,18 @@ from deelog_schemas.errors import ConfigError, FieldError
 
 
 def named_by(strategy: str, prefix: str, delimiter: str, cache: str) -> str:
-    """The change topic as a strategy of the user's names it; `strategy` is the dotted path of a function.
+    """The name of the change topic, from the user's function; `strategy` is its dotted path.
 
-    Raises `ConfigError` where there is none, where it fails, and where what it gives is no text.
+    Raises `ConfigError` where there is no such function, where it fails, and where it does not return text.
     """
     module, _, name = strategy.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         problem = f"names nothing that can be imported ({error}): it must be on the path of every process"
         raise ConfigError([FieldError("topic.naming.strategy", problem, repr(strategy))]) from error
     try:
-        topic = found(prefix, delimiter, cache)
+        topic = function(prefix, delimiter, cache)
     except Exception as error:
         problem = f"failed for cache {cache!r}: {error!r}"
         raise ConfigError([FieldError("topic.naming.strategy", problem, repr(strategy))]) from error

@@ -1,7 +1,7 @@
-"""What of librdkafka may be set through `producer.override.*`, `consumer.override.*` and `admin.override.*`.
+"""The librdkafka settings for `producer.override.*`, `consumer.override.*` and `admin.override.*`.
 
-It is an allow-list (docs/decisions.md, "Overrides are an allow-list"). What a user is likely to try and is refused has
-its reason beside it.
+It is an allow-list (docs/decisions.md, "Overrides are an allow-list"). Settings that a user is likely to try, but that
+are refused, have the reason next to them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from deelog_schemas.config.field import words
 
 CLIENTS: Final = ("producer", "consumer", "admin")
 
-# Security, sockets, names, timeouts of single requests: they change how a client reaches Kafka, never what it means.
+# Security, sockets, names, timeouts of single requests: they change how a client reaches Kafka, not what it does there.
 _COMMON: Final = words(
     """
     security.protocol sasl.mechanism sasl.mechanisms sasl.username sasl.password
@@ -112,7 +112,7 @@ REFUSED: Final = {
 }
 
 
-# librdkafka puts the principal and the key table into a shell command; nothing a shell understands may be in them.
+# librdkafka puts the principal and the key table into a shell command, so they may have no characters special to it.
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9._/@:-]+")
 PATTERNS: Final = {
     "message.max.bytes": re.compile(r"[0-9]{1,10}"),
@@ -123,7 +123,7 @@ PATTERNS: Final = {
 
 
 def refusal(client: str, setting: str) -> str | None:
-    """Why `<client>.override.<setting>` is not accepted, or None where it is."""
+    """Why `<client>.override.<setting>` is refused, or None where it is accepted."""
     if setting in ALLOWED[client]:
         return None
     reason = REFUSED.get(setting)

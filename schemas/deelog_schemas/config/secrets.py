@@ -1,7 +1,7 @@
-"""What must not be seen: which names hold secrets, how references look, and containers that print masked.
+"""Secrets: which names have secret values, the syntax of references, and containers that print masked.
 
-A value is secret by its field's type or by its name (Debezium's list, and what librdkafka adds).
-A value under an unknown name is never shown at all, since the name may be a secret's, misspelt.
+A value is secret by its field's type or by its name (Debezium's list, and librdkafka's additions).
+The value of an unknown name is never shown, since the name may be a misspelt secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECRET_NAME = re.compile(
     r"|sasl\.username)",
     re.IGNORECASE | re.DOTALL,
 )
-# user:password@host, and what drivers take in an address.
+# user:password@host, and the parameters that drivers accept in an address.
 _SECRET_INSIDE = re.compile(r"@|(password|passwd|pwd|secret|token|key)=", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{([A-Za-z0-9_-]+):([^{}]*)\}")
 
@@ -30,12 +30,12 @@ def is_secret(name: str) -> bool:
 
 
 def hides(name: str, text: str) -> bool:
-    """Whether `text` under `name` is, or holds, what must not be seen."""
+    """Whether `text` under `name` is a secret or contains one."""
     return is_secret(name) or _SECRET_INSIDE.search(text) is not None
 
 
 def references(text: str) -> list[re.Match[str]]:
-    """The `${provider:…}` references in a value: group 1 the provider, group 2 what it is asked for."""
+    """The `${provider:…}` references in a value: group 1 is the provider, group 2 its argument."""
     return list(_REFERENCE.finditer(text))
 
 
@@ -47,7 +47,7 @@ def shown(name: str, text: str) -> str:
 
 
 class Secret:
-    """A value that prints as `********`. `reveal()` gives the text as configured, references unresolved."""
+    """A value that prints as `********`. `reveal()` returns the text as configured, references unresolved."""
 
     __slots__ = ("_text",)
 
@@ -68,7 +68,7 @@ class Secret:
 
 
 class Masked(dict[str, Any]):
-    """A dict whose secrets are there to be used and print as `********`."""
+    """A dict that contains secrets but prints them as `********`."""
 
     __slots__ = ("hidden",)
 

@@ -1,12 +1,12 @@
-"""What values of fields look like beyond their type: each check says what is wrong, or None."""
+"""Checks of single values beyond their type. Each returns the problem, or None."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# librdkafka's own limit for one message, and what a record needs beside key and value: the envelope's source block,
-# the key's repetitions, the header, the batch. The rest of the way to the topic's 1048588 is left to JSON's escapes.
+# librdkafka's own limit for one message, and the size of a record besides key and value: the envelope's source block,
+# the repeated keys, the header, the batch. The rest, up to the topic's 1048588, is left for JSON's escapes.
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000
 RECORD_MARGIN_BYTES: Final = 20_000
 
@@ -14,7 +14,7 @@ _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as a pair, brackets removed. Call it with values that were validated."""
+    """`host:port` or `[v6]:port` as a pair, brackets removed. The value must be validated."""
     host, _, port = text.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -1,7 +1,7 @@
-"""Where configuration comes from: files, and what `${env:X}`, `${file:path:key}` and `${dir:path:key}` point at.
+"""The sources of configuration: files, and what `${env:X}`, `${file:path:key}` and `${dir:path:key}` point at.
 
-The one module of `deelog_schemas` that reads files, besides the environment. Errors name the file, the line or
-the reference, never a value: any line of a configuration may hold a secret.
+The only module of `deelog_schemas` that reads files and the environment. Errors name the file, the line or the
+reference, never a value: any line of a configuration may contain a secret.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def resolve(text: str) -> str:
-    """`text` with each reference replaced by what it points at now. Raises `Refused` naming the reference.
+    """`text` with each reference replaced by its current value. Raises `Refused` naming the reference.
 
-    What comes out is not searched for references again, so a secret may hold any text.
+    The result is not searched for references again, so a secret may be any text.
     """
     parts = []
     end = 0
@@ -70,7 +70,7 @@ def _from_file(path: Path, key: str) -> str:
 
 
 def _from_directory(path: Path, key: str) -> str:
-    """One file per secret, as Kubernetes mounts them; one newline at its end is an editor's, not the secret's."""
+    """One file per secret, as Kubernetes mounts them. A newline at the end comes from an editor and is removed."""
     if key in (".", "..") or "/" in key or "\0" in key:
         raise Refused("the key must be the plain name of a file in the directory")
     return _read_text(path / key).removesuffix("\n").removesuffix("\r")
@@ -92,7 +92,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_properties(text: str) -> list[tuple[str, str]]:
-    # Imported here: a Spark executor that unpickles a Config needs nothing but the standard library.
+    # Imported here: a Spark executor that unpickles a Config needs only the standard library.
     from javaproperties import InvalidUEscapeError, KeyValue, parse
 
     pairs: dict[str, str] = {}
@@ -112,7 +112,7 @@ def _read_json(text: str) -> dict[str, Any]:
         document = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         raise Refused(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except (RecursionError, ValueError):  # nested too deep; a number of more than 4300 digits
+    except (RecursionError, ValueError):  # nested too deeply, or a number of more than 4300 digits
         raise Refused("is not JSON that a configuration could be") from None
     if not isinstance(document, dict):
         raise Refused("must hold a JSON object")

@@ -1,4 +1,4 @@
-"""Names that the user makes: `transforms`, `predicates`, and what is said of each under its alias, in Connect's syntax.
+"""The aliases of `transforms` and `predicates`, and the fields of each alias, in Connect's syntax.
 
     transforms=secrets,old
     transforms.secrets.type=my_package.module.Class
@@ -8,9 +8,8 @@
     predicates.people.type=deelog_connector.transforms.KeyMatches
     predicates.people.pattern=person:.*
 
-Here is what can be checked without the classes: names, and which alias belongs to which. The Spark job reads the same
-file and has none of them. The connector imports the classes and checks their own options
-(`deelog_connector.transforms`).
+Only names and aliases are checked here, without the classes: the Spark job reads the same file and does not have them.
+The connector imports the classes and checks their own options (`deelog_connector.transforms`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from deelog_schemas.errors import FieldError
 
 LISTS: Final = ("transforms", "predicates")
 BUILTIN: Final = re.compile(r"deelog_connector\.transforms[.:][A-Za-z]+")
-"""The classes that deelog brings along."""
+"""The classes that are part of deelog."""
 
 _STRATEGY: Final = "topic.naming.strategy"
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -35,7 +34,7 @@ _CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([.:$][A-Za-z_][A-Za-z0-9_]*)
 
 
 class Declared(NamedTuple):
-    """One alias of a list. `options` are the names of what its class gets, without their prefix."""
+    """One alias of a list. `options` are the names of its class's options, without their prefix."""
 
     prefix: str
     """`transforms.<alias>.` or `predicates.<alias>.`."""
@@ -47,10 +46,10 @@ class Declared(NamedTuple):
 
 def field_of(name: str) -> Field | None:
     """The declaration of `transforms.<alias>.…` or `predicates.<alias>.…`."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    kind, option = found[1], found[3]
+    kind, option = match[1], match[3]
     if option == "type":
         doc = "Class, by its dotted path: my_package.module.Class or my_package.module:Class."
         return _field(name, Type.STRING, doc, _CLASS)
@@ -66,7 +65,7 @@ def _field(name: str, kind: Type, doc: str, pattern: re.Pattern[str] | None = No
 
 
 def declared(kind: str, alias: str, values: Mapping[str, Any]) -> Declared:
-    """What is said of an alias; `values` are typed, by full name."""
+    """The declaration of an alias; `values` are typed, by full name."""
     prefix = f"{kind}.{alias}."
     own = {"type"} if kind == "predicates" else {"type", "predicate", "negate"}
     options = tuple(n.removeprefix(prefix) for n in values if n.startswith(prefix))
@@ -76,7 +75,7 @@ def declared(kind: str, alias: str, values: Mapping[str, Any]) -> Declared:
 
 
 def check_aliases(aliases: tuple[str, ...]) -> str | None:
-    """For the two lists' own declarations."""
+    """The check of the two lists, `transforms` and `predicates`."""
     if len(set(aliases)) < len(aliases):
         return "must not name an alias twice: give the second one another alias"
     if all(_ALIAS.fullmatch(alias) for alias in aliases):
@@ -85,7 +84,7 @@ def check_aliases(aliases: tuple[str, ...]) -> str | None:
 
 
 def check(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    """What the names must be to one another."""
+    """The errors between the names."""
     for kind in LISTS:
         aliases = known.get(kind)
         if aliases is None:
@@ -95,11 +94,11 @@ def check(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldE
                 problem = f"is required, since {kind} names {alias}: the dotted path of a class"
                 yield FieldError(f"{kind}.{alias}.type", problem)
         for name in given:
-            found = _NAME.fullmatch(name)
-            if found is not None and found[1] == kind and found[2] not in aliases:
-                nearest = difflib.get_close_matches(found[2], aliases, n=1, cutoff=0.6)
-                suggested = f"{kind}.{nearest[0]}.{found[3]}" if nearest else None
-                yield FieldError(name, f"belongs to no alias: add {found[2]} to {kind}, or remove it", None, suggested)
+            match = _NAME.fullmatch(name)
+            if match is not None and match[1] == kind and match[2] not in aliases:
+                nearest = difflib.get_close_matches(match[2], aliases, n=1, cutoff=0.6)
+                suggested = f"{kind}.{nearest[0]}.{match[3]}" if nearest else None
+                yield FieldError(name, f"belongs to no alias: add {match[2]} to {kind}, or remove it", None, suggested)
     yield from _predicates(known, given)
 
 
@@ -116,11 +115,11 @@ def _predicates(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[
 
 
 def refused_from_rest(given: Mapping[str, str], own: Mapping[str, str]) -> list[FieldError]:
-    """The classes in a configuration that came by REST which the node's `own` file does not allow.
+    """The errors for classes in a configuration sent by REST that the node's `own` file does not allow.
 
-    Naming a class makes the node import and run it. So whoever may only reach the REST interface chooses among what
-    deelog brings along and the classes that the file on the node's disk names under any alias. Both as they were
-    given: a reference (`${env:X}`) is allowed where the file has the very same.
+    The node imports and runs a class that is named. So a REST client may only name classes that are part of deelog, and
+    classes that the file on the node's disk names under any alias. The texts are compared as given: a reference
+    (`${env:X}`) is allowed where the file has the same reference.
     """
     allowed = {text.strip() for name, text in own.items() if _is_type(name)}
     return [
@@ -136,5 +135,5 @@ def refused_from_rest(given: Mapping[str, str], own: Mapping[str, str]) -> list[
 
 
 def _is_type(name: str) -> bool:
-    found = _NAME.fullmatch(name)
-    return found is not None and found[3] == "type"
+    match = _NAME.fullmatch(name)
+    return match is not None and match[3] == "type"

@@ -1,6 +1,6 @@
-"""What `deelog validate` and the REST API's validate answer: one judgement, in Kafka Connect's shape.
+"""The answer of `deelog validate` and of the REST API's validate, in Kafka Connect's format.
 
-The definitions are made from the declarations of the fields, the errors by `parse`; here they are only laid out.
+The definitions come from the declarations of the fields, the errors from `parse`; this module only arranges them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CONNECT_TYPES: Final = {Type.ENUM: "STRING", Type.REGEX_LIST: "LIST"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Everything that is wrong with a configuration, and what was given, fit for printing."""
+    """All errors of a configuration, and the given values, safe to print."""
 
     errors: tuple[FieldError, ...]
     shown: Mapping[str, str]
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def judge(mapping: Mapping[str, Any], role: Role | str = Role.NODE, further: Iterable[FieldError] = ()) -> Verdict:
-    """All that is wrong with a flat map, and `further` errors that the caller knows of."""
+    """All errors of a flat map, and the `further` errors of the caller."""
     errors = list(further)
     try:
         parse(mapping, role)
@@ -62,11 +62,11 @@ def judge(mapping: Mapping[str, Any], role: Role | str = Role.NODE, further: Ite
 def definitions() -> list[dict[str, Any]]:
     """The fields as `GET /connector-plugins/{plugin}/config` of Kafka Connect lists them."""
     order: dict[str, int] = {}
-    found = []
+    answers = []
     for field in FIELDS.values():
         order[field.group] = order.get(field.group, 0) + 1
-        found.append(_definition(field, order[field.group]))
-    return found
+        answers.append(_definition(field, order[field.group]))
+    return answers
 
 
 def _definition(field: Field, order: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What to grant where Kafka's authorizer refuses: the right, what it is for, and whose it must be.
+"""The ACL to grant where Kafka's authorizer refuses a request: the right, the resource, and the client that needs it.
 
-The brokers say "Topic authorization failed" and leave open which right, on which of five topics, for which of three
-clients. Weighed in docs/decisions.md, "A missing right is named".
+The brokers only say "Topic authorization failed". They do not say which right, on which of five topics, for which of
+three clients. Weighed in docs/decisions.md, "A missing right is named".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KINDS: Final = {
 
 
 def missing_acl(error: Any, client: str, **asked: tuple[str, str]) -> str | None:
-    """What to grant, as a sentence; None where the error is not one of rights.
+    """The ACL to grant, as a sentence; None where the error is not about rights.
 
     `error` is a client's `KafkaError`, `client` one of `producer`, `consumer`, `admin`. `asked` has, for each kind of
     resource that the request touched (`topic`, `group`, `transactional_id`, `cluster`), the right and the name.

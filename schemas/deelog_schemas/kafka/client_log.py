@@ -1,8 +1,8 @@
-"""What librdkafka logs, through a Python logger: a WARNING at most, and one per cause.
+"""librdkafka's log lines through a Python logger: at WARNING at most, and once per cause.
 
-A client tries for ever to connect, and says so at each attempt; connector and job have many clients. What it cannot do
-fails a request, and whoever made that reports it. So its lines are hints: a repeated one is left out until it has not
-been seen for a minute.
+A client tries to connect for ever and logs each attempt, and connector and job have many clients. If it cannot connect,
+a request fails and its caller reports that. So these lines are only hints: a repeated line is dropped until the cause
+was not seen for a minute.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 __all__ = ["client_log"]
 
 SILENCE_SECONDS: Final = 60.0
-"""A cause that was not seen for so long is over. While it lasts, librdkafka repeats it after 30 s at the latest."""
+"""A cause that was not seen for this long is over. While it lasts, librdkafka logs it every 30 s at least."""
 _FORMAT: Final = "%s [%s] %s"
-"""Of a line that comes from librdkafka: its kind, the client and the text."""
+"""The format of a line from librdkafka: its kind, the client and the text."""
 _PREFIX: Final = re.compile(r"^\[thrd:[^]]*\]: ")
 _SUFFIX: Final = re.compile(r" \(after \d+ms in state .*\)$")
 _BROKER: Final = re.compile(r"^(\S+:\d+)/\S+: ")
 _REFUSED: Final = re.compile(r"Connect to \S+ failed: Connection refused")
-# How a takeover works, and what a coordinator answers while it starts.
+# Lines of a normal takeover, and of a coordinator that starts.
 _DETAILS: Final = (
     "_FENCED",
     "fenced by a newer instance",
@@ -34,13 +34,13 @@ _DETAILS: Final = (
 
 
 class OncePerCause(logging.Filter):
-    """Rewrites librdkafka's lines and drops those that say the same again; records of others pass."""
+    """Rewrites librdkafka's lines and drops repeated ones. Records of other loggers pass unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
         self._seen: dict[str, float] = {}
-        """When each cause was seen last. Replaced, never changed: clients log from several threads."""
+        """When each cause was seen last. The dict is replaced, never changed: clients log from several threads."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg != _FORMAT:
@@ -62,7 +62,7 @@ class OncePerCause(logging.Filter):
 
 
 def client_log(name: str) -> logging.Logger:
-    """The logger of this name, to be given to clients as their setting `logger`."""
+    """The logger of this name, for the clients' setting `logger`."""
     logger = logging.getLogger(name)
     if not any(isinstance(known, OncePerCause) for known in logger.filters):
         logger.addFilter(OncePerCause())

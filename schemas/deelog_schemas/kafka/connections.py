@@ -1,11 +1,11 @@
-"""Why a client of Kafka has no connection: what it last said, with the field to correct.
+"""Why a Kafka client has no connection: its last error, with the field to correct.
 
-librdkafka tries on for ever and answers requests with "transport failure"; the reason goes to its error callback
-alone: of a certificate only that it "could not be verified", of a listener that speaks TLS when it does not, nothing.
+librdkafka retries for ever and fails requests with "transport failure". Only its error callback gets the reason. For a
+certificate that is only "could not be verified"; for a client without TLS on a TLS listener it is nothing at all.
 Weighed in docs/decisions.md, "Where a TLS handshake's reason comes from".
 
-Beside the configuration the one module of `deelog_schemas` that reaches outside: connector and Spark job both need it,
-and neither may import the other.
+Besides the configuration, this is the only module of `deelog_schemas` that does I/O: connector and Spark job both need
+it, and neither may import the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOISE: Final = re.compile(r" \(after \d+ms in state .*\)$")
 
 _UNVERIFIED: Final = "certificate verify failed"
 _PROTOCOL: Final = "set {client}.override.security.protocol to what the listener at this port speaks"
-# What librdkafka says, in part, and what mends it. The first that fits counts. None of it passes by waiting.
+# Parts of librdkafka's messages, and the remedies. The first match counts. Waiting helps with none of them.
 _REMEDIES: Final = (
     (_UNVERIFIED, "correct {client}.override.ssl.ca.location, or the broker's certificate"),
     ("connecting to a PLAINTEXT broker listener", _PROTOCOL),
@@ -49,34 +49,34 @@ _SAYS_NOTHING: Final = "_ALL_BROKERS_DOWN"
 
 
 def _unverified() -> ssl.SSLContext:
-    """Takes any certificate: nothing is said over the connection, only whether it is one of TLS counts."""
+    """Accepts any certificate: nothing is sent. It is only used to see whether the listener speaks TLS."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def settle(client: Any, seconds: float) -> None:
-    """Returns once a broker has answered on a connection of its own; at last without one.
+    """Returns once a broker has answered on its own connection, not on a bootstrap one, or after a few tries.
 
-    The address a broker was found by is dropped as soon as it has said who the brokers are. A transactional producer of
-    librdkafka 2.16 that has no other connection at that moment looks for its coordinator 0.5 s later, not at once.
-    Raises the client's error where none answers within `seconds`.
+    librdkafka drops the bootstrap connection as soon as it knows the brokers. A transactional producer (librdkafka
+    2.16) that has no other connection at that moment looks for its coordinator 0.5 s later instead of at once.
+    Raises the client's error where no broker answers a request within `seconds`.
     """
     for _ in range(_ANSWERS):
-        # Of a topic that is there, or at least not created by being asked for.
+        # This topic exists, or at least is not created by the request.
         if client.list_topics("__transaction_state", seconds).orig_broker_id >= 0:
             return
         client.poll(_SOON)
 
 
 class Connections:
-    """What one client said of its connections.
+    """The connection errors of one client.
 
-    Hand it to the client as `error_cb`, which it calls where it is polled. Call `hear` after a request that failed.
+    Pass it to the client as `error_cb`, which is called while the client is polled. Call `hear` after a failed request.
     """
 
     def __init__(self, client: str, settings: Mapping[str, Any]) -> None:
-        """`client` is `producer`, `consumer` or `admin`; `settings` are what it was given."""
+        """`client` is `producer`, `consumer` or `admin`; `settings` are the client's settings."""
         self.client = client
         self._authority = settings.get("ssl.ca.location"), settings.get("ssl.ca.pem")
         self._servers = str(settings.get("bootstrap.servers", ""))
@@ -90,11 +90,11 @@ class Connections:
             self._name, self._text = error.name(), _NOISE.sub("", error.str())
 
     def clear(self) -> None:
-        """The client was answered: what it said before is over."""
+        """Forgets earlier errors: the client got an answer."""
         self._name = self._text = ""
 
     def hear(self, poll: Callable[[float], Any]) -> None:
-        """Polls the client once; where it has nothing to say, asks the listener, once, whether it speaks TLS."""
+        """Polls the client once. If that gives no error, checks once whether the listener speaks TLS."""
         poll(0)
         if not (self._text or self._asked or self._tls):
             self._asked = True
@@ -104,12 +104,12 @@ class Connections:
 
     @property
     def hopeless(self) -> bool:
-        """Whether no waiting mends what was said: it is the configuration's, or a certificate's."""
+        """Whether waiting cannot help: the configuration or a certificate is wrong."""
         return self._name in _FINAL or any(words in self._text for words, _ in _REMEDIES)
 
     @property
     def why(self) -> str:
-        """What was said last, with its remedy; empty where nothing was. May take seconds: it may ask the broker."""
+        """The last error with its remedy, or the remedy for no answer at all. May ask the broker and take seconds."""
         text = self._text
         for words, remedy in (*_REMEDIES, *_MAY_PASS):
             if words in text:
@@ -119,10 +119,10 @@ class Connections:
         return text or _SILENCE.format(client=self.client)
 
     def _of_certificate(self, text: str) -> str:
-        found = _ADDRESS.match(text)
-        if found is None:
+        address = _ADDRESS.match(text)
+        if address is None:
             return text
-        host, port, (file, data) = found[1].strip("[]"), int(found[2]), self._authority
+        host, port, (file, data) = address[1].strip("[]"), int(address[2]), self._authority
         try:
             context = ssl.create_default_context(cafile=file, cadata=data)
         except OSError:
@@ -130,7 +130,7 @@ class Connections:
         return f"the certificate of {host}:{port} is refused: {self._handshake(context, host, port) or text}"
 
     def _handshake(self, context: ssl.SSLContext, host: str, port: int) -> str | None:
-        """What OpenSSL has against the certificate of a listener, empty if nothing; None where there is no answer."""
+        """OpenSSL's reason to refuse the listener's certificate; empty if it has none, None without an answer."""
         try:
             with (
                 socket.create_connection((host, port), _HANDSHAKE_SECONDS) as connection,

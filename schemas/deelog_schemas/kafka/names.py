@@ -1,6 +1,6 @@
-"""Every name that deelog gives to something on a Kafka cluster: topics, transactional ids, consumer groups.
+"""Every name that deelog uses on a Kafka cluster: topics, transactional ids, consumer groups.
 
-One value owns all names, and refuses at the start those that Kafka would refuse later or that would collide.
+All names are made here. At the start, those that Kafka would refuse later or that would collide are refused.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The names that belong to one cache. `diff_topic`, `signal_topic` and `changes_topic`, where given, replace the
-    derived ones.
+    """The names of one cache. `diff_topic`, `signal_topic` and `changes_topic`, if given, replace the derived ones.
 
     Raises `ConfigError` naming the field when a name is not valid for Kafka (1 to 249 of `A-Z a-z 0-9 . _ -`),
-    when the cache is named so that one of its topics would be taken for another cache's, or when two of the
-    topics would be the same.
+    when a topic of the cache would have the name of another cache's topic, or when two of the topics would be the
+    same.
     """
 
     prefix: str
@@ -47,7 +46,7 @@ class Topics:
 
     @property
     def positions(self) -> str:
-        """Claims, positions, resets and releases: what outlives compaction of the change topic."""
+        """Claims, positions, resets and releases: they survive the compaction of the change topic."""
         return self._suffixed("positions")
 
     @property
@@ -57,7 +56,7 @@ class Topics:
 
     @property
     def diff(self) -> str:
-        """What the Spark job emits."""
+        """The Spark job's output."""
         return self.diff_topic or self._suffixed("diff")
 
     @property
@@ -72,12 +71,12 @@ class Topics:
 
     @property
     def controller_group(self) -> str:
-        """The consumer group whose one assigned member is the grid's controller."""
+        """The consumer group that elects the grid's controller: the one member with the partition is it."""
         return f"{self.prefix}.{self.cache}.controller"
 
     @property
     def reader_group(self) -> str:
-        """Under which nodes read. Nobody joins it and nothing is committed, but brokers ask for a right on it."""
+        """The group of the nodes' consumers. They do not join it and commit nothing, but it needs an ACL."""
         return f"{self.controller_group}.reader"
 
     @property
@@ -142,19 +141,19 @@ def topic_problem(name: str) -> str | None:
 
 
 def transactional_id_node(prefix: str, cache: str, node_id: str) -> str:
-    """The id of a node's one producer. Whoever initialises a producer with it fences that node."""
+    """The id of a node's only producer. Initialising a producer with this id fences the node."""
     if not _NODE_ID.fullmatch(node_id):
         raise ConfigError([FieldError("node.id", "must match [A-Za-z0-9_-]{1,64}", repr(node_id[:80]))])
     return f"{prefix}/{cache}/node/{node_id}"
 
 
 def transactional_id_controller(prefix: str, cache: str) -> str:
-    """The id with which the grid's controller commits its views."""
+    """The id of the producer by which the grid's controller commits its views."""
     return f"{prefix}/{cache}/controller"
 
 
 def transactional_id_diff(prefix: str, cache: str, partition: int) -> str:
-    """The id with which the Spark job writes one partition of the diff topic."""
+    """The id of the Spark job's producer for one partition of the diff topic."""
     if partition < 0:
         raise ValueError(f"partition {partition} is negative")
     return f"{prefix}/{cache}/diff/{partition}"

@@ -66,7 +66,7 @@ def ours():
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs `deelog` with commands from a package of somebody else's, entry points and all."""
+    """Runs `deelog` with commands of another package, which it finds by its entry points."""
     (tmp_path / "plugin_ok.py").write_text(COMMANDS)
     (tmp_path / "plugin_lacks.py").write_text("import no_such_distribution_of_anybody\n")
     (tmp_path / "plugin_broken.py").write_text("from plugin_ok import no_such_name\n")
@@ -176,7 +176,7 @@ def test_every_command_of_ours_that_needs_an_extra_names_one_that_exists() -> No
 
 
 def deelog(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it: the installed script, its own process."""
+    """Runs the command as a user does: the installed script, in its own process."""
     script = Path(sys.executable).with_name("deelog")
     env = {**os.environ, **environment}
     return subprocess.run([script, *arguments], capture_output=True, text=True, check=False, env=env)
@@ -267,7 +267,7 @@ def test_the_template_is_a_file_to_begin_with(tmp_path: Path) -> None:
     file.write_text(text)
     config = load(file)
     assert dict(config) == dict(parse(filled))
-    # The defaults that it shows are the defaults: taken out of their comments they change nothing.
+    # The shown defaults are the real ones: without the comment signs they change nothing.
     shown = [line for line in text.splitlines() if line.startswith("#:") and not line.endswith("=")]
     assert len(shown) > 40
     file.write_text(text + "".join(line.removeprefix("#:") + "\n" for line in shown))

@@ -1,7 +1,7 @@
-"""`deelog signal` refuses what no connector would act upon, before anything is sent; the grid's tests see it act.
+"""`deelog signal` refuses signals that no connector would accept, before it sends anything. Others: the grid's tests.
 
-Tried: no kind of ours, options of another kind, segments that are none, beyond the last one, or a range that is empty,
-expressions that are none or may run for long, a reset without segments, a log without a message, an endless id.
+Bad input: unknown types, options of another type, segments that are malformed, too large or an empty range, invalid or
+slow expressions, a reset without segments, a log without a message, a very long id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the core's parts are tested with by themselves: a node's state, segments in any phase, records."""
+"""Builders for tests of single parts of the core: a node's state, segments in any phase, records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def node(entries: Mapping[bytes, bytes] | None = None, max_operations: int = 100
 
 
 def primary(state: NodeState, number: int, phase: Phase = Phase.WRITING, **fields: Any) -> Segment:
-    """A segment that the node is primary of, in epoch 7."""
+    """A segment of which the node is primary, in epoch 7."""
     partition = partition_of(number, PARTITIONS, SEGMENTS)
     values: dict[str, Any] = {"epoch": 7, "history": ((7, 0),)} | fields
     segment = Segment(number, partition, OpLog(state.budget), phase=phase, **values)
@@ -54,7 +54,7 @@ def operation(sequence: int, key: bytes = b"k", value: bytes | None = b"v", reas
 
 
 def captured(segment: Segment, *operations: Operation) -> None:
-    """The segment's op log and history have these operations, which are acknowledged."""
+    """Adds acknowledged operations to the segment's op log and history."""
     for each in operations:
         segment.log.append(each)
         segment.history = ((each.epoch, each.sequence),)
@@ -62,7 +62,7 @@ def captured(segment: Segment, *operations: Operation) -> None:
 
 
 def claimed(state: NodeState, number: int, epoch: int, member: str) -> None:
-    """A claim is read on the positions topic."""
+    """Applies a claim, as if it were read from the positions topic."""
     state.positions.apply(StateRecord("claim", number, member, ClaimState(epoch, member, SEGMENTS, PARTITIONS, 1)))
 
 

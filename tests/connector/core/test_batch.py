@@ -94,7 +94,7 @@ def test_writers_are_the_segments_with_entries() -> None:
 def test_up_to_where_a_segment_is_written() -> None:
     batch, segment = batch_of_one()
     segment.sent = 6
-    assert batch.written_to(segment) is None  # something is left to write: a reader may be beyond any position
+    assert batch.written_to(segment) is None  # something is not written yet: a reader may be beyond any position
     segment.sent = 7
     assert batch.written_to(segment) == (5, 7)
     operations = [Operation(5, sequence, Reason.PUT, b"k", b"v", None, 0, True) for sequence in (4, 5)]

@@ -1,4 +1,4 @@
-"""What one transaction holds, and in which order."""
+"""The contents of a transaction, and their order."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def builder(state: NodeState) -> BatchBuilder:
 
 
 def filled(state: NodeState, number: int, count: int, **fields: Any) -> Segment:
-    """A segment that is being written, with acknowledged operations."""
+    """A segment in phase WRITING, with acknowledged operations."""
     segment = primary(state, number, **fields)
     captured(segment, *(operation(sequence, b"k%d" % sequence) for sequence in range(1, count + 1)))
     return segment

@@ -1,4 +1,4 @@
-"""The door: roles, and what the core as a whole says of itself."""
+"""The core's interface: roles, and the figures of the core as a whole."""
 
 from __future__ import annotations
 

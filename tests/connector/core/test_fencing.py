@@ -1,4 +1,4 @@
-"""Fences: whom a takeover fences, and how often."""
+"""Fences: which members a takeover fences, and how often."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.connector.world import (
 
 
 def test_fencing() -> None:
-    """The old primary, cut off, has a transaction open; it must not come after the new one's ACTIVE."""
+    """The old primary is cut off and has an open transaction. It must not commit after the new primary's ACTIVE."""
     world, (n0, n1) = started()
     world.put(key_of(0), b"a")
     n0.step(hang=True)

@@ -1,4 +1,4 @@
-"""Histories: what is in one, what two share, and how one grows and is cut."""
+"""Histories: which positions one contains, what two have in common, and how one grows and is truncated."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_oldest_epochs_are_forgotten() -> None:
         (((1, 5), (3, 12)), 9),
         (((1, 8),), 5),
         (((1, 5), (2, 8)), 5),
-        (((2, 8),), -1),  # no epoch of it is known: the backup gets a state
+        (((2, 8),), -1),  # no epoch in common: the backup gets a state transfer
     ],
 )
 def test_what_two_histories_share(backup: History, common: int) -> None:

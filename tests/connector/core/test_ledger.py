@@ -1,4 +1,4 @@
-"""The ledger: runs are kept until two looks at the log's end, and `read_from` follows at the same pace."""
+"""The ledger: runs are kept until the log's end was read twice, and `read_from` follows at the same pace."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_read_from_moves_where_everybody_holds_what_is_below(
 
 
 def looked_at() -> Ledger:
-    """One with an observed end, the next `read_from`, and two unverified runs."""
+    """A ledger with an observed end, the next `read_from`, and two unverified runs."""
     ledger = Ledger(read_from=3, read_from_sequence=2, base_offset=1)
     ledger.looked(10, 4, 4)
     ledger.committed(CommittedRun(5, 5, 1, 10))

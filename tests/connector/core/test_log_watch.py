@@ -1,4 +1,4 @@
-"""Positions that are read back, and a log that was cut, has another leader, or is another topic's."""
+"""Positions that are read back, and a log that was truncated, has another leader, or belongs to another topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.connector.world import (
 
 
 def test_prune_in_history() -> None:
-    """What a superseded owner wrote and this backup never had prunes nothing."""
+    """A position of a superseded owner, which is not in this backup's history, prunes nothing."""
     world, (n0, n1) = started()
     world.put(key_of(0), b"a", acked=False)
     n0.core.acked(0, 1)
@@ -37,7 +37,7 @@ def test_read_from_trails_behind_what_every_owner_holds() -> None:
     world.settle()
     first = n0.core.table.positions[0].read_from
     world.put(key_of(0), b"b", acked=False)
-    n0.core._segments[0].acked = 2  # acks below all: written before everybody holds it
+    n0.core._segments[0].acked = 2  # below acks=all: written before every owner has it
     world.settle()
     n0.core._segments[0].acked = 2
     position = n0.core.table.positions[0]
@@ -67,7 +67,7 @@ def test_what_was_lost_since_kafka_was_last_looked_at_is_missed_under_another_le
     lose_unseen(world, keys)
     world.settle()
     assert world.reader(0).resets == ["initial", "truncated"]
-    assert n0.core.counts.truncations == 0  # all that had been seen was there
+    assert n0.core.counts.truncations == 0  # everything that was seen before is still there
     world.check()
 
 
@@ -169,7 +169,7 @@ def test_when_the_log_is_asked_if_it_is_intact(
 
 
 def two_partitions() -> tuple[NodeState, LogWatch, Segment, Segment]:
-    """A segment of each partition, written up to 4; the end of both logs was seen at 10."""
+    """A segment of each partition, written up to 4. The end of both logs was seen at 10."""
     state = node()
     here, there = (primary(state, number, sent=4, written=4) for number in (0, 7))
     watch = LogWatch(state)

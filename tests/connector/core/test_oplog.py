@@ -1,4 +1,4 @@
-"""The op log: order, budget, pruning, cutting, and what coalescing keeps."""
+"""The op log: order, budget, pruning, truncation, and which operations coalescing keeps."""
 
 from __future__ import annotations
 

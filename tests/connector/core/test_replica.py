@@ -1,4 +1,4 @@
-"""How a backup catches up, and what it can vouch for then."""
+"""How a backup catches up, and from which sequence its op log is complete then."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.connector.world import (
 
 
 def test_continuity_and_transfer_is_not_ops() -> None:
-    """A backup that got an operation as state cannot vouch for it."""
+    """A backup that got an operation by state transfer does not have it in its op log."""
     world, (n0, n1) = started(3)
     n2 = world.nodes["n2"]
     world.put(key_of(0), b"a")
     world.settle()
-    world.put(key_of(0), b"b")  # acknowledged, not written: only n0 and n1 have it as an operation
+    world.put(key_of(0), b"b")  # acknowledged, not written: only n0 and n1 have it in an op log
     n0.core.operations_after(0, 0)
     assert world.primary[0] is n0
     world.backups[0].append(n2)

@@ -1,4 +1,4 @@
-"""Which keys a stock consumer holds, as folded from the log, and what a reset deletes of them."""
+"""The keys that a stock consumer has, as folded from the log, and which of them a reset deletes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Resets: who asks for one, when it is done, and what it deletes at consumers that know nothing of resets.
+"""Resets: what requests one, when it is done, and what it deletes for consumers that do not know resets.
 
-Bad input tried here: a base offset whose reset took nothing back, one whose end is gone, one beyond the log's end, one
-of another segment; a value of another format; a reset whose owner died.
+Bad input: a base offset of a reset that deleted nothing, of one without an end, of another segment, or beyond the log's
+end; a value in another format; a reset of an owner that died.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYS = sorted(key_of(0, number) for number in range(4))
 
 
 def lost_world(strategy: Strategy) -> tuple[World, Node]:
-    """Three keys written; then their only owner dies, and its successor has one of them, and a new one."""
+    """Three keys are written. Their only owner dies; its successor has one of them, and a new one."""
     world = World(1, strategy=strategy)
     node = world.nodes["n0"]
     world.own(0, node)
@@ -57,7 +57,7 @@ def lost_world(strategy: Strategy) -> tuple[World, Node]:
 
 
 def of_the_last_reset(world: World) -> list[str]:
-    """What a consumer takes for entries or deletes, from the last begin on."""
+    """The records that a consumer reads as entries or deletes, from the last begin on."""
     codec, found = world.nodes["n0"].encoder._codec, list[str]()
     for record in world.records(0):
         if record.header.kind is Kind.RESET_BEGIN:
@@ -145,7 +145,7 @@ def test_with_a_marker_alone_a_clear_is_not_seen() -> None:
 
 
 def test_what_a_marker_left_behind_is_taken_back_by_the_next_reset_of_another_strategy() -> None:
-    """The base offset then speaks of a reset that took nothing back: what lies below it counts."""
+    """The base offset is then that of a reset that deleted nothing: the records below it count, too."""
     world = World(1)
     world.own(0, world.nodes["n0"])
     world.put(key_of(0), b"v")
@@ -175,7 +175,7 @@ def test_what_was_taken_back_once_is_not_taken_back_again(strategy: Strategy) ->
 
 @pytest.mark.parametrize("strategy", TAKING_BACK)
 def test_a_living_key_is_not_missing_when_its_reset_is_abandoned(strategy: Strategy) -> None:
-    """The owner dies inside its reset: at every commit what lives is held, but for what nobody had written yet."""
+    """The owner dies within its reset. After every commit consumers have all living keys that were written before."""
     world = World(2, batch=1, strategy=strategy)
     n0, n1 = world.nodes.values()
     world.own(0, n0, n1)
@@ -206,7 +206,7 @@ def test_a_living_key_is_not_missing_when_its_reset_is_abandoned(strategy: Strat
 
 @pytest.mark.parametrize("strategy", TAKING_BACK)
 def test_deletes_wait_until_the_position_of_the_reset_is_acknowledged(strategy: Strategy) -> None:
-    """CHECK reset-acked-only: a remove that nobody else has may never have happened."""
+    """CHECK reset-acked-only: a remove that no other owner has may not survive."""
     world = World(2, strategy=strategy)
     n0, n1 = world.nodes.values()
     world.own(0, n0, n1)
@@ -224,7 +224,7 @@ def test_deletes_wait_until_the_position_of_the_reset_is_acknowledged(strategy: 
 
 @pytest.mark.parametrize("strategy", [Strategy.TOMBSTONES, Strategy.RESEND])
 def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
-    """It lives in the cache, and a transform lets its last value through no more than its row."""
+    """The key is in the cache, but a transform drops its last value and its row."""
     world = World(1, strategy=strategy, pipeline=pipeline(BY_VALUE))
     node = world.nodes["n0"]
     world.own(0, node)
@@ -269,7 +269,7 @@ def as_read(record: Record) -> InRecord:
 
 
 def test_our_readers_pass_over_deletes_of_a_reset() -> None:
-    """Kind tombstone, at the position of the rows: never below the mark, so never a repeat."""
+    """They are of kind tombstone at the position of the rows: never below the mark, so never a repeat."""
     world, _ = lost_world(Strategy.RESEND)
     inside = [r for r in world.records(0) if r.header.kind in (Kind.READ, Kind.TOMBSTONE)]
     assert len({r.header.position for r in inside}) == 1
@@ -290,7 +290,7 @@ def test_reset_acked_only() -> None:
 
 
 def test_a_reset_that_nobody_was_there_to_do_is_done_by_the_successor() -> None:
-    """Asked for after the primary's death and before the view that names another: both have read it, neither did it."""
+    """It is requested after the primary's death and before the next view: both nodes have read it, neither did it."""
     world, (n0, n1) = started()
     world.put(key_of(0), b"v")
     world.settle()

@@ -1,4 +1,4 @@
-"""The op logs' budget: coalescing, overflow, and whose op log gives way."""
+"""The op logs' budget: coalescing, overflow, and which op log is dropped first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_nothing_over_a_hole() -> None:
 
 
 def test_room_is_made_of_backups_op_logs_first() -> None:
-    """A primary's that is dropped is a reset, a backup's only where a takeover follows."""
+    """Dropping a primary's op log costs a reset, dropping a backup's only if a takeover follows."""
     world, (n0, n1) = started()
     world.own(1, n1, n0)
     world.settle()
@@ -83,7 +83,7 @@ def test_coalesce_acked() -> None:
     world.put(j, b"2")
     world.put(k, b"3")
     world.put(k, b"4", acked=False)
-    assert n0.core.coalesce(0) == 1  # k@1 gives way to k@3; k@4 may never have happened
+    assert n0.core.coalesce(0) == 1  # k@3 replaces k@1; k@4 is not acknowledged
     world.settle()
     changes = [r for r in world.records(0) if r.header.kind is Kind.CHANGE]
     assert [r.header.sequence for r in changes] == [2, 3]

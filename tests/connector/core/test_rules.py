@@ -1,4 +1,4 @@
-"""The rules of takeover and catch-up, by themselves."""
+"""The rules of takeover and catch-up, each alone."""
 
 from __future__ import annotations
 

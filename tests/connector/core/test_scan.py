@@ -1,4 +1,4 @@
-"""What READ tells of a reset that it finds, whole, torn, or begun before where reading starts; of what is skipped."""
+"""READ's results: resets that are complete, torn, or begun before the first offset read; skipped operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGIN, ROW, END = Kind.RESET_BEGIN, Kind.READ, Kind.RESET_END
 
 
 def lacks(kinds: list[tuple[Kind, bytes]], *, from_begin: bool) -> bool:
-    """Whether records are missed, of these kinds and keys; the reset has two rows, at position (1, 1)."""
+    """Whether READ misses records in a log of these kinds and keys. The reset has two rows, at position (1, 1)."""
     scan = SegmentScan(((1, 9),), from_base=from_begin)
     for offset, (kind, key) in enumerate(kinds):
         control: dict[str, Any] = {"count": 2} if kind is END else {}

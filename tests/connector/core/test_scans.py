@@ -19,7 +19,7 @@ from tests.connector.world import (
 
 
 def test_read_to_own_record() -> None:
-    """An open transaction of anybody hides the claim: nothing is decided until it is gone."""
+    """An open transaction of any producer hides the claim: nothing is decided until it has ended."""
     world, (n0, n1) = started(3)
     n2 = world.nodes["n2"]
     world.own(1, n2, n0)
@@ -37,7 +37,7 @@ def test_read_to_own_record() -> None:
 
 
 def test_a_takeover_does_not_wait_for_what_consumers_hold() -> None:
-    """Both on one partition: the scan for keys comes after that of the takeover."""
+    """Both are on one partition: the takeover's scan comes before the scan for keys."""
     world = World(1, strategy=Strategy.TOMBSTONES)
     node = world.nodes["n0"]
     for segment in (0, 1):
@@ -61,7 +61,7 @@ def test_a_takeover_does_not_wait_for_what_consumers_hold() -> None:
 
 
 def test_a_scan_that_ends_early_goes_on_where_it_was() -> None:
-    """Rows of a segment are adjacent: the last record of the first segment is far below what was read."""
+    """A segment's rows are adjacent: the last record of the first segment is far below the scan's offset."""
     world = World(1, strategy=Strategy.TOMBSTONES)
     node = world.nodes["n0"]
     for segment in (0, 1):
@@ -102,7 +102,7 @@ def waiting(state: NodeState, number: int, marker: bytes, scan_next: int, phase:
 
 
 def collecting(state: NodeState, number: int, marker: bytes, scan_next: int, start: int) -> Segment:
-    """A segment that reads which keys Kafka holds."""
+    """A segment that scans for the keys in Kafka."""
     segment = primary(state, number, Phase.BEGUN, reset=Reset("id", "signal", (7, 0)))
     segment.await_marker(marker, scan_next)
     segment.collect_keys(KeysInKafka(start))
@@ -159,7 +159,7 @@ def test_a_segment_reads_up_to_its_marker_and_not_again_what_it_has_read() -> No
         scanned(5, first, Kind.ACTIVE, b"m1"),
         scanned(6, first, sequence=4),  # after its marker
         scanned(7, late, sequence=5),
-        scanned(8, 7, sequence=6),  # nobody's
+        scanned(8, 7, sequence=6),  # of no segment here
         scanned(9, second, sequence=7),
     ]
     scans.scanned(0, records[:5])
@@ -168,7 +168,7 @@ def test_a_segment_reads_up_to_its_marker_and_not_again_what_it_has_read() -> No
     assert (one.marker_offset, two.marker_offset) == (5, -1)
     assert scans.ended(0, True) == [one]
     assert (one.marker, two.marker, unserved.marker) == (None, b"m2", b"m3")
-    # All was offered to the second; the third is read from where it was.
+    # The second got all records; the third continues at its own offset.
     assert (one.scan_next, two.scan_next, unserved.scan_next) == (6, 10, 0)
     assert scans.idle
 

@@ -1,4 +1,4 @@
-"""The table of phases, and where a segment goes when nothing can be assumed any more."""
+"""The table of phases, and the phase of a segment when nothing can be assumed any more."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Incremental snapshots in the core: chunks while writes go on, and what they must not do.
+"""Incremental snapshots in the core: chunks while writes continue.
 
-That each row equals what the topic says at its place is checked here by `World.reader`; that a complete snapshot holds
-all of a segment, under faults, by the simulation's checker.
+`World.reader` checks that each row has its key's state at that offset. The simulation's checker checks, under faults,
+that a complete snapshot has all entries of a segment.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ def test_what_is_written_meanwhile_is_sent_as_a_change_and_not_as_a_row() -> Non
     n0.core.snapshot(0)
     world.put(keys[0], b"new", acked=False)
     world.settle()
-    assert rows(world) == []  # while something is left to write, a reader may be beyond any position for the rows
+    assert rows(world) == []  # before all is written a reader may be beyond any position for the rows
     world.ack(0)
     world.put(keys[1], None)
     world.settle()
-    assert rows(world) == [keys[0], *keys[2:]]  # a row of what was written with it, and none of what is gone
+    assert rows(world) == [keys[0], *keys[2:]]  # a row for the key written with it, and none for the deleted key
     assert [e.rows for e in n0.announced(SnapshotRead)] == [4]
     world.check()
 
 
 def test_a_key_whose_change_is_left_out_has_another_turn() -> None:
-    """What is written meanwhile comes as a change; unless that is filtered, and then as a row after all."""
+    """A key that is written meanwhile comes as a change. If that is filtered, it still gets a row."""
     world, (n0, _) = started(batch=2, pipeline=skipping("u"))
     keys = filled(world, 6)
     n0.core.snapshot(0)
@@ -161,7 +161,7 @@ def test_a_refused_row_ends_it_in_its_segment_alone_and_no_capture() -> None:
 
 
 def test_a_row_that_took_a_resets_row_away_in_compaction_costs_no_reset() -> None:
-    """Long after, when a log that was compacted is read from the begin on, under another leader."""
+    """Much later, a compacted log is read from the begin on, under another leader."""
     world, (n0, _) = started()
     keys = filled(world)
     n0.core.request_reset(0, "signal")
@@ -183,7 +183,7 @@ def test_a_row_that_took_a_resets_row_away_in_compaction_costs_no_reset() -> Non
 
 
 def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
-    """Readers of ours pass over rows outside of resets: of most of its keys they would get nothing else."""
+    """Our readers ignore rows outside of resets: they would get no other record of most keys."""
     world = World(1, mode=SnapshotMode.NO_DATA)
     node = world.nodes["n0"]
     node.cache = {key_of(0, number): b"there" for number in range(3)}
@@ -203,7 +203,7 @@ def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
 
 
 def test_who_has_lost_a_segment_does_not_announce_its_snapshot() -> None:
-    """Not even where it has nothing to send: the segment is empty here, and no longer where it lives."""
+    """Not even if it has nothing to send: the segment is empty here, but not at its present primary."""
     world, (n0, n1) = started()
     world.own(0, n1)
     world.settle(n1)
@@ -219,7 +219,7 @@ def test_who_has_lost_a_segment_does_not_announce_its_snapshot() -> None:
 
 
 def test_it_is_complete_once_the_changes_that_stand_for_rows_are_written() -> None:
-    """A key whose delete is not acknowledged is no row, and lives where the owner dies: the next one begins again."""
+    """A key with an unacknowledged delete gets no row, but lives on if the owner dies: its successor starts again."""
     world, (n0, _) = started()
     keys = filled(world, 3)
     world.put(keys[1], b"new")
@@ -235,7 +235,7 @@ def test_it_is_complete_once_the_changes_that_stand_for_rows_are_written() -> No
 
 
 def test_a_segment_is_released_once_its_rows_are_verified() -> None:
-    """The next owner cannot know how many there were. Chunks wait for it: there is no end of them otherwise."""
+    """The next owner cannot know the number of rows. New chunks wait for the release; else it might never come."""
     world, (n0, _) = started()
     keys = filled(world)
     world.watching = False

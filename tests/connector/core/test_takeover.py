@@ -1,4 +1,4 @@
-"""The takeover, rule by rule: a test whose name is that of a CHECK fails where the check is removed."""
+"""The takeover, rule by rule: a test with the name of a CHECK fails if the check is removed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_backup_takes_over_and_writes_what_is_missing() -> None:
 
 
 def test_recheck_after_fence_and_claim_then_look() -> None:
-    """The fenced one looks again and steps down before the higher claim."""
+    """The fenced member looks again and steps down because of the higher claim."""
     world, (n0, n1) = started()
     world.own(0, n1)
     world.settle(n1)
@@ -84,7 +84,7 @@ def test_claim_before_fence_and_a_lower_claim_that_comes_late() -> None:
 
 
 def test_claim_key_per_member_and_claims_outlive_compaction() -> None:
-    """n1 claims and dies before its fence: whoever comes next fences n0 as well, by the claims that are kept."""
+    """n1 claims and dies before its fence. The next primary fences n0, too, since its claim is kept."""
     world, (n0, n1) = started(3)
     n2 = world.nodes["n2"]
     world.put(key_of(0), b"a")
@@ -123,7 +123,7 @@ def test_release_is_final_and_spares_the_fence() -> None:
 
 
 def test_nobody_is_fenced_for_a_claim_that_was_released() -> None:
-    """From n0 to n1 to n2, and from there to n0's next process: each has released, and goes on with other segments."""
+    """From n0 to n1 to n2, and to n0's next process: each has released and continues with other segments."""
     world, (n0, n1) = started(3)
     n2 = world.nodes["n2"]
     owner = n0
@@ -143,7 +143,7 @@ def test_nobody_is_fenced_for_a_claim_that_was_released() -> None:
 
 
 def test_release_keeps_rank() -> None:
-    """n0 was cut off; who superseded it has released the segment since, and of that one's claim nothing is left."""
+    """n0 was cut off. Its successor has released the segment since, and no record of the successor's claim is left."""
     world, (n0, n1) = started()
     world.own(0, n1)
     world.settle(n1)
@@ -160,7 +160,7 @@ def test_release_keeps_rank() -> None:
 
 
 def test_at_no_offset_of_a_release_is_its_rank_unknown() -> None:
-    """Whoever reads up to a record of its own may find that amid the release's."""
+    """A node that reads up to its own record may find that one between the release's records."""
     world, (n0, _) = started()
     world.settle()
     before = len(world.broker.logs[POSITIONS, 0].slots)
@@ -178,7 +178,7 @@ def test_at_no_offset_of_a_release_is_its_rank_unknown() -> None:
 
 
 def test_an_epoch_that_was_released_is_not_given_out_again() -> None:
-    """All are released and stopped: whoever starts then must not claim an epoch that was there before."""
+    """All segments are released and all nodes stopped. A node that starts then must not claim an earlier epoch."""
     world, (n0, _) = started()
     world.own(0, n0)
     world.settle()
@@ -218,7 +218,7 @@ def test_a_newer_process_with_the_same_node_id_ends_the_older() -> None:
 
 
 def test_correct_phantoms() -> None:
-    """The old primary wrote what no survivor holds (acks below all): the new one corrects it."""
+    """The old primary wrote an operation that no survivor has (below acks=all): the new one corrects it."""
     world, (n0, n1) = started()
     world.put(key_of(0), b"kept")
     world.settle()
@@ -236,7 +236,7 @@ def test_correct_phantoms() -> None:
 
 
 def test_a_pending_operation_that_is_skipped_makes_up_for_no_phantom() -> None:
-    """The phantom is a delete; the later update is filtered out, so the key would be gone for good."""
+    """The phantom is a delete and the later update is filtered out: the key would be missing for ever."""
     world, (n0, n1) = started(pipeline=skipping("u"))
     world.put(key_of(0), b"kept")
     world.settle()
@@ -254,7 +254,7 @@ def test_a_pending_operation_that_is_skipped_makes_up_for_no_phantom() -> None:
 
 
 def test_what_was_skipped_last_is_no_loss_to_the_next_owner() -> None:
-    """Kafka holds the last operations of the segment by a skipped record alone."""
+    """Kafka has only a skipped record of the segment's last operations."""
     world, (n0, n1) = started(pipeline=skipping("u,d"))
     for value in (b"written", b"skipped", b"skipped too", None):
         world.put(key_of(0), value)
@@ -267,7 +267,7 @@ def test_what_was_skipped_last_is_no_loss_to_the_next_owner() -> None:
 
 
 def test_a_write_between_decide_and_poll_does_not_overtake_a_correction() -> None:
-    """Backups get operations in sequence order: a correction is captured where it is replicated."""
+    """Backups get operations in sequence order: a correction is captured when it is replicated."""
     world, (n0, n1) = started(3)
     world.put(key_of(0), b"kept")
     world.settle()
@@ -300,7 +300,7 @@ def test_open_reset_again() -> None:
 
 
 def test_end_beyond_again() -> None:
-    """A reset whose end lies beyond the new owner's history tells of a state that is gone."""
+    """A reset with an end beyond the new owner's history describes a state that is lost."""
     world, (n0, n1) = started()
     world.put(key_of(0), b"ghost", acked=False)
     n0.core.acked(0, 1)

@@ -1,4 +1,4 @@
-"""Transactions: what is written when, and how a refused record is found."""
+"""Transactions: what is written when, and how the record that Kafka refuses is found."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_paused_primary_writes_nothing_and_loses_nothing() -> None:
         world.put(key_of(0, i), b"v%d" % i)
     world.settle()
     assert n0.core.written(0) == 0
-    world.own(1, n1)  # a takeover goes on elsewhere, and waits on a node that is paused
+    world.own(1, n1)  # a takeover of another segment is running, and waits on a paused node
     n0.core.paused = False
     world.settle()
     assert n0.core.written(0) == 10
@@ -60,7 +60,7 @@ def test_a_paused_primary_writes_nothing_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("beside", ["another reset", "writes"])
 def test_a_refused_row_of_a_reset_stops_its_segment_alone(beside: str) -> None:
-    """Its rows come a chunk at a time, after begin and scan; what others write meanwhile proves nothing."""
+    """Its rows come in chunks, after begin and scan. Successful writes of other segments meanwhile prove nothing."""
     world, (n0, _) = started(batch=2)
     for number in range(6):
         world.put(key_of(1, number), b"v")
@@ -88,7 +88,7 @@ def test_a_refused_row_of_a_reset_stops_its_segment_alone(beside: str) -> None:
 
 
 def test_a_stopped_segment_looks_again_after_a_fence() -> None:
-    """CHECK recheck-after-fence, of a segment in which nothing was under way: another node took it over meanwhile."""
+    """CHECK recheck-after-fence, for a segment without an open step: another node took it over meanwhile."""
     world, (n0, n1) = started()
     world.broker.refuse.add(n0.encoder._codec.key(key_of(2)))
     world.put(key_of(2), b"bad")

@@ -1,4 +1,4 @@
-"""Jars are fetched once, verified always, and every failure names its remedy."""
+"""Jars are fetched once and always verified. Every failure names its remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PINNED = [Jar(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data 
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder and counts what it was asked for."""
+    """Serves a folder and counts the requests."""
 
     def log_message(self, format: str, *args: object) -> None:
         assert isinstance(self.server, Repository)

@@ -1,4 +1,4 @@
-"""A fence against a broker whose operator allows short transactions only."""
+"""A fence on a broker that allows only short transactions."""
 
 from __future__ import annotations
 

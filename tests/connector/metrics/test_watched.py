@@ -1,7 +1,7 @@
-"""`/metrics` and `/health` of a connector against a real Kafka, scraped over HTTP and read as Prometheus reads it.
+"""`/metrics` and `/health` of a connector with a real Kafka, scraped over HTTP and parsed as Prometheus does.
 
-Bad input tried here: a port in use, a host that is none, another path, another method, a client that says nothing, more
-clients than are answered at a time, a loop that stands.
+Bad input: a port in use, an invalid host, another path, another method, a client that sends nothing, more clients than
+are answered at a time, a blocked loop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fetched(port: int, path: str, method: str = "GET") -> tuple[int, str, bytes]
 
 
 def parsed(body: bytes, cache: str = "c") -> dict[tuple[str, ...], float]:
-    """Values by name and the labels that tell samples of one name apart."""
+    """Values by name and by the labels that distinguish samples of one name."""
     found = {}
     for family in text_string_to_metric_families(body.decode()):
         for sample in family.samples:
@@ -61,7 +61,7 @@ async def scraped(config: Config) -> dict[tuple[str, ...], float]:
 async def scraped_once(
     config: Config, condition: Callable[[dict[tuple[str, ...], float]], bool], what: str
 ) -> dict[tuple[str, ...], float]:
-    """The figures, once they meet the condition."""
+    """The metrics, once they meet the condition."""
 
     def figures() -> dict[tuple[str, ...], float]:
         there = parsed(fetched(config["metrics.port"], "/metrics")[2])
@@ -96,7 +96,7 @@ def test_figures_are_what_was_done(kafka: Broker, prefix: str) -> None:
 
 
 async def settled(found: Cache, config: Config) -> dict[tuple[str, ...], float]:
-    """The figures of a moment in which no transaction ended: a promise may still follow the last change."""
+    """The metrics of a moment at which no transaction ended: a position may still follow the last change."""
     while True:
         transactions = found.connector.stats.transactions
         figures = await scraped(config)
@@ -151,7 +151,7 @@ async def figures_of(found: Cache, config: Config) -> None:
 
 
 async def while_paused(found: Cache, config: Config) -> None:
-    """What waits shows in its number, its bytes, and its age, and is gone once it is written."""
+    """Pending operations show in their number, bytes and age, and these are zero once they are written."""
     found.connector.pause()
     for i in range(10):
         await found.put(b"p%d" % i, b"x" * 100)
@@ -247,7 +247,7 @@ async def until_health(config: Config, status: int) -> None:
 
 
 class OnALoop:
-    """A source that has nothing to tell."""
+    """A source without samples."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

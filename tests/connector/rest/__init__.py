@@ -1,1 +1,1 @@
-"""The REST API: against real nodes, and beside a real Kafka Connect."""
+"""The REST API: of real nodes, and compared with a real Kafka Connect."""

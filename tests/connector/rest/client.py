@@ -1,4 +1,4 @@
-"""Requests as curl would send them, over a plain connection: nothing is added, followed or tried again."""
+"""Requests as curl sends them, over a plain connection: nothing is added, followed or retried."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Reply:
 
 
 class Api:
-    """One process's API. `token` is sent with every request."""
+    """The API of one process. `token` is sent with every request."""
 
     def __init__(self, port: int, token: str | None = None) -> None:
         self.port, self.token = port, token
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
-        """A body that is no text is sent as JSON."""
+        """Sends a request. A body that is not text is sent as JSON."""
         given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if body is not None:
             given["Content-Type"] = "application/json"
@@ -50,7 +50,7 @@ class Api:
         return reply.json
 
     def do(self, method: str, path: str, body: Any = None) -> Reply:
-        """What must go right."""
+        """Sends a request that must succeed."""
         reply = self.ask(method, path, body)
         assert reply.status < 300, reply
         return reply
@@ -71,7 +71,7 @@ def api_of(node: GridNode) -> Api:
 
 
 def start_with_rest(grid: Grid, ports: list[int], **config: str) -> list[Api]:
-    """As `Grid.start`, each node with an API."""
+    """Like `Grid.start`, each node with an API."""
     for number, port in enumerate(ports, 1):
         node = grid.nodes[f"n{number}"] = grid.node(f"n{number}", rest_port=str(port), **config)
         node.start()

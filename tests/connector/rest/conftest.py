@@ -10,7 +10,7 @@ import pytest
 from tests.interceptors.grid.cluster import Grid
 from tests.support.kafka import Broker
 
-# None of these tests is about how soon a death is noticed.
+# None of these tests depends on how soon a dead node is detected.
 _PATIENT = {"cache_failure_timeout_ms": "3000", "cache_controller_session_timeout_ms": "6000"}
 
 

@@ -28,7 +28,7 @@ plugin.discovery=service_load
 
 @contextmanager
 def running_connect(folder: Path, bootstrap: str) -> Iterator[Api]:
-    """Until the end of the block; its log is `connect.log` in `folder`."""
+    """Connect, which runs during the block. Its log is `connect.log` in `folder`."""
     port = free_port()
     (folder / "plugins").mkdir(parents=True)
     (folder / "worker.properties").write_text(WORKER.format(bootstrap=bootstrap, folder=folder, port=port))

@@ -1,4 +1,4 @@
-"""Where our answers differ from Kafka Connect's, and why: the reasons stand in docs/rest.md word for word."""
+"""Where our answers differ from Kafka Connect's, and why. The reasons are in docs/rest.md word for word."""
 # ruff: noqa: E501 - a reason is one line of the table
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One session as it would be typed with curl, sent to a real Kafka Connect and to a node of ours alike.
+"""One session as a user would type it with curl, sent to a real Kafka Connect and to one of our nodes.
 
-`$config` stands for the connector's own configuration, `$plugin` for its class; `until` is a state of the connector to
-be waited for after the request, since Connect does most of it behind one's back.
+`$config` is the connector's own configuration, `$plugin` its class. `until` is a state of the connector to wait for
+after the request, since Connect does most of its work asynchronously.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Step:
     headers: dict[str, str] = field(default_factory=dict)
     until: str | None = None
     ready: str | None = None
-    """Asked again until there is something of this name: Connect notices its own topics and offsets later."""
+    """Repeat the request until the answer has this name: Connect sees its own topics and offsets later."""
 
 
 CONFIG: dict[str, Any] = {"$config": {}}
 
 
 def but(**changes: Any) -> dict[str, Any]:
-    """The configuration with other values; None takes a name out."""
+    """The configuration with other values; None removes a name."""
     return {"$config": {name.replace("_", "."): value for name, value in changes.items()}}
 
 
 def _nobody() -> list[Step]:
-    """Of a connector that is not there."""
+    """Requests for an unknown connector."""
     none = "/connectors/nobody"
     asked = [("GET", f"{none}{path}") for path in ("", "/config", "/status", "/tasks", "/topics", "/offsets")]
     asked += [("GET", f"{none}/tasks/0/status"), ("DELETE", none), ("DELETE", f"{none}/offsets")]
@@ -47,7 +47,7 @@ def _nobody() -> list[Step]:
 
 
 def _bodies(label: str, method: str, path: str) -> list[Step]:
-    """Bodies that are none."""
+    """Invalid bodies."""
     return [
         Step(f"{label}: no JSON", method, path, "nonsense"),
         Step(f"{label}: another type", method, path, '"text"'),
@@ -152,12 +152,12 @@ SESSION: list[Step] = [
 
 @dataclass(frozen=True)
 class System:
-    """What stands for `$config` and its kin."""
+    """The values of `$config` and the other placeholders."""
 
     config: dict[str, str]
     plugin: str
     tuned: str
-    """A whole number in the configuration that may be changed while it runs."""
+    """An integer field that may be changed while the connector runs."""
     partition: dict[str, Any]
 
     def text(self, template: str) -> str:
@@ -178,7 +178,7 @@ class System:
 
 
 def flat(value: Any, at: str = "") -> dict[str, Any]:
-    """Leaves by path. A list's entries share one path and give the set of their values; an empty one is a leaf."""
+    """The leaves by path. The entries of a list share one path, with the set of their values; [] is a leaf."""
     found: dict[str, set[str]] = {}
     _leaves(value, at, found)
     return {path: sorted(values) for path, values in found.items()}

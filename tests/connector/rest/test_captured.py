@@ -1,4 +1,4 @@
-"""The API of a program whose cachetools cache is captured: served by the connector's own thread."""
+"""The API of a program with a captured cachetools cache, served by the connector's own thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_captured_cache_is_paused_stopped_and_deleted(kafka: Broker, prefix: s
         api.do("DELETE", me)
         cache["last"] = "v"
         assert api.get("/connectors") == []
-    # The capture's end writes what is left, whoever paused it.
+    # The end of the capture writes what is left, even if it was paused.
     content, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
     assert content == {key.encode(): value.encode() for key, value in cache.items()}
     assert len(content) == 251
@@ -43,7 +43,7 @@ def test_a_captured_cache_is_paused_stopped_and_deleted(kafka: Broker, prefix: s
 
 
 def test_one_api_for_all_caches_of_a_connector(kafka: Broker, prefix: str) -> None:
-    """They are paused together, and one that joins while they are is paused as well."""
+    """They are paused together, and a cache that joins meanwhile is paused, too."""
     port = free_port()
     config = {
         "name": "shop",

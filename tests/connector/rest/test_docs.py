@@ -1,4 +1,4 @@
-"""The recipes of docs/rest.md, by the curl that is there, in their order, on a node as the page describes it."""
+"""The recipes of docs/rest.md, with the installed curl, in their order, on a node as the page describes it."""
 
 from __future__ import annotations
 

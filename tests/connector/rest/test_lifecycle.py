@@ -1,7 +1,7 @@
-"""What REST does to a running node, under writes: then the topic's fold is the cache's content, and no write is lost.
+"""REST requests to a running node under writes. Afterwards the topic's fold equals the cache, and no write is lost.
 
-Bad input tried here: offsets of a connector that runs, of a segment of another node, other than the present ones;
-fields that cannot change while the process runs; a second connector; one that is there already.
+Bad input: offsets of a running connector, of another node's segment, or other than the current ones; fields that cannot
+change while the process runs; a second connector; an existing one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ME = "/connectors/deelog"
 
 @contextmanager
 def written_to(grid: Grid) -> Iterator[list[Writer]]:
-    """Two clients write all the time."""
+    """Two clients that write all the time."""
     writers = [Writer(grid, f"w{n}") for n in range(2)]
     for writer in writers:
         writer.start()
@@ -36,13 +36,13 @@ def written_to(grid: Grid) -> Iterator[list[Writer]]:
 
 
 def go_on(writers: list[Writer]) -> None:
-    """Returns once every key was written again."""
+    """Waits until every key was written again."""
     before = [dict(writer.acked) for writer in writers]
     eventually(lambda: all(w.acked[k] > b[k] for w, b in zip(writers, before, strict=True) for k in b))
 
 
 def assert_topic_is_cache(grid: Grid, kafka: Broker, writers: list[Writer]) -> dict[str, int]:
-    """Nothing lost in the cache, and the topic's fold equals it; all resets that were, by reason."""
+    """Nothing is lost in the cache, and the topic's fold equals it. Returns all resets, by reason."""
     with grid.client() as client:
         for writer in writers:
             assert_nothing_lost(client, writer)
@@ -61,7 +61,7 @@ def assert_topic_is_cache(grid: Grid, kafka: Broker, writers: list[Writer]) -> d
 
 
 def mine(node: GridNode, writers: list[Writer]) -> dict[bytes, int]:
-    """The keys of the writers that this node is primary of, and what was acknowledged for them by now."""
+    """The writers' keys of which this node is primary, with their acknowledged values."""
     keys = {key.encode(): number for writer in writers for key, number in dict(writer.acked).items()}
     owned = {s for s in range(SEGMENTS) if node.dump(s)[0] == "primary"}
     return {key: number for key, number in keys.items() if segment_of(key, SEGMENTS) in owned}
@@ -160,7 +160,7 @@ def _refused_offsets(api: Api, one: dict[str, object], foreign: int) -> None:
         ({"cache": "other", "segment": 0}, None, "none that this node writes"),
         ({"cache": "c", "segment": SEGMENTS}, None, "none that this node writes"),
     ):
-        # The first of the two would be right: nothing is done where anything is wrong.
+        # The first of the two is valid: nothing is done if any of them is wrong.
         entries = [{"partition": one, "offset": None}, {"partition": partition, "offset": offset}]
         reply = api.ask("PATCH", f"{ME}/offsets", {"offsets": entries})
         assert reply.status == 400
@@ -179,7 +179,7 @@ def _configures(api: Api, node: GridNode) -> None:
     before = node.stats()
     eventually(lambda: node.stats()["transactions"] > before["transactions"] + 10)
     after = node.stats()
-    # A batch of three takes three operations at most.
+    # A batch of three has at most three operations.
     assert after["written"] - before["written"] <= 3 * (after["transactions"] - before["transactions"] + 1)
     given = api.get(f"{ME}/config")
     del given["max.batch.size"]
@@ -190,7 +190,7 @@ def _configures(api: Api, node: GridNode) -> None:
 
 
 def test_a_stopped_node_that_dies_loses_nothing(grid: Grid, kafka: Broker) -> None:
-    """What it captured while stopped is in its backup's op log."""
+    """The operations that it captured while stopped are in its backup's op log."""
     api, _ = start_with_rest(grid, free_ports(2))
     with written_to(grid) as writers:
         api.do("PUT", f"{ME}/stop")
@@ -218,7 +218,7 @@ def test_a_paused_node_that_ends_in_order_writes_first(grid: Grid, kafka: Broker
 
 
 def test_a_node_that_joins_while_another_is_paused_holds_up_no_write(grid: Grid, kafka: Broker) -> None:
-    """A paused connector writes no release: what moves waits, and takes writes meanwhile."""
+    """A paused connector writes no release: segments that move wait, and accept writes meanwhile."""
     (api,) = start_with_rest(grid, free_ports(1))
     with written_to(grid) as writers:
         api.do("PUT", f"{ME}/pause")

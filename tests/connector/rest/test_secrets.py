@@ -1,7 +1,7 @@
-"""Secrets in every field that can hold one, and then all output searched: REST, command line, logs at DEBUG, a crash.
+"""Puts secrets into every field that can have one, and searches all output: REST, command line, DEBUG logs, a crash.
 
-Planted as plain text and behind `${env:…}`, `${file:…}` and `${dir:…}`, inside of addresses too; under misspelt
-names, and in bodies that are refused.
+They are given as plain text and by `${env:…}`, `${file:…}` and `${dir:…}`, also within addresses, under misspelt names,
+and in refused bodies.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _command_line(folder: Path, given_: dict[str, str]) -> None:
 
 
 def test_a_node_at_debug_shows_no_secret_even_as_it_dies(grid: Grid, kafka: Broker, tmp_path: Path) -> None:
-    """Its own file full of them; every route asked; then what ends a connector: a foreign record on its topic."""
+    """Its file is full of secrets, every route is called, and then a foreign record on its topic stops it."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_text(TOKEN)
     (tmp_path / "s.properties").write_text(f"key={TOKEN}\n")
@@ -179,7 +179,7 @@ def test_a_node_at_debug_shows_no_secret_even_as_it_dies(grid: Grid, kafka: Brok
     assert producer.flush(20) == 0
     assert node.process is not None
     assert node.process.wait(60) != 0
-    assert "HTTP connection made" in node.log  # the server tells that at TRACE alone
+    assert "HTTP connection made" in node.log  # the server logs that only at TRACE
     searched(output)
     searched(node.log)
     assert node.process.stdout is not None

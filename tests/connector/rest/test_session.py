@@ -1,4 +1,4 @@
-"""The same session on a real Kafka Connect 4.3.1 and on a node: answers equal but for what the table allows."""
+"""The same session on a real Kafka Connect 4.3.1 and on a node: the answers are equal, except as the table allows."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def send(api: Api, system: System, step: Step) -> Reply:
 
 
 def _settled(api: Api, state: str | None) -> bool:
-    """Connector and tasks: Connect's tasks follow a moment later."""
+    """Whether connector and tasks have the state: Connect's tasks follow a moment later."""
     status = api.get(f"/connectors/{NAME}/status")
     tasks = {task["state"] for task in status["tasks"]}
     return status["connector"]["state"] == state and tasks <= {state} and (state != "RUNNING" or bool(tasks))
 
 
 def seen(reply: Reply, api: Api, system: System) -> dict[str, Any]:
-    """What is compared: the status, the headers that matter and every leaf of the body, own names alike."""
+    """The parts to compare: status, relevant headers and every leaf of the body, with each system's names replaced."""
     body = reply.text.replace(f"127.0.0.1:{api.port}", "WORKER")
     found: dict[str, Any] = {"status": reply.status}
     for name in ("content-type", "location"):
@@ -87,7 +87,7 @@ def test_a_session_gives_what_kafka_connect_gives(grid: Grid, kafka: Broker, con
     ours = System(given, "deelog.CachetoolsConnector", "max.batch.size", {"cache": "c", "segment": 3})
     lines, topic = str(tmp_path / "lines.txt"), f"{grid.config['topic.prefix']}-lines"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()  # Connect would wait for it without end
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()  # Connect would wait for it for ever
     theirs = System(
         {"connector.class": "FileStreamSource", "file": lines, "topic": topic},
         "FileStreamSource",
@@ -111,7 +111,7 @@ def test_a_session_gives_what_kafka_connect_gives(grid: Grid, kafka: Broker, con
         if unexpected:
             left[label] = [note for note in notes if note.startswith(label) and note.split(": ")[0].split(" ")[-1]]
     assert left == {}, "\n".join(notes)
-    # A difference that is none any more is taken out of the table.
+    # A difference that no longer exists must be removed from the table.
     stale = {
         (label, pattern)
         for label, reasons in DIFFERENCES.items()

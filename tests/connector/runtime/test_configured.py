@@ -1,4 +1,4 @@
-"""What a configuration means for the core, and for what encodes and decodes records."""
+"""The effects of a configuration on the core, and on the encoder and decoder of records."""
 
 from __future__ import annotations
 

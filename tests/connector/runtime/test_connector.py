@@ -1,9 +1,9 @@
-"""The connector against a real Kafka: writing, zombies, and bad input that it must survive.
+"""The connector with a real Kafka: writing, zombies, and bad input that it must survive.
 
-Bad input tried here: a foreign record on the positions topic and on the change topic, a topic with other partitions,
-another segment.count, a topic deleted and made again, an entry above the broker's limit among good ones, malformed and
-unknown signals, an unsafe topic under topic.audit=strict, a node id used twice, a stop in the middle of a reset. What
-happens while Kafka is away is in `test_outages.py`.
+Bad input: a foreign record on the positions topic and on the change topic, a topic with another number of partitions,
+another segment.count, a topic that was deleted and created again, an entry above the broker's limit among good ones,
+malformed and unknown signals, an unsafe topic under topic.audit=strict, a node id used twice, a stop within a reset.
+Outages of Kafka are in `test_outages.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.topics import derived, read_topic
 
 
 def produce(bootstrap: str, topic: str, key: bytes | None, value: bytes | None) -> None:
-    """A plain record of somebody else's."""
+    """Writes a plain record, which is not deelog's."""
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, value, key, partition=0)
     assert producer.flush(10) == 0
@@ -55,7 +55,7 @@ def test_topic_equals_cache_and_a_restart_resets(kafka: Broker, prefix: str) -> 
         assert sum(r.repeats for r in readers.values()) == 0
         assert sum(r.header.kind is Kind.RELEASE for r in records) == 8
         async with cache(config, 2) as again:
-            await started(again)  # it came back empty: a changed cache
+            await started(again)  # it restarted empty: the cache has changed
         content, readers = derived(read_topic(kafka.bootstrap, config.topics.changes))
         assert content == {}
         assert [r.resets for r in readers.values()] == [["start", "start"]] * 8
@@ -85,7 +85,7 @@ def test_a_stop_in_the_middle_of_a_reset_ends_it_and_releases(kafka: Broker, pre
 
 
 def test_a_zombie_writes_nothing_behind_its_successor(kafka: Broker, prefix: str) -> None:
-    """Another node claims: the first one's next commit is refused, it looks again and steps down."""
+    """Another node claims. The first one's next commit is refused; it looks again and steps down."""
 
     async def work() -> None:
         config = config_of(kafka.bootstrap, prefix)
@@ -168,7 +168,7 @@ def test_a_foreign_record_on_the_change_topic_stops_the_takeover(kafka: Broker, 
             await found.put(b"a", b"1")
             await found.drained()
             produce(kafka.bootstrap, config.topics.changes, b"k", b"v")
-            found.core._transactions.reopen()  # READ begins at the last known offset, in front of the foreign record
+            found.core._transactions.reopen()  # READ begins at the last known offset, before the foreign record
             found.connector.wake()
             with pytest.raises(RecordError, match=rf"{prefix}\.c\[0\]@\d+: .*not written by deelog"):
                 await found.until(lambda: False, 20)
@@ -226,7 +226,7 @@ def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker,
             lower_limit(kafka.bootstrap, config.topics.changes, 20_000)
             for i in range(20):
                 await found.put(b"k%d" % i, b"v")
-            await found.put(b"big", os.urandom(60_000).hex().encode())  # no codec makes this small
+            await found.put(b"big", os.urandom(60_000).hex().encode())  # no codec compresses this below the limit
             await found.until(lambda: bool(found.connector.stats.stopped))
             stopped = next(iter(found.connector.stats.stopped))
             assert found.core.phase(stopped) == "stopped"
@@ -237,7 +237,7 @@ def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker,
             assert content.items() <= found.entries_of.items()
             assert len(content) >= 10
 
-            found.core.request_reset(stopped, "signal")  # which is refused as well
+            found.core.request_reset(stopped, "signal")  # which Kafka refuses, too
             found.connector.wake()
             await found.until(lambda: found.core.counts.resets_aborted == 1)
             await found.until(lambda: list(found.connector.stats.stopped) == [stopped])
@@ -253,7 +253,7 @@ def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker,
 
 
 def lower_limit(bootstrap: str, topic: str, limit: int) -> None:
-    """`max.message.bytes` of a topic that is in use."""
+    """Sets `max.message.bytes` of a topic that is in use."""
     entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -274,7 +274,7 @@ def test_a_log_tells_whether_it_still_holds_an_offset(kafka: Broker, prefix: str
 
 
 def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka gives -1001 without an error when the brokers are too slow: taken for an end, all would be reset."""
+    """librdkafka returns -1001 without an error if the brokers are too slow: as an end it would reset everything."""
 
     class Slow:
         def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[Any]]:
@@ -291,11 +291,11 @@ def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.Monkey
 
 
 def test_a_question_is_answered_though_another_thread_lets_go_of_the_client() -> None:
-    """As a restart does. A client that nobody holds leaves its futures open for ever."""
+    """As a restart does. The futures of a client that is garbage collected stay open for ever."""
     with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as threads:
         brokers = KafkaAdmin(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"), 1.0)
         asked = threads.submit(brokers.ends, "p.c", [0])
-        with mute.accept()[0]:  # it is asking
+        with mute.accept()[0]:  # the request is under way
             brokers.close()
             with pytest.raises(KafkaUnavailable):
                 asked.result(20)
@@ -323,7 +323,7 @@ def test_no_broker_is_one_clear_sentence(prefix: str) -> None:
 @pytest.mark.parametrize("write_out", [False, True])
 def test_a_stop_waits_for_the_transaction_under_way_and_a_restart_gives_it_up(write_out: bool, paused: bool) -> None:
     class Noted:
-        """A session, and whether it was to give up while the connector was suspended."""
+        """A session that notes whether it was told to give up while the connector was suspended."""
 
         hurries = closed = False
 
@@ -346,10 +346,10 @@ def test_a_stop_waits_for_the_transaction_under_way_and_a_restart_gives_it_up(wr
 
 
 def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str) -> None:
-    """On that to the bootstrap address, which is dropped, half of the sessions would wait for 0.5 s."""
+    """On the connection to the bootstrap address, which is dropped, half of the sessions would wait for 0.5 s."""
 
     class Noted:
-        """A producer, and which broker had answered it when its session began."""
+        """A producer that notes which broker had answered when its session began."""
 
         def __init__(self, number: int) -> None:
             settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{prefix}-{number}"}

@@ -308,9 +308,10 @@ def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str) -
         found = Cache(config, 1, seconds=1.0)
         await found.connector.start()
         await started(found)
+        # One transaction takes all: one of less than ten records that is under way would leave the queue with room.
+        found.connector.apply(Event.PAUSE)
+        await found.until(lambda: found.core.idle)
         with paused(own_kafka):
-            # One transaction takes all: a first one of less than ten records would leave the queue with room.
-            found.connector.apply(Event.PAUSE)
             for number in range(200):
                 await found.put(b"k%d" % number, b"v")
             found.connector.apply(Event.RESUME)

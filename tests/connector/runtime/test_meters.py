@@ -1,4 +1,4 @@
-"""What a connector notes for those who watch it: sums over committed transactions, and how it stands with Kafka."""
+"""A connector's meters: sums over committed transactions, and the state of its connections to Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The holds of a connector: each event from each state, and the sequences that a life is made of."""
+"""The holds of a connector: each event in each state, and typical sequences of events."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ def test_a_new_one_writes() -> None:
         ([Event.DRAIN, Event.SUSPEND], ({"restarting"}, True, True)),
         ([Event.DRAIN, Event.SUSPEND, Event.STOP], ({"stopped"}, True, True)),
         ([Event.SUSPEND, Event.CONTINUE], (set(), False, False)),
-        # Somebody pauses or resumes while a stop or a restart is under way: heard afterwards.
+        # A pause or resume while a stop or a restart is under way takes effect afterwards.
         ([Event.DRAIN, Event.PAUSE], ({"draining", "paused"}, False, False)),
         ([Event.DRAIN, Event.PAUSE, Event.CONTINUE], ({"paused"}, True, False)),
         ([Event.SUSPEND, Event.PAUSE, Event.CONTINUE], ({"paused"}, True, False)),
         ([Event.PAUSE, Event.SUSPEND, Event.RESUME], ({"restarting"}, True, True)),
         ([Event.PAUSE, Event.SUSPEND, Event.RESUME, Event.CONTINUE], (set(), False, False)),
         ([Event.PAUSE, Event.SUSPEND, Event.CONTINUE], ({"paused"}, True, False)),
-        # A transform that fails while a stop writes out holds it at once; a restart tries again.
+        # A transform that fails while a stop writes the rest holds the connector at once; a restart tries again.
         ([Event.DRAIN, Event.HALT], ({"draining", "halted"}, True, False)),
         ([Event.DRAIN, Event.HALT, Event.CONTINUE], (set(), False, False)),
         ([Event.HALT, Event.SUSPEND, Event.STOP], ({"halted", "stopped"}, True, True)),
-        # What was stopped while paused: a pause opens the producer, a resume writes.
+        # Stopped while paused: a pause then opens the producer, a resume writes.
         ([Event.PAUSE, Event.SUSPEND, Event.STOP], ({"paused", "stopped"}, True, True)),
         ([Event.PAUSE, Event.SUSPEND, Event.STOP, Event.REOPEN], ({"paused"}, True, False)),
         ([Event.PAUSE, Event.SUSPEND, Event.STOP, Event.RESUME], (set(), False, False)),
         ([Event.STOP, Event.PAUSE], ({"paused", "stopped"}, True, True)),
-        # At the end everything is written, and nobody holds it up.
+        # At the end everything is written, and no hold delays it.
         ([Event.PAUSE, Event.HALT, Event.STOP, Event.END], ({"ending"}, False, False)),
         ([Event.LEAVE, Event.PAUSE], ({"ending"}, False, False)),
         ([Event.LEAVE, Event.DRAIN, Event.SUSPEND, Event.STOP], ({"ending"}, False, False)),
         ([Event.PAUSE, Event.LEAVE], ({"paused", "ending"}, True, False)),
-        # A stop that is under way when the end is near is waited for.
+        # The end waits for a stop that is under way.
         ([Event.DRAIN, Event.LEAVE, Event.PAUSE], ({"draining", "ending"}, False, False)),
         ([Event.DRAIN, Event.LEAVE, Event.SUSPEND], ({"restarting", "ending"}, True, True)),
         ([Event.DRAIN, Event.LEAVE, Event.SUSPEND, Event.STOP], ({"stopped", "ending"}, True, True)),

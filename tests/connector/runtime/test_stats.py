@@ -1,4 +1,4 @@
-"""The report of a connector's counters: each stands where it belongs, and is a copy."""
+"""The report of a connector's counters: each is in its place, and is a copy."""
 
 from __future__ import annotations
 

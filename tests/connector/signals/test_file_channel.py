@@ -1,7 +1,7 @@
-"""The file of signals among several listeners.
+"""The signal file with several listeners.
 
-Tried: a line that is half written when one, or all, of them look; links; a listener that does not ask; a file that is
-too large, a folder, and nothing at all.
+Bad input: a line that is half written when one or all of them look, links, a listener that does not ask, a file that is
+too large, a folder, no file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_every_listener_hears_every_line_once(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_taken_by_who_saw_it_before(tmp_path: Path) -> None:
-    """The looks of two listeners may lie next to each other: to see it twice is not to see it still there."""
+    """Two listeners may look shortly after each other: that both see the line does not mean that it is still there."""
     path = tmp_path / "signals"
     file = SignalFile.of(path)
     with ExitStack() as listening:

@@ -1,4 +1,4 @@
-"""What nodes agree on about an incremental snapshot: who reads what, when it is complete, and what is told of it."""
+"""How nodes agree on an incremental snapshot: who reads which segments, when it is complete, its notifications."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = list(range(SEGMENTS))
 
 
 class RecordedNotifications(Notifications):
-    """Keeps what it sends."""
+    """Keeps the notifications instead of sending them."""
 
     def __init__(self) -> None:
         config = config_of("127.0.0.1:1", "p", notification_enabled_channels="log")
@@ -29,12 +29,12 @@ class RecordedNotifications(Notifications):
         self.sent.append((aggregate, kind, identity, more))
 
     def kinds(self, identity: str) -> list[str]:
-        """Without what comes a few times a second."""
+        """The kinds of the notifications, without those that come several times a second."""
         return [kind for _, kind, one, _ in self.sent if one == identity and kind != "IN_PROGRESS"]
 
 
 class Grid:
-    """The nodes of a world, each with its `Snapshots`, and the signal topic between them."""
+    """The nodes of a world, each with its `Snapshots`, and their signal topic."""
 
     def __init__(self) -> None:
         self.world = World(nodes=2, batch=50)
@@ -55,7 +55,7 @@ class Grid:
         self.world.settle()
 
     def join(self, node: Node) -> Snapshots:
-        """A process starts, and has not read the topic."""
+        """Starts a process, which has not read the topic yet."""
         notifications = self.notifications[node.member] = RecordedNotifications()
         found = self.of[node.member] = Snapshots(node.core, "c", node.member, self._note, notifications)
         self._heard[node.member] = len(node.announcements)
@@ -67,7 +67,7 @@ class Grid:
             self.topic.append(note)
 
     def step(self, read: bool = True) -> None:
-        """Each node polls, is told, works, and reads the topic on, as its connector does."""
+        """Each node polls, works and continues to read the topic, as its connector does."""
         self.world.now += 1.0
         for node in [n for n in self.world.nodes.values() if n.alive]:
             node.step()
@@ -87,7 +87,7 @@ class Grid:
         return {self.of[n.member].ask(identity, segments) for n in self.world.nodes.values()}
 
     def rest(self) -> None:
-        """Until nobody knows of a snapshot."""
+        """Steps until no node has a running snapshot."""
         for _ in range(60):
             self.step()
             if not any(self.of[n.member].running for n in self.world.nodes.values() if n.alive):
@@ -114,7 +114,7 @@ def test_each_owner_reads_its_segments_once_and_one_node_speaks() -> None:
 
 
 def test_what_a_file_asks_for_is_kept_apart_from_what_all_know_of() -> None:
-    """The same id, the end of one kind, and as many as there may be of one: the other kind is as it was."""
+    """The same id, the end of one kind, and the most snapshots of one kind: none affects the other kind."""
     grid = Grid()
     first = grid.of[next(iter(grid.world.nodes.values())).member]
     for number in range(MAX_RUNNING):

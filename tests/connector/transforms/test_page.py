@@ -1,4 +1,4 @@
-"""docs/transforms.md, followed literally: its files, its commands, what they print."""
+"""docs/transforms.md, followed literally: its files, its commands and their output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BIN = Path(sys.executable).parent
 
 def test_the_example_runs_and_prints_what_the_page_says(kafka: Broker, prefix: str, tmp_path: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    # Where Kafka is, and a prefix of this test's own, are all that differs.
+    # Only the address of Kafka and the prefix differ.
     mine = page.replace("localhost:9092", kafka.bootstrap).replace("=shop\n", f"={prefix}\n")
     mine = mine.replace('"shop.orders"', f'"{prefix}.orders"')
     files = re.findall(r"^`([a-z.]+)`:\n\n```[a-z]+\n(.*?)^```", mine, re.MULTILINE | re.DOTALL)
@@ -27,7 +27,7 @@ def test_the_example_runs_and_prints_what_the_page_says(kafka: Broker, prefix: s
     (commands,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (printed,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     start, *rest = commands.splitlines()
-    assert start == "deelog kafka start"  # Kafka is there already
+    assert start == "deelog kafka start"  # the test has a Kafka already
     done = subprocess.run(
         ["bash", "-euc", "\n".join(rest)],
         cwd=tmp_path,

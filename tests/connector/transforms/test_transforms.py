@@ -1,9 +1,9 @@
-"""Transforms without Kafka: how they are found and configured, what they may return, and those that come along.
+"""Transforms without Kafka: how they are found and configured, what they may return, and the built-in ones.
 
-Bad input tried: a class, module or option that is not there, one that is no transform, abstract, or raises when it is
-imported or made; an option of the wrong type; a Filter without a predicate; aliases that are not in the lists, are
-there twice, or have no type; a predicate that nobody declared; all of `GARBAGE`, and a predicate that answers None;
-captured values that are not what their format says; classes that REST may not name.
+Bad input: a missing class, module or option; a class that is not a transform, is abstract, or raises when it is
+imported or created; an option of the wrong type; a Filter without a predicate; aliases that are not in the lists, are
+repeated, or have no type; an undeclared predicate; all of `GARBAGE`, and a predicate that returns None; captured values
+that do not fit their format; classes that REST may not name.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def test_rest_may_name_what_comes_along_and_what_the_nodes_file_names() -> None:
             assert len(error.value or "") < 100
 
 
-# -- what a transform sees, and what is made of it ----------------------------------------------------------------
+# -- a transform's input, and its effect --------------------------------------------------------------------------
 
 
 def test_transforms_run_in_order_and_see_before_and_after() -> None:
@@ -280,7 +280,7 @@ def test_a_reset_tells_count_and_digest_of_what_is_left() -> None:
     begin = ControlItem(Kind.RESET_BEGIN, 3, 1, (1, 1), 1, {"id": "r"})
     end = ControlItem(Kind.RESET_END, 3, 1, (1, 9), 2, {"id": "r", "count": 3, "digest": "of what was read"})
     rows = [Entry(b"a", b"1", None), Entry(b"x", b"2", None), Entry(b"b", b"3", 5)]
-    for _ in range(2):  # a reset that is begun again counts from the start
+    for _ in range(2):  # a reset that begins again counts from the start
         pipeline([begin, RowsItem(3, 1, (1, 9), "signal", rows[:2], True, False)])
     told, ended = pipeline([RowsItem(3, 1, (1, 9), "signal", rows[2:], False, True), end])
     assert isinstance(told, PipedRows)
@@ -338,7 +338,7 @@ def test_without_anything_to_do_there_is_no_pipeline() -> None:
 
 
 class Seen:
-    """What a transform gets of a value, and what is written of what it makes of it."""
+    """The value that a transform gets, and the bytes that are written of its result."""
 
     def __init__(self, format_name: str) -> None:
         config = of({"type": f"{MINE}.Suffix"}, cache__value__format=format_name, cache__key__format=format_name)
@@ -403,7 +403,7 @@ def test_a_captured_value_that_is_no_json_is_a_failure(raw: bytes) -> None:
         Seen("json").made(raw, lambda record: record)
 
 
-# -- those that come along ----------------------------------------------------------------------------------------
+# -- the built-in transforms --------------------------------------------------------------------------------------
 
 
 def transformed(options: dict[str, str], before: Any, after: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Transforms and predicates of a user's, good and bad, for the tests of the pipeline."""
+"""A user's transforms and predicates, good and bad, for the tests of the pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOMB = "bomb"
 
 
 class Suffix(Transform):
-    """Adds to texts, before and after, and says in a header what it saw."""
+    """Appends to texts, before and after, and adds a header with the op and the original texts."""
 
     OPTIONS = (option(name="text", type=Type.STRING, default="!", doc="What to add."),)
 
@@ -27,7 +27,7 @@ class Suffix(Transform):
 
 
 class Bomb(Transform):
-    """Raises on one value, as long as it is armed."""
+    """Raises on one value while it is armed."""
 
     armed: ClassVar[bool] = True
 
@@ -49,7 +49,7 @@ class Slow(Transform):
 
 
 class Garbage(Transform):
-    """Does on one value what a transform may not do, by its name."""
+    """On one value, does what a transform may not do; the value names it."""
 
     OPTIONS = (option(name="what", type=Type.STRING, doc="The name."),)
 
@@ -100,7 +100,7 @@ class Strange:
 
 
 class Undecided(Predicate):
-    """Answers what is neither true nor false."""
+    """Returns neither true nor false."""
 
     def test(self, record: Record) -> bool:
         return None  # type: ignore[return-value]
@@ -114,7 +114,7 @@ class ValueIsLong(Predicate):
 
 
 class Picky(Transform):
-    """Does not take its options."""
+    """Refuses its options."""
 
     OPTIONS = (
         option(name="low", type=Type.INT, doc="A number.", low=1),
@@ -133,8 +133,8 @@ class Picky(Transform):
 
 
 class Half(Transform):
-    """Leaves `apply` open."""
+    """Does not implement `apply`."""
 
 
 class NoTransform:
-    """Is none."""
+    """Is not a transform."""

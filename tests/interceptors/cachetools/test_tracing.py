@@ -11,7 +11,6 @@ from typing import Any
 
 import cachetools
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -29,6 +28,7 @@ from deelog_schemas.operation import Operation, Trace, TracedOperation
 from tests.interceptors.cachetools.support import Attached
 from tests.interceptors.cachetools.test_capture import SECONDS, config, ready
 from tests.support.kafka import Broker
+from tests.support.topics import messages
 from tests.support.waiting import waiting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -56,26 +56,13 @@ def tracer(provider: TracerProvider) -> trace.Tracer:
 
 
 def headers_of(kafka: Broker, topic: str) -> list[tuple[Kind, str, dict[str, str]]]:
-    """Kind, key and the headers beside ours, of changes, tombstones and rows; by any consumer's means."""
-    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "traces", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
+    """Kind, key and the headers beside ours, of changes, tombstones and rows."""
     found: list[tuple[Kind, str, dict[str, str]]] = []
-    try:
-        left = set(consumer.list_topics(topic, 20).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-        while left:
-            message: Any = consumer.poll(20)
-            assert message is not None
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                left.discard(message.partition())
-                continue
-            headers: dict[str, bytes] = dict(message.headers())
-            kind = unpack(headers.pop(HEADER_NAME)).kind
-            if kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
-                found.append((kind, message.key().decode(), {k: v.decode() for k, v in headers.items()}))
-    finally:
-        consumer.close()
+    for message in messages(kafka.bootstrap, topic):
+        headers: dict[str, bytes] = dict(message.headers())
+        kind = unpack(headers.pop(HEADER_NAME)).kind
+        if kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
+            found.append((kind, message.key().decode(), {k: v.decode() for k, v in headers.items()}))
     return found
 
 

@@ -1,1 +1,1 @@
-"""The Spark job: a change topic that is compacted and cut, a job that dies anywhere, and what its diff topic tells."""
+"""The Spark job: a change topic that is compacted and truncated, a job that dies anywhere, and its diff topic."""

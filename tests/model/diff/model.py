@@ -1,7 +1,7 @@
-"""The diff model as a space to search: an owner that writes, Kafka that forgets, a job that may stop at any step.
+"""The diff model as a space to search: an owner that writes, Kafka that compacts, a job that may stop at any step.
 
-All that the job knows between two steps stands in its files, in Kafka, or is lost; so a crash is no step of its own:
-any step may be the last one of a process, and the next process goes on from the files.
+Between two steps all that the job knows is in its files or in Kafka, or is lost. So there is no separate crash step:
+any step may be the last one of a process, and the next process continues from the files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Diff:
         self.config, self.removed = config, config.removed
 
     def first(self) -> World:
-        """Each segment's life begins with a reset of nothing; there was no job yet."""
+        """Each segment begins with an empty reset; the job has not run yet."""
         c = self.config
         none = (0,) * c.KEYS
         log: list[Rec | None] = []
@@ -37,7 +37,7 @@ class Diff:
     # -- the owner -------------------------------------------------------------------------------------------------
 
     def _append(self, w: World, g: int, rec: Rec, owner: Owner) -> World:
-        """One record more. The reference reader holds, behind an end, what the cache held at the end's position."""
+        """Appends a record. After a reset's end the reference reader has the cache's entries at the end's position."""
         content, keys = w.refs[-1], self.config.KEYS
         if rec.kind == "C" and owner.opened < 0 and not owner.again:
             content = put(content, rec.key, rec.val)
@@ -127,7 +127,7 @@ class Diff:
     # -- Kafka -----------------------------------------------------------------------------------------------------
 
     def _horizon(self, w: World) -> int:
-        """Nothing at or above it is older than min.compaction.lag.ms, as long as the job is not stale."""
+        """Records from this offset on are younger than min.compaction.lag.ms, as long as the job is not stale."""
         job = w.job
         if "age" in self.removed or job.stale or (job.plan and self.config.PAUSE):
             return len(w.log)
@@ -150,7 +150,7 @@ class Diff:
                 yield Step("retention", f"the topic now begins at {head}", x, None, False)
 
     def _compacted(self, w: World, horizon: int) -> tuple[Rec | None, ...]:
-        """Below the horizon the latest record of each key stays, and no record without a value."""
+        """Below the horizon only the latest record of each key stays, and none without a value."""
         seen, kept = set(), list(w.log)
         for offset in range(horizon - 1, -1, -1):
             rec = w.log[offset]
@@ -225,7 +225,7 @@ class Diff:
         return Step(kind, f"batch {number} is planned: {_words(planned.rows)}", self._asked(x, planned.asked))
 
     def _finish(self, w: World) -> Iterator[WorldStep]:
-        """The plan's rows are written unless they are there; then the state."""
+        """Writes the plan's rows, unless they are written already, and then the state."""
         run, number, end, segments, rows = w.job.plan
         done, floor = shipped.look(w.mark, run, number, end, number < 0)
         if not done:
@@ -258,7 +258,7 @@ class Diff:
         yield from self._job(w)
 
     def at_rest(self, w: World) -> str | None:
-        """Where nothing moves by itself, the diff topic tells what the caches hold."""
+        """At rest the diff topic must have the same entries as the caches."""
         caches = tuple(v for o in w.owners for v in o.cache)
         if any(o for _, _, o in w.job.done[3]):
             return "D4 a segment stays held back"

@@ -1,7 +1,7 @@
 """Every rule of the diff job, and how it is removed.
 
-Where shipped code upholds a rule, that very attribute is replaced for the time of a search (`patches`); what is upheld
-by settings of topics, or by which file is read, is a switch of the model's steps. The fields are those of the takeover
+If the product's code enforces a rule, the attribute that does so is replaced during a search (`patches`). If topic
+settings or the choice of a file enforce it, it is a switch of the model's steps. The fields are those of the takeover
 model's rules.
 """
 
@@ -171,7 +171,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def run(text: str, max_states: int, max_seconds: float = float("inf"), **more: Any) -> Result:
-    """Searches a configuration, given as on the command line; ValueError names a rule that there is not."""
+    """Searches a configuration, written as on the command line. ValueError names an unknown rule."""
     config = Config.parse(text)
     unknown = config.removed - RULES.keys()
     if unknown:

@@ -1,7 +1,7 @@
-"""The job's shipped decisions on the model's log: the walk, the folds of starts and resets, the writer's look.
+"""The product's decisions on the model's log: the walk, the folds of starts and resets, the writer's look.
 
-`PartitionWalk`, `by_records.start`, `by_records.resets` and `Writer._look` are called as they are; what they read Kafka
-through is a double that reads the model's log and diff topic.
+`PartitionWalk`, `by_records.start`, `by_records.resets` and `Writer._look` are called unchanged. Instead of Kafka they
+read a test double with the model's log and diff topic.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def raw_of(rec: Rec) -> tuple[bytes, bytes | None]:
 
 @lru_cache(1 << 15)
 def record_of(offset: int, rec: Rec) -> Record:
-    """The record as every reader decodes it."""
+    """The decoded record."""
     header, control = raw_of(rec)
     headers = [("deelog", header)] + ([] if control is None else [("deelog.control", control)])
     # A delete is a change whose envelope has no `after`.
@@ -67,13 +67,13 @@ def record_of(offset: int, rec: Rec) -> Record:
 
 
 class Tables:
-    """What the folds read: the model's change topic and diff topic."""
+    """The folds' input: the model's change topic and diff topic."""
 
     def __init__(self, world: World, keys: int) -> None:
         self.world, self.keys = world, keys
 
     def records(self, partition: int, begin: int, end: int) -> Iterator[Record]:
-        """The records that are still there."""
+        """The records that compaction has left."""
         for offset in range(max(begin, self.world.head), end):
             rec = self.world.log[offset]
             if rec is not None:
@@ -103,7 +103,7 @@ class Renderer:
 
 
 class Planned(NamedTuple):
-    """What a start or a batch will do: its rows, the segments' state after it, segments to ask a reset for."""
+    """The plan of a start or a batch: its rows, the segments' state after it, the segments to request a reset for."""
 
     rows: tuple[Row, ...]
     segments: tuple[Any, ...]
@@ -111,7 +111,7 @@ class Planned(NamedTuple):
 
 
 def plan_start(world: World, keys: int, based: bool = True, named: bool = True) -> Planned:
-    """A start without state."""
+    """The plan of a start without state."""
     owners = list(enumerate(world.owners))
     bases = {g: o.base if based else max(world.head, 0) for g, o in owners if o.base >= 0 or not based}
     opened = {
@@ -124,7 +124,7 @@ def plan_start(world: World, keys: int, based: bool = True, named: bool = True) 
 
 
 def plan_batch(world: World, keys: int, begin: int, end: int, segments: tuple[Any, ...], fenced: Any = None) -> Planned:
-    """A batch `[begin, end)`: walked by marks; the resets that end in it are read and checked."""
+    """The plan of a batch `[begin, end)`. It is walked by marks; resets that end in it are read and checked."""
     before, void, asked = thawed(segments), set[tuple[int, int]](), set[int]()
     tables, renderer = cast(Any, Tables(world, keys)), cast(Any, Renderer())
     while True:
@@ -154,13 +154,13 @@ def _void(void: set[tuple[int, int]], asked: set[int], ended: Ended) -> None:
 
 
 def look(mark: tuple[int, ...], run: int, number: int, end: int, first: bool) -> tuple[bool, int]:
-    """Whether a batch is written already, and below which input offset rows are."""
+    """Whether a batch is written already, and the input offset up to which its rows are written."""
     stored = BatchMarker(f"run{mark[0]}", 0, mark[1]) if mark else None
     return Writer._look(cast(Writer, _STUB), 0, stored, BatchMarker(f"run{run}", number, end), first)
 
 
 def frozen(segments: dict[int, Segment]) -> tuple[Any, ...]:
-    """Segments' states as a tuple."""
+    """The segments' states as a tuple."""
     return tuple(
         (n, s.mark, None if s.open is None else (s.open.reset_id, s.open.begin, s.open.position, s.open.mark))
         for n, s in sorted(segments.items())
@@ -168,5 +168,5 @@ def frozen(segments: dict[int, Segment]) -> tuple[Any, ...]:
 
 
 def thawed(segments: tuple[Any, ...]) -> dict[int, Segment]:
-    """The reverse."""
+    """The segments' states from `frozen`."""
     return {n: Segment(mark, None if o is None else Open(o[0], "model", o[1], o[2], o[3])) for n, mark, o in segments}

@@ -10,17 +10,17 @@ from tests.model.explore import Step
 BUDGETS: Final = (
     "OPS",  # client writes
     "DEL",  # client deletes
-    "RESETS",  # resets that nothing called for
+    "RESETS",  # resets without a cause
     "LOSE",  # an operation never reaches Kafka; the next owner owes a reset
-    "CLAIM",  # a new owner claims; inside a reset it gives that up and owes another
+    "CLAIM",  # a new owner claims; within a reset it abandons that one and owes another
     "TAIL",  # a new owner claims, then writes an operation that was captured in the old epoch
     "REPEAT",  # the writer writes a committed operation again
     "COMPACT",  # compaction runs
-    "RETAIN",  # the head of the topic is cut
-    "BATCH",  # batches that do not reach to the end of the topic
-    "WALLOST",  # what Spark noted of a batch is lost: it may be cut anew
+    "RETAIN",  # retention removes the head of the topic
+    "BATCH",  # batches that end before the end of the topic
+    "WALLOST",  # Spark's record of a batch is lost: its range may change
     "SCRATCH",  # the checkpoint is deleted
-    "STALE",  # the job stands still for longer than reader.max.lag.ms
+    "STALE",  # the job is stopped for longer than reader.max.lag.ms
 )
 
 
@@ -30,17 +30,17 @@ class Config:
 
     SEGS: int = 1
     KEYS: int = 2
-    """Of each segment."""
+    """Keys of each segment."""
     NULLS: int = 1
     """1: compaction also removes records without a value, as it does once delete.retention.ms has passed."""
     PAUSE: int = 0
-    """1: the job may stand still for longer than reader.max.lag.ms while it carries out a plan."""
+    """1: the job may stop for longer than reader.max.lag.ms while it carries out a plan."""
     budgets: tuple[int, ...] = (0,) * len(BUDGETS)
     removed: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """From `OPS=2 COMPACT=1 age=0`; ValueError names what is unknown."""
+        """The configuration in `OPS=2 COMPACT=1 age=0`. ValueError names an unknown word."""
         sizes: dict[str, int] = {}
         budgets = {name: int(name == "OPS") for name in BUDGETS}
         removed = set()
@@ -66,7 +66,7 @@ class Rec(NamedTuple):
     seg: int
     pos: tuple[int, int]
     key: int = 0
-    val: Any = 0  # of B and E the reset's id; of E also the entries at its position
+    val: Any = 0  # in B and E the reset's id; in E also the entries at its position
 
 
 class Owner(NamedTuple):
@@ -80,7 +80,7 @@ class Owner(NamedTuple):
     owed: int = 0
     asked: int = 0  # the job asked for a reset
     base: int = -1
-    named: tuple[int, ...] = ()  # what the positions topic says of the open reset: (epoch, sequence, offset)
+    named: tuple[int, ...] = ()  # the positions topic's state of the open reset: (epoch, sequence, offset)
     again: tuple[Rec, ...] = ()  # records that it writes again
 
 
@@ -95,16 +95,16 @@ class Job(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything. `told` is what the diff topic holds, `mark` (run, end) what stands beside it in the group."""
+    """Everything. `told` has the entries of the diff topic, `mark` (run, end) the metadata in the job's group."""
 
     log: tuple[Rec | None, ...]
     head: int
     owners: tuple[Owner, ...]
-    refs: tuple[tuple[int, ...], ...]  # what a reader that was always there holds after each prefix
+    refs: tuple[tuple[int, ...], ...]  # the entries of a reader that read from the beginning, after each prefix
     job: Job
     told: tuple[int, ...]
     mark: tuple[int, ...]
-    since: tuple[int, ...]  # per key, the prefix that its last told value was true in
+    since: tuple[int, ...]  # per key, the prefix in which its last value in `told` was true
     left: tuple[int, ...]
 
 
@@ -113,12 +113,12 @@ _INDEX: Final = {name: i for i, name in enumerate(BUDGETS)}
 
 
 def left(w: World, budget: str) -> int:
-    """How often something may still happen."""
+    """How often an event may still happen."""
     return w.left[_INDEX[budget]]
 
 
 def use(w: World, budget: str) -> World:
-    """The world in which it has happened once more."""
+    """The world after it has happened once more."""
     i = _INDEX[budget]
     return w._replace(left=(*w.left[:i], w.left[i] - 1, *w.left[i + 1 :]))
 

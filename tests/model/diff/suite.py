@@ -1,4 +1,4 @@
-"""Configurations to explore with all rules on, and what the model has found wrong in the job so far."""
+"""Configurations to explore with all rules on, and the bugs of the job that the model has found so far."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COVERED: Final = (
     "writes again",
     "writes an older epoch's",
 )
-"""Kinds of steps that the quick configurations must have taken."""
+"""Kinds of steps that the quick configurations must take."""
 
 LONG: Final = (
     "OPS=2 DEL=1 RESETS=1 LOSE=1 CLAIM=1 BATCH=2",
@@ -63,4 +63,4 @@ KNOWN: Final = (
         "D3 told (3, 0)",
     ),
 )
-"""What the job still gets wrong."""
+"""Known bugs of the job."""

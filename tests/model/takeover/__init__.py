@@ -1,1 +1,1 @@
-"""The takeover: nodes that own segments, one Kafka, a controller, clients; and what can go wrong with each."""
+"""The takeover: nodes that own segments, one Kafka, a controller and clients, with the faults of each."""

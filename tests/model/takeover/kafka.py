@@ -1,7 +1,7 @@
-"""Kafka as the protocol sees it: transactions, last stable offset, fencing, compaction, lost ends; and the judge.
+"""Kafka as the protocol sees it: transactions, last stable offset, fencing, compaction, truncation; and the checker.
 
-The positions topic keeps the latest record per key, compacted at once: the worst case. A transaction of a process is
-committed in one step unless it is left open.
+The positions topic is compacted at once to the latest record per key, which is the worst case. A transaction of a
+process is committed in one step unless it is left open.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tests.model.takeover.state import (
 )
 
 Put = tuple[int, str, Any]
-"""On the positions topic: (segment, claim | position | reset | release, value). A claim: (epoch, member, offset,
-victims); a release: (epoch, member)."""
+"""A record of the positions topic: (segment, claim | position | reset | release, value). A claim is (epoch, member,
+offset, victims), a release (epoch, member)."""
 
 
 class Kafka:
-    """What can be done to Kafka, and what it does by itself."""
+    """Requests to Kafka, and its own steps."""
 
     def __init__(self, config: Config, shipped: Shipped) -> None:
         self.config, self.shipped = config, shipped
         self.kinds = {"claim": 0, "position": 1, "reset": 2, "release": 3}
 
     def log(self, w: World, g: int) -> tuple[Rec | None, ...]:
-        """The partition that a segment's records stand on."""
+        """The log of a segment's partition."""
         return w.logs[partition(self.config, g)]
 
     def records(self, w: World, g: int, begin: int, end: int) -> tuple[Rec, ...]:
@@ -55,7 +55,7 @@ class Kafka:
     def commit(
         self, w: World, i: int, g: int, recs: Iterable[tuple[Any, ...]], puts: Iterable[Put], opened: bool = False
     ) -> tuple[World, str | None]:
-        """One transaction of a process on one segment: the world after it, and what it breaks."""
+        """One transaction of a process on one segment: the world after it, and the promise that it breaks."""
         status, p = (i + 1 if opened else 0), partition(self.config, g)
         at = len(w.logs[p])
         log = w.logs[p] + tuple(Rec(status, *r) for r in recs)
@@ -66,7 +66,7 @@ class Kafka:
         return self._judge(self._settle(w, p), p, range(at, len(log)))
 
     def _settle(self, w: World, p: int) -> World:
-        """What stands below the positions topic's last stable offset is read by everybody who waits for it."""
+        """All waiting readers read the records below the positions topic's last stable offset."""
         pend, pos = list(w.pend[p]), list(w.pos)
         while pend and not pend[0][0]:
             _, g, what, value = pend.pop(0)
@@ -87,12 +87,12 @@ class Kafka:
     def _heard(self, w: World, g: int, member: int, offset: int, known: tuple[Any, ...]) -> World:
         for i, n in enumerate(w.nodes):
             if n.member == member and n.segs[g].off == offset and n.segs[g].role in "lr":
-                # CHECK read-to-own-record: what was known when one's own record came, no later and no earlier.
+                # CHECK read-to-own-record: the claims known when a node's own record is read, no later and no earlier.
                 return set_seg(w, i, g, known=known)
         return w
 
     def end_transaction(self, w: World, status: int, keep: bool) -> tuple[World, str | None]:
-        """The open transaction with this status is committed or aborted."""
+        """Commits or aborts the open transaction with this status."""
         bad: str | None = None
         if status != FOREIGN:
             w = set_node(w, status - 1, tx=0)
@@ -107,7 +107,7 @@ class Kafka:
         return (w._replace(foreign=0) if status == FOREIGN else w), bad
 
     def fence(self, w: World, node: int, but: int = -1) -> World:
-        """Somebody initialises a node's transactional id: what it has open is aborted, what it sends is refused."""
+        """Initialises a node's transactional id: its open transaction is aborted, later ones are refused."""
         for j, n in enumerate(w.nodes):
             if node_id(n.member) == node and j != but:
                 if n.tx:
@@ -116,7 +116,7 @@ class Kafka:
                     w = set_node(w, j, fenced=1)
         return w
 
-    # -- the judge -------------------------------------------------------------------------------------------------
+    # -- the checker -----------------------------------------------------------------------------------------------
 
     def _judge(self, w: World, p: int, offsets: Iterable[int]) -> tuple[World, str | None]:
         log = w.logs[p]
@@ -135,7 +135,7 @@ class Kafka:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def steps(self, w: World) -> Iterator[WorldStep]:
-        """What Kafka, or somebody else's producer, may do."""
+        """The steps of Kafka and of producers that are not modelled."""
         for i, n in enumerate(w.nodes):
             if n.tx and not (n.up and n.fenced):
                 what = f"{name_of(w, i)} commits its open transaction" if n.up else f"{name_of(w, i)}'s times out"
@@ -178,11 +178,11 @@ class Kafka:
         if tuple(logs) != w.logs:
             x2 = use(w, "COMPACT")._replace(logs=tuple(logs))
             for g in range(config.SEGS if config.COMPACTKEYS else 0):
-                x2 = set_truth(x2, g, excuse=1)  # a reset repairs what min.compaction.lag.ms is there to prevent
+                x2 = set_truth(x2, g, excuse=1)  # a reset repairs what min.compaction.lag.ms prevents
             yield from_outside("compaction", "compaction removes what it may", x2)
 
     def _truncations(self, w: World) -> Iterator[WorldStep]:
-        """An unclean election takes the end of a partition of the change topic; all that watch it can see that."""
+        """An unclean election truncates a partition of the change topic; every process that watches it can see that."""
         for p, log in enumerate(w.logs):
             here = [g for g in range(self.config.SEGS) if partition(self.config, g) == p]
             awaited = [n.segs[g].off for n in w.nodes for g in here if n.segs[g].role in "lru"]

@@ -1,4 +1,4 @@
-"""A process that believes it is primary: CLAIM, LOOK, FENCE, ACTIVE, READ, DECIDE, then a reset or operations."""
+"""A process that considers itself primary: CLAIM, LOOK, FENCE, ACTIVE, READ, DECIDE, then a reset or operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FENCED_TOO_OFTEN = 3
 
 
 class Lead:
-    """What a primary does, and what its clients do."""
+    """The steps of a primary and of its clients."""
 
     def __init__(self, config: Config, shipped: Shipped, kafka: Kafka, owners: Owners) -> None:
         self.config, self.shipped, self.kafka, self.owners = config, shipped, kafka, owners
@@ -70,7 +70,7 @@ class Lead:
             yield from self._write(w, i, g, m)
 
     def reinit(self, w: World, i: int) -> WorldStep:
-        """It finds itself fenced: a new session, and each segment takes up again where it was."""
+        """The process notices that it is fenced: it opens a new session, and each segment resumes its phase."""
         x = set_node(self.kafka.fence(w, node_id(w.nodes[i].member), but=i), i, fenced=0)
         for g, m in enumerate(w.nodes[i].segs):
             if m.role not in LEADS:
@@ -78,13 +78,13 @@ class Lead:
             role = self.shipped.phase_after_failure(m.role)
             if role is None:
                 continue
-            # CHECK recheck-keeps-place, recheck-after-fence, fence-once: all in the shipped table RECHECK.
+            # CHECK recheck-keeps-place, recheck-after-fence, fence-once: all are in the product's table RECHECK.
             changes = {"role": role, "re": int(role != "c"), "known": NO, "off": -1, "snap": NO}
             x = set_seg(x, i, g, **changes, owe=int(m.owe or m.role == "u"))
         return by_itself("re-initialises", f"{name_of(w, i)} finds itself fenced, re-initialises its producer", x)
 
     def look_at_ends(self, w: World, i: int, p: int) -> WorldStep:
-        """A process sees that a partition's end went back: what it leads there owes a reset."""
+        """A process sees that a partition was truncated: its primary segments there owe a reset."""
         n = w.nodes[i]
         x = set_node(w, i, truncated=n.truncated & ~(1 << p))
         for g, m in enumerate(n.segs):
@@ -116,7 +116,7 @@ class Lead:
                 yield by_itself("counts answers", words, x, acked_in(x, g))
 
     def capture(self, w: World, i: int, g: int, key: int, value: int) -> tuple[World, Op]:
-        """An operation takes the segment's next position; and what must be evicted for it takes the one behind."""
+        """Captures an operation at the segment's next position, and the eviction that it causes at the one after."""
         m = w.nodes[i].segs[g]
         op = (m.e, last(m) + 1, key, value)
         ops, st, lru = [op], put(m.st, key, value), (*without(m.lru, key), key) if self.config.CAP and value else m.lru
@@ -132,7 +132,7 @@ class Lead:
     # -- the takeover ----------------------------------------------------------------------------------------------
 
     def _claim(self, w: World, i: int, g: int, m: Seg) -> WorldStep:
-        """Commits a claim; where a rule that orders the steps is removed, something else comes first."""
+        """Commits a claim. If a rule about the order of steps is removed, another step comes first."""
         name, member = name_of(w, i), w.nodes[i].member
         early = self.removed & {"look_behind_claim", "claim_before_fence"}
         if m.role == "c" and early:
@@ -157,7 +157,7 @@ class Lead:
         return tuple(sorted({*known, *scan.claims}))
 
     def _read(self, w: World, i: int, g: int, m: Seg) -> Iterator[WorldStep]:
-        """LOOK and READ need one's own record, on both topics."""
+        """LOOK and READ. They need the process's own record, on both topics."""
         visible = stable(self.kafka.log(w, g))
         elsewhere = "each_partition_is_read" in self.removed and stable(w.logs[0]) == len(w.logs[0])
         if "read_to_own_record" in self.removed or elsewhere:
@@ -166,7 +166,7 @@ class Lead:
             return
         if m.role == "l" or m.re:
             start = self.shipped.start(m.hist, m.e, m.known) if not m.owe else None
-            # Where a reset comes whatever stands there, or nothing counts, it reads on from its own record.
+            # If a reset is certain, or no earlier record counts, it continues from its own record.
             frm = m.off if start is None or start.offset is None else start.offset
             written = -1 if start is None or start.written is None else start.written
             base = m.known[1][3] if m.known[1] else -1
@@ -241,12 +241,12 @@ class Lead:
         x = set_seg(w, i, g, role="u", off=offset, owe=0, snap=NO)
         puts: list[Put] = [(g, "reset", (m.e, last(m), -1))]
         x, bad = self.kafka.commit(x, i, g, [("rb", g, m.e, last(m), 0, offset, m.e, member)], puts)
-        # Who was superseded may decide so as well: it can write nothing, and learns why.
+        # A superseded process may decide so, too: it cannot write, and then learns the reason.
         bad = bad or ("V5 needless reset" if m.owe > 1 and not w.truth[g].excuse else None)
         return by_itself("begins a reset", f"{name_of(w, i)} begins a reset of s{g}", x, bad)
 
     def _rows(self, w: World, i: int, g: int, m: Seg) -> Iterator[WorldStep]:
-        """The entries are read at once with their position; then they go out chunk by chunk, then the end."""
+        """The entries are read at one position, then written chunk by chunk, then the end is written."""
         if m.off >= stable(self.kafka.log(w, g)) and not m.snap:
             return
         name, member, e = name_of(w, i), w.nodes[i].member, m.e
@@ -257,7 +257,7 @@ class Lead:
                 yield by_itself("reads entries", words, set_seg(w, i, g, snap=(at, entries, begin, 0)))
             return
         if "chunk_is_a_barrier" in self.removed and done:
-            entries = m.st  # each chunk reads the cache anew
+            entries = m.st  # each chunk reads the cache again
         live = [k for k, v in enumerate(entries) if v]
         upto = min(len(live), done + (self.config.CHUNK or len(live)))
         records = [("rs", g, *at, k, entries[k], e, member) for k in live[done:upto]]
@@ -283,7 +283,7 @@ class Lead:
             if "nothing_over_a_hole" not in self.removed:
                 return
         pending = [o for o in m.log if o[1] > m.w]
-        # What must stand in one transaction waits until all of it is acked.
+        # Operations that must be in one transaction wait until all of them are acknowledged.
         atomic = 0 if "corrections_in_one_transaction" in self.removed else m.atomic
         run = [o for o in pending if o[1] <= acked][: max(1, atomic - m.w)] if acked >= atomic or atomic <= m.w else []
         if run:

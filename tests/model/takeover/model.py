@@ -27,7 +27,7 @@ from tests.model.takeover.state import (
 
 
 class Takeover:
-    """`decisions` are the shipped ones but for the rules that a search removes."""
+    """`decisions` are the product's, except for the rules that a search removes."""
 
     def __init__(self, config: Config, decisions: Decisions | None = None) -> None:
         self.config = config
@@ -37,13 +37,13 @@ class Takeover:
         self.lead = Lead(config, self.shipped, self.kafka, self.owners)
 
     def first(self) -> World:
-        """Every node owns every segment; the primaries are ACTIVE in epoch 1 and nothing was written."""
+        """Every node owns every segment. The primaries are ACTIVE in epoch 1, and nothing was written yet."""
         c = self.config
         logs: list[list[Rec | None]] = [[] for _ in range(c.PARTS)]
         pos, truth = [], []
         for g in range(c.SEGS):
             p, log = g % c.N, logs[partition(c, g)]
-            begin = len(log) + 2  # a segment's life begins with a reset
+            begin = len(log) + 2  # a segment begins with a reset
             values = {"rb": begin, "re": (begin, (0,) * c.KEYS)}
             kinds = ("claim", "active", "rb", "re")
             log += [Rec(0, kind, g, 1, 0, 0, values.get(kind, 0), 1, p + 10) for kind in kinds]
@@ -88,7 +88,7 @@ class Takeover:
         yield from self.owners.moves(w)
 
     def at_rest(self, w: World) -> str | None:
-        """Where nothing moves by itself: what a reader derives must be what the primary holds."""
+        """At rest a reader must derive the entries of the primary."""
         for g, t in enumerate(w.truth):
             if t.p < 0:
                 continue
@@ -109,7 +109,7 @@ class Takeover:
         return None
 
     def _derived(self, w: World, g: int, records: tuple[Rec, ...]) -> tuple[tuple[tuple[int, int], ...], str]:
-        """What a reader derives: one that was always there, or, where changes are compacted, one that comes now."""
+        """The entries of a reader: one from the beginning or, if changes are compacted, one that starts now."""
         if not self.config.COMPACTKEYS:
             return self.shipped.derived(records)
         base = w.pos[g][1][3] if "base_offset" not in self.config.removed else 0

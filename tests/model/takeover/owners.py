@@ -1,4 +1,4 @@
-"""Owners: acknowledgement, election, catch-up, and how nodes come and go."""
+"""Owners: acknowledgement, election, catch-up, and nodes that join and leave."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.model.takeover.state import (
 
 
 class Owners:
-    """What owners and the controller do."""
+    """The steps of owners and of the controller."""
 
     def __init__(self, config: Config, shipped: Shipped, kafka: Kafka) -> None:
         self.config, self.shipped, self.kafka = config, shipped, kafka
@@ -44,7 +44,7 @@ class Owners:
     # -- acknowledgement -------------------------------------------------------------------------------------------
 
     def held_by_all(self, w: World, i: int, g: int) -> int:
-        """The highest sequence that every in-sync owner in the epoch of primary i holds."""
+        """The highest sequence that every in-sync owner in the epoch of primary i has."""
         n, t = w.nodes[i].segs[g], w.truth[g]
         if n.e != t.e or w.nodes[i].stale:
             return 0
@@ -63,7 +63,7 @@ class Owners:
         return max((q for e, q in t.ack if past.holds(n.hist, (e, q))), default=0)
 
     def note_acks(self, w: World, i: int, g: int) -> World:
-        """The client learns of every operation that is acknowledged now."""
+        """Answers the clients of all operations that are acknowledged now."""
         if self.config.ACKS < 2:
             return w
         upto, ack = self.acked(w, i, g), dict(w.truth[g].ack)
@@ -75,7 +75,7 @@ class Owners:
     # -- election --------------------------------------------------------------------------------------------------
 
     def promote(self, w: World, g: int, j: int) -> tuple[World, str | None]:
-        """The controller names j the primary; everybody who is not cut off hears of it."""
+        """The controller makes j the primary; every node that is not cut off learns this."""
         e = w.truth[g].e + 1
         m = w.nodes[j].segs[g]
         lru = tuple(k for k, v in enumerate(m.st) if v) if self.config.CAP else NO  # the policy is rebuilt
@@ -87,7 +87,7 @@ class Owners:
         return w, acked_in(w, g)
 
     def drop_out(self, w: World, i: int, kind: str, why: str) -> Iterator[WorldStep]:
-        """A process leaves every view (dead or cut off); its segments get other primaries."""
+        """Removes a process from every view (dead or cut off); its segments get other primaries."""
         worlds: list[tuple[str, World, str | None]] = [(f"{name_of(w, i)} {why}", w, None)]
         for g in range(self.config.SEGS):
             following = []
@@ -108,7 +108,7 @@ class Owners:
             yield from_outside(kind, *found)
 
     def restart(self, w: World, i: int, budget: str, member: int) -> WorldStep:
-        """A process starts, empty; it becomes primary of what nobody owns, backup of the rest."""
+        """Starts an empty process. It becomes primary of the segments without an owner, and backup of the others."""
         x = use(w, budget)
         if budget == "JOIN" or "one_id_per_node" not in self.removed:
             x = self.kafka.fence(x, node_id(member))
@@ -125,7 +125,7 @@ class Owners:
     # -- backups ---------------------------------------------------------------------------------------------------
 
     def catch_up(self, w: World, g: int, j: int) -> tuple[World, str]:
-        """Backup j takes the primary's epoch and history: by operations where that is possible, else by state."""
+        """Backup j adopts the primary's epoch and history: by operations if possible, else by state transfer."""
         d, t = self.shipped.decisions, w.truth[g]
         p, m = w.nodes[t.p].segs[g], w.nodes[j].segs[g]
         common = d.common_point(p.hist, m.hist)
@@ -135,7 +135,7 @@ class Owners:
         else:
             keep = "transfer_is_not_ops" in self.removed
             log, start, how = (m.log if keep else NO), (m.start if keep else last(p) + 1), "state"
-            # Below acks=all a backup may have pruned what its new primary never had, and cannot name the keys.
+            # Below acks=all a backup may have pruned operations that its new primary never had: their keys are unknown.
             if p.start > common + 1 or (self.config.ACKS < 2 and m.start > common + 1):
                 w = set_truth(w, g, excuse=1)
         w = set_seg(w, j, g, role="b", e=p.e, hist=p.hist, st=p.st, log=log, start=start)
@@ -145,7 +145,7 @@ class Owners:
         return self.note_acks(w, t.p, g), how
 
     def back(self, w: World, i: int, g: int, m: Seg) -> Iterator[WorldStep]:
-        """A backup: level with a new epoch, apply the next operation, or take what the primary's log has no more."""
+        """Steps of a backup: adopt a new epoch, apply the next operation, or copy state that the primary has pruned."""
         p = w.nodes[w.truth[g].p]
         if p.stale or not p.up:
             return
@@ -177,7 +177,7 @@ class Owners:
         return st
 
     def prunes(self, w: World, i: int, g: int, m: Seg) -> Iterator[WorldStep]:
-        """Whoever has an op log prunes it by the position record."""
+        """Each owner with an op log prunes it by the position record."""
         position = w.pos[g][1]
         if m.log and m.log[0][1] <= position[1] and self.shipped.decisions.holds(m.hist, position[:2]):
             upto = position[1]
@@ -185,7 +185,7 @@ class Owners:
             x = set_seg(w, i, g, log=log, start=max(m.start, upto + 1))
             yield by_itself("prunes", f"{name_of(w, i)} prunes s{g} to {upto}", x)
 
-    # -- the controller, and how nodes go --------------------------------------------------------------------------
+    # -- the controller, and nodes that leave ----------------------------------------------------------------------
 
     def moves(self, w: World) -> Iterator[WorldStep]:
         """The controller moves segments."""
@@ -209,7 +209,7 @@ class Owners:
                 yield from_outside("swap", words, x, bad or bad2)
 
     def faults(self, w: World, i: int) -> Iterator[WorldStep]:
-        """What can happen to a process that runs."""
+        """The faults of a running process."""
         n, config = w.nodes[i], self.config
         segs = (self.empty,) * config.SEGS
         gone = {"up": 0, "stale": 0, "fenced": 0, "truncated": 0, "segs": segs}

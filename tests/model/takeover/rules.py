@@ -1,9 +1,9 @@
 """Every rule of the takeover, and how it is removed.
 
-A rule whose decision is a function of the product is removed by putting another function in its place (`change`);
-one that is an order of steps, or is upheld by nodes and controller, is a switch of the model's steps.
-`config` is the smallest configuration known to show it, `kind` what then happens, `steps` and `states` the bounds
-within which it must be found.
+If a function of the product decides a rule, the rule is removed by replacing that function (`change`). If the rule is
+an order of steps, or nodes and controller enforce it, it is a switch of the model's steps.
+`config` is the smallest configuration known to need the rule, `kind` the violation without it, `steps` and `states` the
+bounds within which the violation must be found.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _nobody(seen: Iterable[Claimant], epoch: int, member: str) -> None:
 
 
 def _never(reason: str) -> Callable[[Decisions], Decisions]:
-    """DECIDE never gives this reason."""
+    """Removes this reason from DECIDE."""
 
     def decide(*args: Any) -> str | None:
         found = reason_to_reset(*args)
@@ -148,7 +148,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def without(rules: Iterable[str]) -> Decisions:
-    """The shipped decisions but for those that uphold these rules."""
+    """The product's decisions without these rules."""
     decisions = Decisions()
     for name in rules:
         change = RULES[name].change
@@ -157,7 +157,7 @@ def without(rules: Iterable[str]) -> Decisions:
 
 
 def run(text: str, max_states: int, max_seconds: float = float("inf"), **more: Any) -> Result:
-    """Searches a configuration, given as on the command line; ValueError names a rule that there is not."""
+    """Searches a configuration, written as on the command line. ValueError names an unknown rule."""
     config = Config.parse(text)
     unknown = config.removed - RULES.keys()
     if unknown:

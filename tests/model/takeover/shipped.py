@@ -1,7 +1,7 @@
-"""The product's decisions, as the model calls them: each is the shipped function, and each can be replaced by a rule.
+"""The product's decisions, as the model calls them: each is the product's function, and a rule may replace it.
 
-Arguments are turned into what the product takes (member texts, byte keys, `ScannedRecord`s), and answers are
-remembered per arguments: the functions are pure.
+Arguments are converted to the product's types (member texts, byte keys, `ScannedRecord`s). Answers are cached by
+argument: the functions are pure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ROLES: Final = {phase: role for role, phase in reversed(PHASES.items())}
 
 
 class Scan(NamedTuple):
-    """The outcome of a scan; keys and members as the model's numbers."""
+    """The result of a scan, with the model's numbers for keys and members."""
 
     written: int | None
     phantoms: frozenset[int]
@@ -56,17 +56,17 @@ class Scan(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What follows from the claims that LOOK has seen."""
+    """The decisions of LOOK from the claims that it has read."""
 
     outranked: bool
     victims: Claims
     nodes: tuple[int, ...]
-    """Of the victims, where they are others than one's own."""
+    """The nodes of the victims, without the process's own node."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """The shipped functions. A rule is removed by putting another one in the place of the one that upholds it."""
+    """The product's functions. A rule is removed by replacing the function that enforces it."""
 
     outranking: Callable[..., Claimant | None] = rules.outranking
     to_fence: Callable[..., frozenset[Claimant]] = rules.to_fence
@@ -87,12 +87,12 @@ class Decisions:
     state_of_claim: Callable[[StateRecord], StateRecord] = lambda record: record
 
     def but(self, **changes: Any) -> Decisions:
-        """With some of them replaced."""
+        """A copy with some of them replaced."""
         return replace(self, **changes)
 
 
 class _Decoding:
-    """Of the Spark job's tables, what its fold needs."""
+    """The part of the Spark job's tables that its fold needs."""
 
     def entry(self, record: Record) -> tuple[bytes, Entry | None]:
         return _decoded(record)
@@ -136,7 +136,7 @@ class Shipped:
         return self.decisions.where_to_read(history, epoch, state, opened, TOPIC)
 
     def _seen(self, claims: Claims, released: Claim | tuple[()], epoch: int, member: int) -> Seen:
-        """Of the claims seen and the one released last: whether to step down, whom to fence."""
+        """Whether to step down and which members to fence, by the claims and the last release."""
         d, mine = self.decisions, MEMBERS[member]
         seen = frozenset((e, MEMBERS[m]) for e, m in claims)
         ended = (released[0], MEMBERS[released[1]]) if released else None
@@ -157,14 +157,14 @@ class Shipped:
         return [_KEYS.index(k) for k in self.decisions.to_correct({_KEYS[k] for k in phantoms}, pending)]
 
     def phase_after_failure(self, role: str) -> str | None:
-        """The role in which a primary takes up again after a failed transaction; None: it goes on as before."""
+        """The role in which a primary resumes after a failed transaction. None: its role stays."""
         target = self.decisions.recheck.get(PHASES[role])
         return None if target is None else ROLES[target]
 
     # -- the positions topic ---------------------------------------------------------------------------------------
 
     def _claims_after(self, claims: Claims, claim: Claim | None, gone: Claims) -> Claims:
-        """The claims that the positions topic keeps, after one more and the removal of others."""
+        """The claims on the positions topic after one is added and others are removed."""
         table = PositionsTable()
         more = [claim] if claim else []
         for record in [_claim(e, m) for e, m in (*claims, *more)] + [_claim(None, m) for _, m in gone]:
@@ -174,7 +174,7 @@ class Shipped:
     # -- op logs ---------------------------------------------------------------------------------------------------
 
     def coalesced(self, log: tuple[Op, ...], above: int, acked: int) -> tuple[Op, ...]:
-        """The op log after older operations of a key gave way to its newest one in (above, acked]."""
+        """The op log after coalescing: in (above, acked] only the newest operation of each key is left."""
         shipped = OpLog(Budget(1 << 30, 1 << 30))
         for e, q, k, v in log:
             shipped.append(Operation(e, q, Reason.PUT, _KEYS[k], b"%d" % v, None, 0, True))
@@ -186,7 +186,7 @@ class Shipped:
     def _derived_late(
         self, records: tuple[tuple[int, Rec], ...], base: int, reset: tuple[int, ...]
     ) -> tuple[tuple[tuple[int, int], ...], str]:
-        """What a reader derives that comes when compaction has been at work: it begins at the base offset."""
+        """The entries that a reader derives after compaction. It begins at the base offset."""
         named = ResetState("named", reset[0], reset[1], "", reset[2], "") if reset else None
         fold = StartFold(0, base, named)
         for offset, r in records:
@@ -199,7 +199,7 @@ class Shipped:
         return entries, "V1 a reset is left open" if fold.open is not None else ""
 
     def _derived(self, records: tuple[Rec, ...]) -> tuple[tuple[tuple[int, int], ...], str]:
-        """The entries that a reader derives of a segment's records, and what troubles it."""
+        """The entries that a reader derives from a segment's records, and its error."""
         reader = SegmentReader(0)
         for record in records:
             try:

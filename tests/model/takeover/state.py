@@ -1,7 +1,7 @@
-"""The state of the takeover model: immutable and hashable, and the helpers that make the next one.
+"""The state of the takeover model, immutable and hashable, and the helpers that make the next state.
 
-Members are numbers (node + 10 * incarnation), values small integers with 0 for "absent", so that a state hashes fast;
-`shipped.py` turns them into what the product's functions take.
+Members are numbers (node + 10 * incarnation), values small integers with 0 for "absent", so that a state hashes fast.
+`shipped.py` converts them to the arguments of the product's functions.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ Claims = tuple[Claim, ...]
 """`((epoch, member), ...)`, sorted."""
 
 LEADS: Final = "cklfartuoz"
-"""Roles of a node that believes it is primary: c is to read claims, k to claim, l looks, f fences, a is to go ACTIVE,
-r reads and decides, t owes a reset, u writes one, o writes operations, z has released. Others: - none, b backup."""
+"""Roles of a node that considers itself primary: c reads claims next, k claims next, l looks, f fences, a goes ACTIVE
+next, r reads and decides, t owes a reset, u writes one, o writes operations, z has released. Others: - none, b
+backup."""
 NO: Final[tuple[Any, ...]] = ()
 FOREIGN: Final = 99
-"""Status of a record in the open transaction of a node that is not modelled."""
+"""The status of a record in an open transaction of a node that is not modelled."""
 
 BUDGETS: Final = (
     "OPS",  # client writes
     "CRASH",  # a process dies
-    "JOIN",  # a dead node comes back, empty
+    "JOIN",  # a dead node restarts, empty
     "PART",  # a primary is cut off from the nodes, not from Kafka, and keeps its view
     "GHOST",  # a client writes at a node that is cut off
     "TWIN",  # a newer process of a node that is cut off starts
-    "OPEN",  # operations stand in an open transaction
+    "OPEN",  # a transaction with operations stays open
     "FOREIGN",  # a transaction of a node that is not modelled stays open
     "XFENCE",  # a node is fenced for a segment elsewhere
     "COMPACT",  # compaction runs
@@ -44,7 +45,7 @@ BUDGETS: Final = (
     "OVER",  # an op log overflows and is dropped
     "COALESCE",  # an op log coalesces
     "TRUNC",  # Kafka loses the end of a partition
-    "READS",  # a client reads, which changes what is evicted next
+    "READS",  # a client reads, which changes the next eviction
 )
 
 
@@ -57,26 +58,26 @@ class Config:
     PARTS: int = 1
     KEYS: int = 1
     ACKS: int = 2
-    """2: by all in-sync owners, 1: by the primary alone."""
+    """2: all in-sync owners acknowledge, 1: only the primary does."""
     CHUNK: int = 0
     """Rows of a reset in one transaction; 0: all."""
     CAP: int = 0
-    """Entries that a segment may hold before one is evicted; 0: any number."""
+    """The most entries of a segment before one is evicted; 0: any number."""
     COMPACTANY: int = 0
-    """0: nothing is compacted during a takeover, 1: but that of a node cut off, 2: at any time."""
+    """0: no compaction during a takeover; 1: only during that of a node cut off; 2: at any time."""
     COMPACTKEYS: int = 0
-    """1: compaction also removes change records that a later one of their key supersedes."""
+    """1: compaction also removes change records that a later record of their key replaces."""
     TRUNCANY: int = 0
-    """0: Kafka loses no record that a process waits for, 1: any."""
+    """0: Kafka loses no record that a process waits for; 1: it may lose any record."""
     AHEAD: int = 0
-    """1: DECIDE resets where a phantom stands above an operation that is pending here. The product does not yet."""
+    """1: DECIDE resets if a phantom is above an operation that is pending here. The product does not do so yet."""
     budgets: tuple[int, ...] = (1,) + (0,) * (len(BUDGETS) - 1)
     removed: frozenset[str] = field(default_factory=frozenset)
     """The rules that are removed."""
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """From `N=3 OPS=2 fencing=0`; ValueError names what is unknown."""
+        """The configuration in `N=3 OPS=2 fencing=0`. ValueError names an unknown word."""
         sizes: dict[str, int] = {}
         budgets = {name: int(name == "OPS") for name in BUDGETS}
         removed = set()
@@ -94,21 +95,21 @@ class Config:
 
 
 class Rec(NamedTuple):
-    """A record of the change topic. `status` 0: committed, else whose transaction it is open in."""
+    """A record of the change topic. `status` is 0 if it is committed, else it says in which transaction it is."""
 
     status: int
-    kind: str  # op, claim, active, rel, rb (reset begin), rs (row), re (reset end), x (of nobody here)
+    kind: str  # op, claim, active, rel, rb (reset begin), rs (row), re (reset end), x (of a node that is not modelled)
     seg: int
     epoch: int  # of its position
     seq: int
     key: int
-    val: Any  # value; of rb and re the reset's id; of re also the entries at its position
+    val: Any  # value; in rb and re the reset's id; in re also the entries at its position
     by: int  # epoch of the claim it was written under
     who: int  # member
 
 
 class Seg(NamedTuple):
-    """What one process knows of one segment."""
+    """One process's state of one segment."""
 
     role: str = "-"
     e: int = 0  # epoch of its view
@@ -116,56 +117,56 @@ class Seg(NamedTuple):
     log: tuple[Op, ...] = ()  # the op log
     start: int = 1  # complete from
     st: tuple[int, ...] = ()  # the cache
-    lru: tuple[int, ...] = ()  # keys from the least to the most recently used, where entries are evicted
+    lru: tuple[int, ...] = ()  # keys from the least to the most recently used, if entries are evicted
     w: int = 0  # written, as owner; -1 unknown
-    off: int = -1  # offset of the control record of its own that it waits for
-    known: tuple[Any, ...] = ()  # (claims, position, reset, release) when its own record came on the positions topic
+    off: int = -1  # offset of its own control record that it waits for
+    known: tuple[Any, ...] = ()  # (claims, position, reset, release) when it read its own record on the positions topic
     frm: int = -1  # where its scan begins
     victims: Claims = ()
     rf: int = -1  # the read_from that it may announce
     base: int = -1
-    cand: tuple[int, ...] = ()  # (offset, sequence): the next read_from, once every in-sync owner holds it
+    cand: tuple[int, ...] = ()  # (offset, sequence): the next read_from, once every in-sync owner has it
     atomic: int = 0  # one transaction must hold everything up to here
     re: int = 0  # its ACTIVE follows a fence: look at the claims again
-    owe: int = 0  # owes a reset whatever READ says; 2: one that nothing called for
+    owe: int = 0  # owes a reset in any case; 2: one without a cause
     snap: tuple[Any, ...] = ()  # (position, cache, begin offset, rows written) of its reset
-    nf: int = 0  # fences done for this claim; counted only where one could go on for ever
+    nf: int = 0  # fences done for this claim; counted only if fencing could repeat for ever
 
 
 IDLE: Final = {
     "w": 0, "off": -1, "known": NO, "frm": -1, "victims": NO, "rf": -1, "base": -1, "cand": NO, "atomic": 0, "re": 0,
     "owe": 0, "snap": NO, "nf": 0, "lru": NO,
 }  # fmt: skip
-"""What a process that is no primary, or is one anew, starts from."""
+"""The initial fields of a process that is not primary, or becomes primary again."""
 
 
 class Node(NamedTuple):
-    """A process. `truncated` has a bit per partition whose loss it has not looked at yet."""
+    """A process. `truncated` has a bit for each partition of which it has not checked the truncation yet."""
 
     member: int
     up: int
     stale: int  # cut off from the other nodes
-    fenced: int  # its producer's session was ended by somebody
+    fenced: int  # its producer was fenced
     tx: int  # it has an open transaction
     truncated: int
     segs: tuple[Seg, ...]
 
 
 class Truth(NamedTuple):
-    """What the controller and the judge know of one segment."""
+    """The controller's and the checker's state of one segment."""
 
     e: int
     p: int  # primary, -1 none
     isr: tuple[int, ...]
-    nowait: tuple[int, ...] = ()  # in the set, but not waited for yet (in_sync_order removed)
+    nowait: tuple[int, ...] = ()  # in the set, but acknowledgements do not wait for them yet (in_sync_order removed)
     ack: tuple[tuple[int, int], ...] = ()  # ((epoch, highest acked sequence), ...)
     top: tuple[int, int] = (0, -1)  # highest epoch that went ACTIVE, and its offset
-    excuse: int = 0  # from here on a reset is legitimate
+    excuse: int = 0  # from now on a reset is allowed
     lost: int = 0  # every in-sync owner died
 
 
 class World(NamedTuple):
-    """Everything. `pend` is the positions topic from the first open record on, `pos` what stands below, by segment."""
+    """Everything. `pend` is the positions topic from the first open record on, `pos` the state below it, by segment."""
 
     nodes: tuple[Node, ...]
     logs: tuple[tuple[Rec | None, ...], ...]
@@ -173,7 +174,7 @@ class World(NamedTuple):
     pos: tuple[tuple[Any, ...], ...]  # (claims, position, reset, release)
     truth: tuple[Truth, ...]
     left: tuple[int, ...]
-    foreign: int  # 1 + the partition in which a transaction of somebody else is open
+    foreign: int  # 1 + the partition with an open transaction of a node that is not modelled
 
 
 WorldStep = Step[World]
@@ -205,7 +206,7 @@ def set_truth(w: World, g: int, /, **changes: Any) -> World:
 
 
 def set_seg(w: World, i: int, g: int, /, **changes: Any) -> World:
-    """The world with fields of what a process knows of a segment changed."""
+    """The world with fields of a process's segment changed."""
     segs = w.nodes[i].segs
     return set_node(w, i, segs=put(segs, g, segs[g]._replace(**changes)))
 
@@ -214,12 +215,12 @@ _INDEX: Final = {name: i for i, name in enumerate(BUDGETS)}
 
 
 def left(w: World, budget: str) -> int:
-    """How often something may still happen."""
+    """How often an event may still happen."""
     return w.left[_INDEX[budget]]
 
 
 def use(w: World, budget: str) -> World:
-    """The world in which it has happened once more."""
+    """The world after it has happened once more."""
     index = _INDEX[budget]
     return w._replace(left=put(w.left, index, w.left[index] - 1))
 
@@ -246,7 +247,7 @@ def partition(config: Config, g: int) -> int:
 
 
 def stable(log: tuple[Rec | None, ...]) -> int:
-    """The last stable offset: nothing behind the first record of an open transaction can be seen."""
+    """The last stable offset: readers see no record from the first one of an open transaction on."""
     for offset, record in enumerate(log):
         if record is not None and record.status:
             return offset
@@ -254,7 +255,7 @@ def stable(log: tuple[Rec | None, ...]) -> int:
 
 
 def acked_in(w: World, g: int) -> str | None:
-    """An acknowledged operation that is in no history of the present primary, in words."""
+    """An acknowledged operation that is not in the present primary's history, in words."""
     t = w.truth[g]
     history = w.nodes[t.p].segs[g].hist
     lost = next(((e, q) for e, q in t.ack if end_of(history, e) < q and not t.lost), None)
@@ -262,7 +263,7 @@ def acked_in(w: World, g: int) -> str | None:
 
 
 def replicas(w: World, g: int) -> list[int]:
-    """In-sync owners beside the primary that the controller can reach."""
+    """In-sync owners other than the primary that the controller can reach."""
     t = w.truth[g]
     return [j for j in t.isr if j != t.p and w.nodes[j].up and not w.nodes[j].stale]
 

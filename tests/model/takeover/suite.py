@@ -1,4 +1,4 @@
-"""Configurations to explore with all rules on, and what the model has found wrong in the product so far."""
+"""Configurations to explore with all rules on, and the bugs of the product that the model has found so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK: Final = (
     "SEGS=2 SWAP=1 OPS=0",
     "SEGS=2 PARTS=2 MOVE=1 FOREIGN=1",
 )
-"""For CI: each up to a few thousand states, together more than 50,000."""
+"""For CI: each with up to a few thousand states, together more than 50,000."""
 
 COVERED: Final = (
     "catch-up by operations",
@@ -56,7 +56,7 @@ COVERED: Final = (
     "writes a run",
     "writes open",
 )
-"""Kinds of steps that the quick configurations must have taken: what was never tried was not shown to be safe."""
+"""Kinds of steps that the quick configurations must take: a step that is never tried is not shown to be safe."""
 
 LONG: Final = (
     "N=3 OPS=2 KEYS=2 CRASH=2 JOIN=1",
@@ -78,7 +78,7 @@ LONG: Final = (
 
 
 class Known(NamedTuple):
-    """A violation with all rules on: in words, where, and how it begins to read."""
+    """A violation with all rules on: in words, its configuration, and the beginning of its text."""
 
     words: str
     config: str
@@ -103,4 +103,4 @@ KNOWN: Final = (
         "V6 n1, primary of s0, is stuck (l)",
     ),
 )
-"""What the product still gets wrong. A fix makes its test fail: take it out here, and the bound that avoids it."""
+"""Known bugs of the product. A fix makes the bug's test fail: then remove it here, and the bound that avoids it."""

@@ -66,7 +66,10 @@ class Topic:
 
 
 def read(bootstrap: str, topic: str) -> Iterator[Any]:
-    """All committed messages, to the end that the topic has now; in offset order within each partition."""
+    """All committed messages, to the end that the topic has now; in offset order within each partition.
+
+    Not by `tests.support.topics`, which imports the product; and a long run's topic is folded as it comes.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
@@ -27,6 +27,7 @@ from redis.exceptions import RedisError
 from deelog_schemas.config.fields import FIELDS
 from deelog_schemas.keys import partition_of, segment_of
 from tests.interceptors.grid.cluster import Grid, GridNode, eventually
+from tests.support.topics import messages
 
 STRATEGIES: tuple[str, ...] = FIELDS["reset.strategy"].allowed
 """Every value of `reset.strategy`: what is allowed later is tried without a change here."""
@@ -337,32 +338,8 @@ def _content(grid: Grid) -> dict[str, str]:
 
 def _records(bootstrap: str, topic: str, level: str) -> dict[tuple[int, int], tuple[bytes, bytes | None]]:
     """Key and value of all records, by partition and offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "history",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": level,
-        }
-    )
-    found = {}
-    try:
-        left = set(range(PARTITIONS))
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-        deadline = time.monotonic() + _SECONDS
-        while left:
-            assert time.monotonic() < deadline, f"{topic} has no end"
-            message: Any
-            for message in consumer.consume(1000, 0.5):
-                if (error := message.error()) is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    left.discard(message.partition())
-                else:
-                    found[message.partition(), message.offset()] = (message.key(), message.value())
-    finally:
-        consumer.close()
-    return found
+    found = messages(bootstrap, topic, isolation_level=level)
+    return {(m.partition(), m.offset()): (m.key(), m.value()) for m in found}
 
 
 def _folded(records: dict[tuple[int, int], tuple[bytes, bytes | None]]) -> dict[str, str]:

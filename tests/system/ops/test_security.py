@@ -1,4 +1,4 @@
-"""docs/howto/security.md against a real broker: ways in that work, and what a wrong one is told, in how long.
+"""docs/howto/security.md against a real broker: ways in that work, and what a wrong one is told, and whether at once.
 
 Wrong ways tried: password, mechanism, authority, expired certificate, another host's certificate, plaintext at a TLS
 port, TLS at a plaintext port, passwords at a TLS port, no certificate of the client, one of an unknown authority, files
@@ -7,11 +7,11 @@ that are not there or hold something else; each for the client that asks first, 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,15 +19,13 @@ import pytest
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.librdkafka import Librdkafka
-from deelog_connector.kafka_port import BEGINNING, WriteFailed
+from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, WriteFailed
 from deelog_schemas.config import Config, load
 from tests.connector.cache import cache, config_of, run, started
 from tests.support.paths import ROOT
 from tests.support.secure import PASSWORD, PLAIN_PASSWORD, PLAIN_USER, Right, SecureKafka, overrides
 
 PAGE = ROOT / "docs" / "howto" / "security.md"
-SECONDS = 15.0
-"""In which every refusal is to be told: the ten seconds of a request, and a slow machine."""
 Settings = dict[str, str]
 
 
@@ -134,18 +132,18 @@ WRONG = (
 
 QUICK = ("password", "authority", "plaintext at TLS", "no certificate", "no file")
 """One of each kind; with the others it is minutes."""
+MAY_PASS = ("TLS at passwords over TLS", "nobody there", "no such host")
+"""What a broker that starts looks like, too: it is told after a request's seconds."""
 
 
 @pytest.mark.parametrize("way", [way if way in QUICK else pytest.param(way, marks=pytest.mark.slow) for way in WRONG])
-def test_a_wrong_way_in_is_told_with_its_remedy_in_time(secure_for_all: SecureKafka, prefix: str, way: str) -> None:
+def test_a_wrong_way_in_is_told_with_its_remedy(secure_for_all: SecureKafka, prefix: str, way: str) -> None:
     listener, settings, wanted = wrong_ways(secure_for_all)[way]
     elsewhere = {"nobody": "127.0.0.1:1", "nohost": "kafka.invalid:9092"}
     bootstrap = elsewhere.get(listener) or secure_for_all.bootstrap(listener)
     config = config_of(bootstrap, prefix, **overrides(settings, ["admin"]))
-    begin = time.monotonic()
     with pytest.raises(KafkaUnusable) as refused:
-        KafkaAdmin(config, 6.0).partitions("t")  # what is not reported at once is waited for so long
-    assert time.monotonic() - begin < SECONDS
+        KafkaAdmin(config, REQUEST_SECONDS if way in MAY_PASS else math.inf).partitions("t")
     said = str(refused.value)
     assert re.search(wanted, said), said
     for secret in (PASSWORD, "wr0ng-p455"):
@@ -173,9 +171,7 @@ def test_producer_and_consumer_alone(secure_for_all: SecureKafka, prefix: str) -
         await reader.close()
         await port.close()
 
-    begin = time.monotonic()
     run(work())
-    assert time.monotonic() - begin < 2 * SECONDS
 
 
 def test_the_page(secure_for_all: SecureKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,13 +200,10 @@ def test_the_page(secure_for_all: SecureKafka, prefix: str, tmp_path: Path, monk
         assert PLAIN_PASSWORD not in repr(config)
 
     monkeypatch.setenv("KAFKA_PASSWORD", "wr0ng-p455")
-    begin = time.monotonic()
     command = [sys.executable, "-c", "from deelog_connector.cli import main; main()", "node", "--log-level", "DEBUG"]
-    done = subprocess.run(
-        [*command, "--config", str(file)], env=dict(os.environ), capture_output=True, text=True, timeout=60, check=False
-    )
+    command += ["--config", str(file)]
+    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 9, done.stderr
-    assert time.monotonic() - begin < 2 * SECONDS
     last = done.stderr.splitlines()[-1]
     assert last.startswith("deelog node: no broker answers at bootstrap.servers=")
     assert "correct sasl.mechanism, sasl.username and sasl.password of admin.override.*" in last
