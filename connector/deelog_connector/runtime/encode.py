@@ -1,4 +1,4 @@
-"""Encodes the core's items as Kafka records: codec, header, tombstones. Runs in the writer's thread."""
+"""Encodes the core's items as Kafka records: codec, header, tombstones. Runs in a thread."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ A correction replaces a phantom, so it is never skipped; one that a transform dr
 a reset. For the same reason a pending operation does not replace a phantom where it may be dropped
 (`Settings.may_skip`).
 
-Runs in the writer's thread, before the transaction is begun: a slow transform delays the writer, not the cache or
+Runs in a thread, before the transaction is begun: a slow transform delays the writer, not the cache or
 the readers, and a failing one leaves no transaction open.
 """
 
