@@ -33,7 +33,7 @@ class Librdkafka:
         return Session(self._threads.write, config, transactional_id, max_message_bytes, self._seconds)
 
     async def reader(self, config: Config, topic: str) -> Reader:
-        return await self._threads.run(Reader, self._threads.run, config, topic, self._seconds)
+        return await self._threads.run(Reader, self._threads.in_turn(), config, topic, self._seconds)
 
     def brokers(self, config: Config) -> Brokers:
         return Brokers(self._threads.run, config, self._seconds)

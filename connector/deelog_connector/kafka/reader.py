@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -38,14 +37,12 @@ def consumer_settings(config: Config) -> dict[str, Any]:
 
 
 class Reader:
-    """See `kafka_port.Reader`."""
+    """See `kafka_port.Reader`. `run` runs one call at a time: a consumer that is closed while it reads crashes."""
 
     def __init__(self, run: Run, config: Config, topic: str, seconds: float) -> None:
         self._run, self._topic, self._seconds = run, topic, seconds
         self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
         self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
-        self._using = threading.Lock()
-        """Closing a consumer while another thread reads from it crashes the process."""
         self._next: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._problem: KafkaUnusable | None = None
@@ -69,14 +66,13 @@ class Reader:
         await self._run(self._close)
 
     def _seek(self, offsets: dict[int, int]) -> None:
-        with self._using:
-            until = time.monotonic() + self._seconds
-            ends, following = {}, {}
-            for partition, offset in offsets.items():
-                low, high = self._bounds(partition, until)
-                ends[partition], following[partition] = high, offset if low <= offset <= high else low
-            self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in following.items()])
-            self._ends, self._next, self._problem = ends, following, None
+        until = time.monotonic() + self._seconds
+        ends, following = {}, {}
+        for partition, offset in offsets.items():
+            low, high = self._bounds(partition, until)
+            ends[partition], following[partition] = high, offset if low <= offset <= high else low
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in following.items()])
+        self._ends, self._next, self._problem = ends, following, None
 
     def _bounds(self, partition: int, until: float) -> tuple[int, int]:
         while True:
@@ -90,27 +86,26 @@ class Reader:
                     raise failure(what, error, self._connections, topic=("Read", self._topic)) from error
 
     def _read(self, seconds: float) -> list[InRecord]:
-        with self._using:
-            problem, self._problem = self._problem, None
-            if problem is not None:
-                raise problem
-            records = []
-            for message in self._consumer.consume(MAX_READ, seconds):
-                error = message.error()
-                if error is None:
-                    record = _record_of(message)
-                    records.append(record)
-                    self._next[record.partition] = record.offset + 1
-                    if record.offset + 1 >= self._ends.get(record.partition, record.offset + 2):
-                        del self._ends[record.partition]
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    self._ends.pop(cast("int", message.partition()), None)
-                else:
-                    problem = problem or self._problem_of(error, message)
-            if problem is not None and not records:
-                raise problem
-            self._problem = problem  # the next call raises it: these records would be lost
-            return records
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+        records = []
+        for message in self._consumer.consume(MAX_READ, seconds):
+            error = message.error()
+            if error is None:
+                record = _record_of(message)
+                records.append(record)
+                self._next[record.partition] = record.offset + 1
+                if record.offset + 1 >= self._ends.get(record.partition, record.offset + 2):
+                    del self._ends[record.partition]
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ends.pop(cast("int", message.partition()), None)
+            else:
+                problem = problem or self._problem_of(error, message)
+        if problem is not None and not records:
+            raise problem
+        self._problem = problem  # the next call raises it: these records would be lost
+        return records
 
     def _problem_of(self, error: KafkaError, message: Message) -> KafkaUnusable | None:
         if denied := missing_acl(error, "consumer", **self._asked):
@@ -120,8 +115,7 @@ class Reader:
         return KafkaUnusable(f"cannot read {self._topic}[{message.partition()}] on: {error.str()}")
 
     def _close(self) -> None:
-        with self._using:
-            self._consumer.close()
+        self._consumer.close()
 
 
 def still_holds(config: Config, topic: str, end: PartitionEnd, seconds: float) -> bool:

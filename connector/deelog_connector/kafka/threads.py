@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -31,11 +31,28 @@ class Threads:
         self.run: Run = partial(self._run, pool)
         self.write: Run = partial(self._run, writer)
 
+    def in_turn(self) -> Run:
+        """`run` for one object: its calls run one after the other, in the order in which they were begun.
+
+        A lock would not do: of two calls that have begun, a cancelled one too, either may get it first.
+        """
+        last: Future[Any] | None = None
+
+        async def run(call: Callable[..., T], *args: Any) -> T:
+            nonlocal last
+            last = future = self._submitted(self._executors[0], _behind, last, call, *args)
+            return await asyncio.wrap_future(future)
+
+        return run
+
     async def _run(self, executor: Executor, call: Callable[..., T], *args: Any) -> T:
+        return await asyncio.wrap_future(self._submitted(executor, call, *args))
+
+    def _submitted(self, executor: Executor, call: Callable[..., T], *args: Any) -> Future[T]:
         future = executor.submit(call, *args)
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
-        return await asyncio.wrap_future(future)
+        return future
 
     async def close(self) -> None:
         """Waits for the calls under way; those that have not begun are cancelled."""
@@ -43,3 +60,10 @@ class Threads:
             executor.shutdown(wait=False, cancel_futures=True)
         if left := [asyncio.wrap_future(future) for future in list(self._under_way)]:
             await asyncio.wait(left)
+
+
+def _behind(before: Future[Any] | None, call: Callable[..., T], *args: Any) -> T:
+    """Waits in the thread: the pool begins calls in their order, so the one before has begun, or is cancelled."""
+    if before is not None:
+        wait([before])
+    return call(*args)
