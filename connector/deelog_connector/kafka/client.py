@@ -59,9 +59,12 @@ def hear(client: Any, connections: Connections) -> None:
 
 
 def reason(error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> str:
-    """Why a request failed: a missing ACL, the connection, or the client's own reason."""
+    """Why a request failed: a missing ACL, what a broker answered, or the connection."""
     cause = error.args[0]
-    return missing_acl(cause, connections.client, **asked) or connections.why or str(cause.str())
+    if denied := missing_acl(cause, connections.client, **asked):
+        return denied
+    answered = cause.code() > 0 and not connections.hopeless
+    return str(cause.str()) if answered else connections.why
 
 
 def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaUnavailable:
