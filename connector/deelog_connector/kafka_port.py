@@ -8,9 +8,9 @@ Rules of all calls:
 - The answer is a value, and an error one of `deelog_connector.errors`, a `WriteFailed`, or a `ConfigError` where a
   secret of the configuration cannot be read now.
 - Cancelling the task of a call does not stop the call: a cancelled commit may still take effect. The next call of the
-  same object begins after it has ended.
-- An iterable that is passed in is consumed on another thread than the loop's.
-- A request takes at most `REQUEST_SECONDS`, unless the call says more.
+  same session or reader begins after it has ended. Calls of `Brokers` may run at the same time.
+- An iterable that is passed in is consumed on another thread than the loop's. What it raises is raised.
+- A request takes at most `REQUEST_SECONDS`; where nobody answers it may take five more, to find out why.
 """
 
 from __future__ import annotations
@@ -78,14 +78,15 @@ class Session(Protocol):
     async def open(self) -> None:
         """Begins a session, which fences every other one of the transactional id and aborts its open transaction.
 
-        Raises `WriteFailed(LOST)`. Takes at most a second more than a request.
+        Raises `WriteFailed(LOST)`, never FENCED.
         """
 
     async def commit(self, records: Iterable[OutRecord]) -> None:
         """Writes all records in one transaction, and commits it. Without records nothing is asked of the brokers.
 
-        A commit that is not answered is repeated until it is, or until `give_up`. Raises `WriteFailed`; the session is
-        over then, and with LOST it is unknown whether the transaction was committed.
+        When it returns, the records are committed; readers and `ends` may see them a moment later. A commit that is not
+        answered is repeated until it is, or until `give_up`. Raises `WriteFailed`; the session is over then, and with
+        LOST it is unknown whether the transaction was committed. What `records` raises ends the session, too.
         """
 
     async def discard(self) -> None:
@@ -103,22 +104,24 @@ class Reader(Protocol):
         """Reads these partitions from these offsets on, and no others; none: it rests.
 
         A partition that does not have its offset (any more, or yet) is read from its beginning. Raises
-        `KafkaUnavailable`, `KafkaUnauthorized`.
+        `KafkaUnavailable`, `KafkaUnauthorized`; the reader is where it was then.
         """
 
     async def read(self, seconds: float) -> list[InRecord]:
         """Up to `MAX_READ` records, in order for each partition. It may take all of `seconds` though there are some.
 
         Raises `KafkaUnauthorized` where the right to read was taken away: the next `read` continues; `KafkaUnusable`
-        where reading cannot continue, since the topic or the offset is gone. Waits for brokers that are unavailable.
+        where the log does not have the next offset (any more): `seek` again. A deleted topic reads as one that nobody
+        writes to: ask for its `topic_id`. Without brokers it returns nothing, and goes on when they are back. What a
+        cancelled `read` has taken is lost: `seek` again.
         """
 
     @property
     def caught_up(self) -> bool:
-        """Whether each partition was read to the end that it had at `seek`."""
+        """Whether each partition was read to the end that it had at `seek`. To know it may take a `read` of nothing."""
 
     def next_offset(self, partition: int) -> int:
-        """The offset of the next record to read."""
+        """The offset behind the last record read, or that of `seek`. Markers of transactions may follow it."""
 
     async def close(self) -> None:
         """Ends it, once the read under way has ended."""
@@ -136,13 +139,16 @@ class Brokers(Protocol):
         """
 
     async def setting(self, topic: str, name: str) -> str:
-        """A topic's effective setting. Raises `KafkaUnavailable`."""
+        """A topic's effective setting. Raises `KafkaUnavailable`, also without topic."""
 
     async def topic_id(self, topic: str) -> str:
         """The topic id, which a new topic of the name does not keep. Raises `KafkaUnavailable`, also without topic."""
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        """The ends of these partitions. Raises `KafkaUnavailable` where one is not answered."""
+        """The ends of these partitions, in any order. Raises `KafkaUnavailable` where one is not answered.
+
+        So it does for a moment after a topic was created, until its partitions have leaders.
+        """
 
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         """Whether the log still has its records up to `end`, as they were under its leader epoch (KIP-320).
@@ -194,7 +200,7 @@ class KafkaPort(Protocol):
         """For the waits of retries."""
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
-        """A producer, without a session yet. Raises `KafkaUnusable` or `ConfigError` where `config` makes none."""
+        """A producer, without a session yet. Raises `ConfigError`; what else is wrong with `config`, `open` reports."""
 
     async def reader(self, config: Config, topic: str) -> Reader:
         """A reader at rest. Raises `KafkaUnusable` or `ConfigError` where `config` makes none."""
