@@ -16,7 +16,7 @@ Rules of all calls:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from deelog_connector.core.effects import Cause
@@ -157,6 +157,12 @@ class Brokers(Protocol):
         `KafkaUnavailable`.
         """
 
+    async def publish(self, topic: str, key: str, value: bytes) -> None:
+        """Writes one record to partition 0 outside any transaction; returns once it is acknowledged.
+
+        Raises `KafkaUnavailable`; the record may arrive all the same.
+        """
+
     async def fence(self, transactional_id: str) -> None:
         """Opens and drops a session: fences its owner and aborts its open transaction. Raises `WriteFailed(LOST)`."""
 
@@ -176,6 +182,36 @@ class Notes(Protocol):
 
     async def close(self) -> None:
         """Sends what is queued, or drops it after two seconds."""
+
+
+class NotController(Exception):
+    """Another node is or may be controller: stop deciding, `rejoin()`, and wait to be elected again."""
+
+
+class Election(Protocol):
+    """A member of the grid's controller group, of which one is elected, and that one's producer.
+
+    Once elected: `take`, read the topology topic up to your own record, then `commit` views. After `NotController`:
+    `rejoin`, and no `take` until elected again. You must call `stop`.
+    """
+
+    def start(self) -> None:
+        """Joins the group."""
+
+    async def take(self) -> None:
+        """Becomes controller: fences the last controller's producer. Raises `NotController`."""
+
+    async def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """Commits keys and values to the topology topic if this node is still controller. Raises `NotController`.
+
+        Takes at most three times as long as a request.
+        """
+
+    def rejoin(self) -> None:
+        """Leaves the group and joins it as a new member."""
+
+    async def stop(self) -> None:
+        """Leaves the group, so that the next member is elected at once."""
 
 
 class Clock(Protocol):
@@ -211,6 +247,15 @@ class KafkaPort(Protocol):
     def notes(self, config: Config) -> Notes:
         """Errors of `config` are dropped records."""
 
+    def election(
+        self,
+        config: Config,
+        client_id: str,
+        on_elected: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+    ) -> Election:
+        """`on_elected` and `on_refused` are called on the loop: elected or deposed, and where an ACL is missing."""
+
     def new_id(self) -> str:
         """A new UUID."""
 
@@ -227,8 +272,10 @@ __all__ = [
     "REQUEST_SECONDS",
     "Brokers",
     "Clock",
+    "Election",
     "InRecord",
     "KafkaPort",
+    "NotController",
     "Notes",
     "OutRecord",
     "PartitionEnd",

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from deelog_connector.kafka.admin import KafkaAdmin
+from deelog_connector.kafka.election import Election
 from deelog_connector.kafka.fencing import fence
 from deelog_connector.kafka.notes import Notes
+from deelog_connector.kafka.publish import publish
 from deelog_connector.kafka.reader import Reader, still_holds
 from deelog_connector.kafka.session import Session
 from deelog_connector.kafka.threads import Run, Threads
@@ -40,6 +42,15 @@ class Librdkafka:
 
     def notes(self, config: Config) -> Notes:
         return Notes(self._threads.run, config)
+
+    def election(
+        self,
+        config: Config,
+        client_id: str,
+        on_elected: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+    ) -> Election:
+        return Election(self._threads.run, config, client_id, on_elected, on_refused, self._seconds)
 
     def new_id(self) -> str:
         return str(uuid.uuid4())
@@ -74,6 +85,9 @@ class Brokers:
 
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         return await self._run(still_holds, self._config, topic, end, self._seconds)
+
+    async def publish(self, topic: str, key: str, value: bytes) -> None:
+        await self._run(publish, self._config, topic, key, value, self._seconds)
 
     async def fence(self, transactional_id: str) -> None:
         await self._run(fence, self._config, transactional_id, self._seconds)

@@ -73,6 +73,7 @@ class Connector:
         self.core = core = ConnectorCore(member, settings_of(config, self._pipeline), cache_side)
         self._state = RunState()
         self._halted: DeelogError | None = None
+        self._closing: asyncio.Future[None] | None = None
         self.observed = EventMeter()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed, self._pruned = asyncio.Event(), asyncio.Event()
@@ -152,7 +153,9 @@ class Connector:
         if self._pipeline:
             self._pipeline.closing.set()
         await self._tasks.cancel()
-        await asyncio.shield(self._close())
+        if self._closing is None:  # a failed start has stopped it already
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
         if not self.failure.done():
             self.failure.cancel()
 

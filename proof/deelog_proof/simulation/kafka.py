@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deelog_connector.kafka.follower import TopologyRecord
+from deelog_interceptors.grid.topology.topic import TopologyRecord
 from deelog_proof.memory import broker
 from deelog_proof.memory.engine import Engine
 
