@@ -59,7 +59,8 @@ class Notes:
     def _close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            self._dropped += producer.flush(CLOSE_SECONDS)
+            left = producer.flush(CLOSE_SECONDS)  # reports drops, too: not within a sum
+            self._dropped += left
             producer.purge()
 
     def _report(self, error: KafkaError | None, message: Message) -> None:

@@ -31,15 +31,27 @@ OVERHEAD: Final = 70
 """Bytes that a batch adds to one record."""
 
 
-class Unanswered(Exception):
+class BrokerError(Exception):
+    """What a request ends with, if not with an answer."""
+
+
+class Unanswered(BrokerError):
     """Nobody answers: the brokers are away, or the one leader or coordinator that could."""
 
 
-class UnknownTopic(Exception):
+class UnknownTopic(BrokerError):
     """There is no such topic, or it has no such partition."""
 
 
-class Denied(Exception):
+class InvalidSetting(BrokerError):
+    """A topic cannot have this setting."""
+
+
+class OutOfRange(BrokerError):
+    """The log does not have this offset, or no longer as it was."""
+
+
+class Denied(BrokerError):
     """A right is missing."""
 
     def __init__(self, operation: str, kind: str, name: str) -> None:
@@ -47,7 +59,7 @@ class Denied(Exception):
         self.operation, self.kind, self.name = operation, kind, name
 
 
-class Failed(Exception):
+class Failed(BrokerError):
     """The brokers refuse to go on with a transaction."""
 
     def __init__(self, cause: Cause) -> None:
@@ -164,6 +176,8 @@ class Kafka:
         """Transactional ids whose coordinator is away."""
         self.silent: set[str] = set()
         """Transactional ids whose next commit takes effect, but is not answered."""
+        self.lost: dict[str, bool] = {}
+        """Transactional ids whose next commit fails with LOST, and whether it takes effect all the same."""
         self.denied: set[tuple[str, str]] = set()
         """Rights that are missing: `("Write", name of a topic or transactional id)`."""
         self.refused: set[bytes] = set()
@@ -178,10 +192,13 @@ class Kafka:
         self._answered: dict[str, tuple[int, int, list[OutRecord]]] = {}
         """The last answer of `produce`, by transactional id."""
 
-    # -- topics -----------------------------------------------------------------------------------------------------
+    # -- topics -------------------------------------------------------------------------------------------------------
 
     def create(self, topic: str, partitions: int, settings: Mapping[str, str] | None = None) -> None:
-        """A new topic, with an id of its own."""
+        """A new topic, with an id of its own. Raises `InvalidSetting`."""
+        for name, value in (settings or {}).items():
+            if DEFAULTS.get(name, "").isdigit() and not value.lstrip("-").isdigit():
+                raise InvalidSetting(f"{name}={value}")
         self._created += 1
         self.topics[topic] = Topic(f"t{self._created}", partitions, dict(settings or {}))
         self.logs |= {(topic, p): Log(topic, p) for p in range(partitions)}
@@ -199,7 +216,7 @@ class Kafka:
         self.delete(topic)
         self.create(topic, old.partitions, old.settings)
 
-    # -- producers --------------------------------------------------------------------------------------------------
+    # -- producers ----------------------------------------------------------------------------------------------------
 
     def init(self, transactional_id: str, by: str = "", timeout: float | None = None) -> int:
         """`init_transactions`: a new session; aborts the open transaction of the last one."""
@@ -220,7 +237,7 @@ class Kafka:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             transaction = self.transactions[transactional_id] = Transaction(transactional_id)
-            self.engine.after(self._timeouts.get(transactional_id, self.timeout), self._expire, transaction)
+            self.engine.after(self._timeouts.get(transactional_id, self.timeout), self.expire, transaction)
         for record in records:
             log = self.logs[record.topic, record.partition]
             transaction.first.setdefault(log, log.end)
@@ -240,9 +257,14 @@ class Kafka:
         self._end(transactional_id, "committed")
         return None
 
-    def _expire(self, transaction: Transaction) -> None:
+    def abort(self, transactional_id: str, session: int) -> None:
+        """Aborts the open transaction."""
+        if self.sessions.get(transactional_id) == session:
+            self._end(transactional_id, "aborted")
+
+    def expire(self, transaction: Transaction) -> None:
+        """The transaction timeout: the broker aborts it and fences its producer."""
         if transaction.state == "open":
-            # The transaction timeout: the broker aborts it and fences its producer.
             self.counts["timeouts"] += 1
             self.init(transaction.transactional_id, transaction.transactional_id)
 
@@ -260,7 +282,7 @@ class Kafka:
         for log in transaction.first:
             self.on_stable(log)
 
-    # -- failures ---------------------------------------------------------------------------------------------------
+    # -- failures -----------------------------------------------------------------------------------------------------
 
     def truncate(self, topic: str, partition: int, count: int) -> list[InRecord]:
         """An unclean election: a partition loses its last records. Returns the committed ones. None: a clean election.
@@ -308,7 +330,7 @@ class Kafka:
                 if slot.record is not None and last.get(slot.record.key) != at:
                     slot.record = None
 
-    # -- what clients ask: raises `Unanswered`, `Denied`, `UnknownTopic`, `Failed` ------------------------------------
+    # -- what clients ask, with the exceptions above ------------------------------------------------------------------
 
     def allow(self, operation: str, kind: str, name: str) -> None:
         """Raises where this right is missing."""
@@ -331,6 +353,18 @@ class Kafka:
         if (topic, partition) in self.leaderless:
             raise Unanswered
         return self.logs[topic, partition]
+
+    def fetch(self, topic: str, partition: int, at: int, epoch: int, limit: int) -> tuple[list[InRecord], int, int]:
+        """As `Log.read`, and the leader epoch of the last record.
+
+        `epoch` is that of the last record read. A topic that was made again is not noticed where it has the offset.
+        """
+        log = self.led(topic, partition)
+        self.allow("Read", "topic", topic)
+        if at < log.first or not log.holds(at, log.epoch if epoch < 0 else epoch):
+            raise OutOfRange(f"{topic}[{partition}]@{at}")
+        records, following = log.read(at, limit)
+        return records, following, log.epoch_of(records[-1].offset) if records else epoch
 
     def coordinated(self, transactional_id: str) -> None:
         """Raises unless its coordinator answers."""
@@ -371,7 +405,10 @@ class Kafka:
     def end_session(self, transactional_id: str, session: int) -> None:
         """As `commit`. Asked again, it has no effect."""
         self.coordinated(transactional_id)
-        cause = self.commit(transactional_id, session)
+        takes_effect = self.lost.pop(transactional_id, None)
+        cause = None if takes_effect is False else self.commit(transactional_id, session)
+        if takes_effect is not None:
+            cause = cause or Cause.LOST
         if cause is not None:
             raise Failed(cause)
         if transactional_id in self.silent:

@@ -6,7 +6,7 @@ import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import InRecord, OutRecord
-from deelog_proof.memory.broker import Denied, Failed, Kafka, Log, Unanswered, UnknownTopic
+from deelog_proof.memory.broker import Denied, Failed, InvalidSetting, Kafka, Log, OutOfRange, Unanswered, UnknownTopic
 from deelog_proof.memory.engine import Engine
 
 T = "t"
@@ -238,6 +238,41 @@ def test_a_commit_whose_answer_is_lost_takes_effect_once(kafka: Kafka) -> None:
     assert seen(kafka.logs[T, 0]) == [b"1"]
     kafka.end_session("w", session)
     assert (kafka.counts["commits"], kafka.logs[T, 0].end) == (1, 2)
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_a_commit_that_is_lost(kafka: Kafka, takes_effect: bool) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.produce("w", session, 1, [record(b"1")])
+    kafka.lost["w"] = takes_effect
+    with pytest.raises(Failed) as failed:
+        kafka.end_session("w", session)
+    assert failed.value.cause is Cause.LOST
+    kafka.open_session("w", "w", 5.0)
+    assert seen(kafka.logs[T, 0]) == ([b"1"] if takes_effect else [])
+
+
+def test_a_setting_that_no_topic_can_have(kafka: Kafka) -> None:
+    with pytest.raises(InvalidSetting, match=r"retention\.ms=soon"):
+        kafka.create("another", 1, {"retention.ms": "soon"})
+    assert "another" not in kafka.topics
+
+
+def test_a_fetch_notices_what_is_gone(kafka: Kafka) -> None:
+    write(kafka, b"1")
+    write(kafka, b"2")
+    records, following, epoch = kafka.fetch(T, 0, 0, -1, 100)
+    assert ([r.value for r in records], following, epoch) == ([b"1", b"2"], 4, 0)
+    kafka.truncate(T, 0, 1)
+    write(kafka, b"3")
+    write(kafka, b"4")
+    with pytest.raises(OutOfRange):
+        kafka.fetch(T, 0, following, epoch, 100)
+    records, _, epoch = kafka.fetch(T, 0, 2, 0, 100)
+    assert ([r.value for r in records], epoch) == ([b"3", b"4"], 1)
+    kafka.delete_records(T, 0, 3)
+    with pytest.raises(OutOfRange):
+        kafka.fetch(T, 0, 2, 0, 100)
 
 
 def test_a_fenced_session_fails(kafka: Kafka) -> None:

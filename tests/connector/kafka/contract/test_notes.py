@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -77,6 +78,14 @@ async def test_a_note_that_is_too_large_is_dropped_and_counted(world: World) -> 
     await notes.close()
     assert notes.dropped == 1
     assert [entry.value for entry in await read_up(await world.reader(topic))] == [b"v"]
+
+
+async def test_a_note_that_the_brokers_refuse_is_counted(world: World) -> None:
+    topic, notes = await world.topic(max_message_bytes="1000"), world.notes()
+    notes.send(topic, b"k", random.Random(1).randbytes(20_000))
+    await notes.close()
+    assert notes.dropped == 1
+    assert await world.content(topic) == []
 
 
 async def test_a_topic_that_does_not_exist_loses_its_notes_alone(world: World) -> None:
