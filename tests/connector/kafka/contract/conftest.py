@@ -16,6 +16,7 @@ from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_connector.devkafka.ports import HOST, free_ports
 from tests.connector.kafka.contract.gate import INSIDE, OUTSIDE, Gate
 from tests.connector.kafka.contract.librdkafka import RealKafka, Stranger
+from tests.connector.kafka.contract.memory import MemoryKafka
 from tests.connector.kafka.contract.world import World
 
 OWN = {"away", "expire", "lose_answer"}
@@ -30,6 +31,7 @@ def _librdkafka(request: pytest.FixtureRequest, prefix: str, needed: set[str]) -
 
 WORLDS: dict[str, tuple[type[World], Callable[[pytest.FixtureRequest, str, set[str]], World]]] = {
     "librdkafka": (RealKafka, _librdkafka),
+    "memory": (MemoryKafka, lambda request, prefix, needed: MemoryKafka(prefix)),
 }
 
 
@@ -56,7 +58,7 @@ def restless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedde
         yield broker, gate
 
 
-@pytest.fixture(params=[pytest.param("librdkafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=[pytest.param("librdkafka", marks=pytest.mark.kafka), "memory"])
 def world(request: pytest.FixtureRequest, prefix: str) -> World:
     """One implementation of the port, and its Kafka."""
     kind, make = WORLDS[request.param]
