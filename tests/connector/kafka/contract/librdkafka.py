@@ -98,8 +98,11 @@ class RealKafka(World):
     def stranger(self, transactional_id: str) -> Stranger:
         return Stranger(self._broker.bootstrap, transactional_id)
 
-    def expire(self, topic: str) -> None:
+    def begun(self, topic: str) -> None:
         waiting(lambda: self._end(topic, committed=True) < self._end(topic), SECONDS, "an open transaction")
+
+    def expire(self, topic: str) -> None:
+        self.begun(topic)
         self._settle(topic)
 
     async def settled(self, topic: str) -> None:

@@ -158,6 +158,23 @@ async def test_a_session_that_was_discarded_commits_no_more(world: World) -> Non
     assert len(await read(await world.reader(topic), 1)) == 1
 
 
+async def test_what_discard_leaves_open_is_aborted_by_the_next_session(world: World) -> None:
+    topic = await world.topic()
+    session, other = await world.session(transaction_timeout_ms=900_000), await world.session("other")
+
+    def torn() -> Iterator[OutRecord]:
+        yield record(topic, b"ghost")
+        world.begun(topic)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await session.commit(torn())
+    await session.discard()
+    await other.commit([record(topic, b"1")])
+    await session.open()
+    assert await world.content(topic) == [b"1"]
+
+
 async def test_what_an_iterable_raises_ends_the_session(world: World) -> None:
     topic = await world.topic()
     session = await world.session()

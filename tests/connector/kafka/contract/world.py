@@ -48,7 +48,7 @@ class Stranger(Protocol):
 class World(ABC):
     """One implementation of the port, and its Kafka. Closes what was made by it at the end of the case.
 
-    `lacks` says why it cannot do what a case `needs`, by the name of the method.
+    `lacks` says why it cannot do what a case `needs`: one of the methods, or `threads` beside the loop's.
     """
 
     lacks: ClassVar[Mapping[str, str]] = {}
@@ -91,6 +91,10 @@ class World(ABC):
     @abstractmethod
     def stranger(self, transactional_id: str) -> Stranger:
         """Opens a session with this id, which fences others of it. May be called while an iterable is consumed."""
+
+    @abstractmethod
+    def begun(self, topic: str) -> None:
+        """Returns once the brokers have a record of an open transaction, if that can be waited for in an iterable."""
 
     @abstractmethod
     def expire(self, topic: str) -> None:
