@@ -92,8 +92,7 @@ class World(ABC):
     def stranger(self, transactional_id: str) -> Stranger:
         """Opens a session with this id, which fences others of it. May be called while an iterable is consumed."""
 
-    @abstractmethod
-    def begun(self, topic: str) -> None:
+    def begun(self, topic: str) -> None:  # noqa: B027
         """Returns once the brokers have a record of an open transaction, if that can be waited for in an iterable."""
 
     @abstractmethod
