@@ -21,7 +21,7 @@ class Engine:
         self.order = 0
         """A hash of the times of all events so far: a difference between two runs soon shows here."""
         self._count = 0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._streams: dict[str, random.Random] = {}
 
     def stream(self, name: str) -> random.Random:
@@ -31,12 +31,12 @@ class Engine:
             stream = self._streams[name] = random.Random(f"{self.seed}/{name}")
         return stream
 
-    def at(self, moment: float, call: Callable[..., None], *args: Any) -> None:
+    def at(self, moment: float, call: Callable[..., object], *args: Any) -> None:
         """Calls at a time, now at the earliest."""
         self._count += 1
         heapq.heappush(self._heap, (max(moment, self.now), self._count, call, args))
 
-    def after(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+    def after(self, delay: float, call: Callable[..., object], *args: Any) -> None:
         """Calls after a delay."""
         self._count += 1
         heapq.heappush(self._heap, (self.now + delay, self._count, call, args))

@@ -107,6 +107,12 @@ class MemoryPort:
         await self._wire.close()
 
 
+def _unheard(task: asyncio.Task[Any]) -> None:
+    """The error of a call that nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
 class Wire:
     """What the clients of a node have in common: its way to the brokers, and its calls under way."""
 
@@ -141,6 +147,7 @@ class Wire:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            task.add_done_callback(_unheard)
             if not begun:
                 task.cancel()
             raise
