@@ -16,6 +16,7 @@ from typing import Final
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.group import Group
 
 DEFAULTS: Final = {
     "cleanup.policy": "delete",
@@ -45,6 +46,14 @@ class UnknownTopic(BrokerError):
 
 class InvalidSetting(BrokerError):
     """A topic cannot have this setting."""
+
+
+class UnknownMember(BrokerError):
+    """The group does not have this member (any more)."""
+
+
+class OldGeneration(BrokerError):
+    """The group has changed since the member heard of it."""
 
 
 class OutOfRange(BrokerError):
@@ -167,19 +176,20 @@ class Kafka:
         """Seconds, of sessions that name none."""
         self.topics: dict[str, Topic] = {}
         self.logs: dict[tuple[str, int], Log] = {}
+        self.groups: dict[str, Group] = {}
         self.sessions: dict[str, int] = {}
         self.transactions: dict[str, Transaction] = {}
-        self.up = True
+        self._up = True
         self.leaderless: set[tuple[str, int]] = set()
         """Partitions without a leader."""
         self.uncoordinated: set[str] = set()
-        """Transactional ids whose coordinator is away."""
+        """Transactional ids and groups whose coordinator is away."""
         self.silent: set[str] = set()
         """Transactional ids whose next commit takes effect, but is not answered."""
         self.lost: dict[str, bool] = {}
         """Transactional ids whose next commit fails with LOST, and whether it takes effect all the same."""
         self.denied: set[tuple[str, str]] = set()
-        """Rights that are missing: `("Write", name of a topic or transactional id)`."""
+        """Rights that are missing: `("Write", name of a topic or transactional id)`, `("Read", topic or group)`."""
         self.refused: set[bytes] = set()
         """Record keys that are refused as too large."""
         self.on_stable: Callable[[Log], None] = lambda log: None
@@ -191,6 +201,18 @@ class Kafka:
         self._created = 0
         self._answered: dict[str, tuple[int, int, list[OutRecord]]] = {}
         """The last answer of `produce`, by transactional id."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the brokers answer."""
+        return self._up
+
+    @up.setter
+    def up(self, value: bool) -> None:
+        if value and not self._up:
+            for group in self.groups.values():
+                group.hear_all()
+        self._up = value
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -414,6 +436,48 @@ class Kafka:
         if transactional_id in self.silent:
             self.silent.discard(transactional_id)
             raise Unanswered
+
+    def write(self, record: OutRecord) -> None:
+        """A record outside of any transaction."""
+        log = self.led(record.topic, record.partition)
+        self.allow("Write", "topic", record.topic)
+        if self._too_large(record):
+            raise Failed(Cause.REFUSED)
+        log.append(record, None)
+        self.on_stable(log)
+
+    def group(self, name: str) -> Group:
+        """A group, from its coordinator."""
+        group = self.groups.setdefault(name, Group(self.engine))
+        if not self.up or name in self.uncoordinated:
+            raise Unanswered
+        self.allow("Read", "group", name)
+        return group
+
+    def join_group(self, name: str, member: str, timeout: float) -> tuple[int, bool]:
+        """Returns the group's generation, and whether the member is assigned the partition."""
+        group = self.group(name)
+        group.join(member, timeout)
+        return group.generation, group.holder == member
+
+    def hear(self, name: str, member: str) -> tuple[int, bool]:
+        """As `join_group`, of a member that sends a heartbeat."""
+        group = self.group(name)
+        if member not in group:
+            raise UnknownMember(member)
+        group.hear(member)
+        return group.generation, group.holder == member
+
+    def join_transaction(self, transactional_id: str, session: int, name: str, member: str, generation: int) -> None:
+        """The transaction is to succeed only if the member still belongs to this generation of its group."""
+        self.coordinated(transactional_id)
+        group = self.group(name)
+        if self.sessions.get(transactional_id) != session:
+            raise Failed(Cause.FENCED)
+        if member not in group:
+            raise UnknownMember(member)
+        if group.generation != generation:
+            raise OldGeneration(f"{generation} of {group.generation}")
 
 
 def size_of(record: OutRecord) -> int:

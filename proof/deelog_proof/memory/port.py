@@ -8,19 +8,17 @@ caller is cancelled.
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.notes import CLOSE_SECONDS, PATIENCE_MS, QUEUE
 from deelog_connector.kafka_port import MAX_READ, REQUEST_SECONDS, InRecord, OutRecord, PartitionEnd, WriteFailed
 from deelog_proof.memory.broker import (
-    BrokerError,
     Denied,
     Failed,
     InvalidSetting,
@@ -31,14 +29,13 @@ from deelog_proof.memory.broker import (
     UnknownTopic,
     size_of,
 )
+from deelog_proof.memory.election import Election
 from deelog_proof.memory.loop import NodeLoop
+from deelog_proof.memory.wire import RETRY_SECONDS, Wire, denial, open_session
 from deelog_schemas.config import Config, ConfigError
-from deelog_schemas.kafka.acls import missing_acl
 
 T = TypeVar("T")
 
-RETRY_SECONDS: Final = 0.1
-"""Between two attempts of a request, as librdkafka's `retry.backoff.ms`."""
 LINGER_SECONDS: Final = 0.02
 MAX_NOTE_BYTES: Final = 1_000_000
 """librdkafka's `message.max.bytes`, by default."""
@@ -93,6 +90,15 @@ class MemoryPort:
     def notes(self, config: Config) -> Notes:
         return Notes(self._wire, config)
 
+    def election(
+        self,
+        config: Config,
+        client_id: str,
+        on_elected: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+    ) -> Election:
+        return Election(self._wire, config, client_id, on_elected, on_refused, self.new_id)
+
     def new_id(self) -> str:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 
@@ -105,107 +111,6 @@ class MemoryPort:
 
     async def close(self) -> None:
         await self._wire.close()
-
-
-def _unheard(task: asyncio.Task[Any]) -> None:
-    """The error of a call that nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()
-
-
-class Wire:
-    """What the clients of a node have in common: its way to the brokers, and its calls under way."""
-
-    def __init__(self, loop: NodeLoop, kafka: Kafka, random: random.Random, seconds: float) -> None:
-        self.loop, self.kafka, self.random, self.seconds = loop, kafka, random, seconds
-        self.connected = True
-        self._under_way: dict[asyncio.Task[Any], None] = {}
-        self._closed = False
-
-    def delay(self) -> float:
-        """How long something takes, in seconds."""
-        return self.random.expovariate(1600.0) + 0.00025
-
-    async def run(self, turn: asyncio.Lock | None, call: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Runs a call to its end, when its turn comes. One that is cancelled before it has begun does not begin."""
-        if self._closed:
-            raise RuntimeError("the port is closed")
-        begun = False
-
-        async def called() -> T:
-            nonlocal begun
-            if turn is None:
-                begun = True
-                return await call(*args)
-            async with turn:
-                begun = True
-                return await call(*args)
-
-        task = self.loop.create_task(called())
-        self._under_way[task] = None
-        task.add_done_callback(self._under_way.pop)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_unheard)
-            if not begun:
-                task.cancel()
-            raise
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._under_way:
-            await asyncio.wait(list(self._under_way))
-
-    async def ask(self, call: Callable[..., T], *args: Any, until: float | None = None) -> T:
-        """What the brokers answer to `call`. Raises `Unanswered` where they do not by then, and what `call` raises."""
-        until = self.loop.time() + self.seconds if until is None else until
-        while True:
-            answer: asyncio.Future[T] = self.loop.create_future()
-            self.loop.engine.after(self.delay(), self._arrive, answer, partial(call, *args))
-            try:
-                return await answer
-            except Unanswered:
-                if self.loop.time() >= until:
-                    raise
-            await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - self.loop.time())))
-
-    def _arrive(self, answer: asyncio.Future[T], call: Callable[[], T]) -> None:
-        try:
-            if not self.connected:
-                raise Unanswered
-            result = call()
-        except BrokerError as error:
-            self.loop.call_later(self.delay(), _fail, answer, error)
-        else:
-            self.loop.call_later(self.delay(), self._answer, answer, result)
-
-    def _answer(self, answer: asyncio.Future[T], result: T) -> None:
-        if not answer.done():
-            if self.connected and self.kafka.up:
-                answer.set_result(result)
-            else:
-                answer.set_exception(Unanswered())  # the connection broke on the way back
-
-
-def _fail(answer: asyncio.Future[T], error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-
-
-class _Refusal(NamedTuple):
-    """An error as the client has it."""
-
-    code: str
-
-    def name(self) -> str:
-        return self.code
-
-
-def _denied(error: Denied, client: str) -> str:
-    """The sentence that the user reads."""
-    refusal = _Refusal(f"{error.kind.upper()}_AUTHORIZATION_FAILED")
-    return missing_acl(refusal, client, **{error.kind: (error.operation, error.name)}) or str(error)
 
 
 class Session:
@@ -256,7 +161,7 @@ class Session:
         except UnknownTopic as error:
             raise WriteFailed(Cause.LOST, f"{error} does not exist") from error
         except Denied as error:
-            raise WriteFailed(Cause.LOST, _denied(error, "producer"), denied=True) from error
+            raise WriteFailed(Cause.LOST, denial(error, "producer"), denied=True) from error
         self._session = session
 
     async def _write(self, session: int, records: Iterable[OutRecord]) -> None:
@@ -290,21 +195,6 @@ class Session:
     def _may_wait(self) -> None:
         if self._hurries:
             raise WriteFailed(Cause.LOST, "the brokers do not answer")
-
-
-async def open_session(wire: Wire, config: Config, transactional_id: str, by: str) -> int:
-    """A new session of the transactional id. Raises `WriteFailed(LOST)`."""
-    try:
-        config.overrides("producer")
-    except ConfigError as error:
-        raise WriteFailed(Cause.LOST, str(error), denied=True) from error
-    timeout = config["transaction.timeout.ms"] / 1000
-    try:
-        return await wire.ask(wire.kafka.open_session, transactional_id, by, timeout)
-    except Unanswered as error:
-        raise WriteFailed(Cause.LOST, "the brokers do not answer") from error
-    except Denied as error:
-        raise WriteFailed(Cause.LOST, _denied(error, "producer"), denied=True) from error
 
 
 class Reader:
@@ -368,7 +258,7 @@ class Reader:
         except Unanswered as error:
             raise KafkaUnavailable(f"cannot read {self._topic}[{partition}]: no answer") from error
         except Denied as error:
-            raise KafkaUnauthorized(_denied(error, "consumer")) from error
+            raise KafkaUnauthorized(denial(error, "consumer")) from error
 
     async def _read(self, seconds: float) -> list[InRecord]:
         self._check()
@@ -399,7 +289,7 @@ class Reader:
         except OutOfRange as error:
             raise KafkaUnusable(f"cannot read on: {error} is gone") from error
         except Denied as error:
-            raise KafkaUnauthorized(_denied(error, "consumer")) from error
+            raise KafkaUnauthorized(denial(error, "consumer")) from error
         for partition, (records, following, epoch) in found.items():
             self._at[partition], self._epochs[partition] = following, epoch
             if records:
@@ -446,6 +336,9 @@ class Brokers:
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         return await self._wire.run(None, self._still_holds, topic, end)
 
+    async def publish(self, topic: str, key: str, value: bytes) -> None:
+        await self._wire.run(None, self._publish, OutRecord(topic, 0, key.encode(), value, []))
+
     async def fence(self, transactional_id: str) -> None:
         await self._wire.run(None, self._fence, transactional_id)
 
@@ -463,8 +356,10 @@ class Brokers:
             raise KafkaUnavailable(f"{what}: the brokers did not answer in time") from error
         except UnknownTopic as error:
             raise KafkaUnavailable(f"{what}: {error} does not exist") from error
+        except Failed as error:
+            raise KafkaUnavailable(f"{what}: {error}") from error
         except Denied as error:
-            raise KafkaUnauthorized(f"{what}: {_denied(error, client)}") from error
+            raise KafkaUnauthorized(f"{what}: {denial(error, client)}") from error
 
     async def _ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         kafka = self._wire.kafka
@@ -507,6 +402,17 @@ class Brokers:
             return log.first <= end.offset and log.holds(end.offset, end.leader_epoch)
 
         return await self._asked("consumer", f"no answer about {topic}[{end.partition}]@{end.offset}", look)
+
+    async def _publish(self, record: OutRecord) -> None:
+        written = False
+
+        def write() -> None:
+            nonlocal written
+            if not written:  # or its answer was lost
+                self._wire.kafka.write(record)
+                written = True
+
+        await self._asked("producer", f"topic {record.topic}: {record.key.decode()} cannot be written", write)
 
     async def _fence(self, transactional_id: str) -> None:
         by = f"{self._wire.loop.name} fences"
@@ -574,17 +480,15 @@ class Notes:
                 known[number] = True
                 continue
             try:
-                partitions = kafka.described(record.topic).partitions
-                kafka.allow("Write", "topic", record.topic)
-                partition = murmur2(record.key) % partitions if record.partition < 0 else record.partition
-                log = kafka.led(record.topic, partition)
-            except Denied:
+                if record.partition < 0:
+                    partition = murmur2(record.key) % kafka.described(record.topic).partitions
+                    record = record._replace(partition=partition)
+                kafka.write(record)
+            except (Denied, Failed):
                 known[number] = False
             except (UnknownTopic, Unanswered):
                 pass
             else:
-                log.append(record._replace(partition=partition), None)
-                kafka.on_stable(log)
                 self._written.add(number)
                 known[number] = True
         return known

@@ -6,62 +6,16 @@ What every port does is tested by `tests/connector/kafka/contract`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, OutRecord, Reader, Session, WriteFailed
+from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, OutRecord, WriteFailed
 from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
-from deelog_proof.memory.loop import NodeLoop
-from deelog_proof.memory.port import MemoryPort
-from deelog_schemas.config import Config, parse
-
-T = "t"
-
-
-def config(**fields: str) -> Config:
-    given = {
-        "name": "test",
-        "connector.class": "deelog.CachetoolsConnector",
-        "topic.prefix": "p",
-        "bootstrap.servers": "memory:9092",
-        "node.id": "n",
-        "cache.name": "c",
-    }
-    return parse({**given, **{name.replace("_", "."): value for name, value in fields.items()}})
-
-
-def record(value: bytes, partition: int = 0, key: bytes = b"k") -> OutRecord:
-    return OutRecord(T, partition, key, value, [])
-
-
-class Node:
-    """One node, with a transactional id of its name."""
-
-    def __init__(self, engine: Engine, kafka: Kafka, name: str) -> None:
-        self.name, self.kafka = name, kafka
-        self.loop = NodeLoop(engine, name)
-        self.port = MemoryPort(self.loop, kafka)
-
-    def run(self, case: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(case)
-
-    async def session(self, **fields: str) -> Session:
-        session = await self.port.session(config(**fields), self.name, 1_000_000)
-        await session.open()
-        return session
-
-    async def reader(self, *partitions: int) -> Reader:
-        reader = await self.port.reader(config(), T)
-        await reader.seek(dict.fromkeys(partitions, BEGINNING))
-        return reader
-
-    async def write(self, *values: bytes, partition: int = 0) -> None:
-        await (await self.session()).commit([record(value, partition) for value in values])
+from tests.proof.memory.nodes import Node, T, config, content, record
 
 
 @pytest.fixture
@@ -83,10 +37,6 @@ def nodes(kafka: Kafka) -> Iterator[list[Node]]:
 @pytest.fixture
 def node(nodes: list[Node]) -> Node:
     return nodes[0]
-
-
-def content(kafka: Kafka, partition: int = 0) -> list[bytes | None]:
-    return [r.value for r in kafka.logs[T, partition].read(0, 10_000)[0]]
 
 
 def stability(kafka: Kafka) -> asyncio.Event:
@@ -428,6 +378,32 @@ def test_who_may_not_see_a_topic(kafka: Kafka, node: Node) -> None:
                 await call
 
     node.run(case())
+
+
+def test_what_is_published_is_written_once(kafka: Kafka, node: Node) -> None:
+    async def case() -> None:
+        brokers, stable = node.port.brokers(config()), stability(kafka)
+        publishing = asyncio.create_task(brokers.publish(T, "k", b"1"))
+        await stable.wait()
+        kafka.up = False
+        await asyncio.sleep(1)
+        kafka.up = True
+        await publishing
+        kafka.up = False
+        with pytest.raises(KafkaUnavailable):
+            await brokers.publish(T, "k", b"2")
+        kafka.up = True
+        with pytest.raises(KafkaUnavailable):
+            await brokers.publish("none", "k", b"3")
+        kafka.topics[T].settings["max.message.bytes"] = "100"
+        with pytest.raises(KafkaUnavailable):
+            await brokers.publish(T, "k", bytes(1000))
+        kafka.denied.add(("Write", T))
+        with pytest.raises(KafkaUnauthorized, match="Kafka refuses Write on topic t"):
+            await brokers.publish(T, "k", b"4")
+
+    node.run(case())
+    assert content(kafka) == [b"1"]
 
 
 def test_who_may_not_create_a_topic(kafka: Kafka, node: Node) -> None:
