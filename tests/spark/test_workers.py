@@ -1,4 +1,4 @@
-"""What a worker of Spark keeps between the tasks of several jobs; no Kafka, no Spark."""
+"""The objects that a Spark worker keeps between the tasks of several jobs; without Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reader_of(config: Config) -> Reader:
 
 
 def test_the_last_jobs_keep_their_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as take turns on one application, and no more."""
+    """As many jobs as one application runs in turn, and no more."""
     monkeypatch.setattr(tasks, "_readers", {})
     monkeypatch.setattr(tasks, "_writers", {})
     closed: list[Reader] = []
