@@ -176,8 +176,7 @@ def test_what_goes_round_in_circles_is_a_violation(monkeypatch: pytest.MonkeyPat
             sequence += 1
 
     monkeypatch.setattr(OpLog, "prune", for_ever)
-    monkeypatch.setattr(campaign, "STUCK_SECONDS", 0.3)
-    outcome = run(generate(1, 300))
+    outcome = run(generate(1, 300), stuck_seconds=0.3)
     assert outcome.part == "broken"
     assert "StuckError" in outcome.text
 
