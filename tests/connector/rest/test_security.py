@@ -1,8 +1,8 @@
-"""Who may ask, how much, and how slowly: against a real node, by real sockets.
+"""Access, sizes and slow clients of the REST API: a real node, by real sockets.
 
-Bad input tried here: no token, one a byte off, one too short, too long, in another scheme; 100 MB announced and
-not announced; bodies and heads that never end; bytes that are no HTTP; hundreds of connections; names pointed at this
-machine, pages of other sites; addresses that others reach without a token; certificates that nobody signed.
+Bad input: no token, one with a wrong byte, too short, too long, or in another scheme; bodies of 100 MB with and without
+a length; bodies and heads without an end; bytes that are not HTTP; hundreds of connections; host names that resolve to
+this machine, pages of other sites; public addresses without a token; certificates of unknown authorities.
 """
 
 from __future__ import annotations
