@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -91,9 +92,13 @@ def _configure_jvms(config: pytest.Config) -> None:
     """Set the options of every JVM of the run, in the environment that workers and their processes inherit.
 
     A JVM runs for minutes here, and its optimizing compiler would take half of the CPU. Its temporary files are
-    deleted at the end of the run, also after `kill -9` of the JVM.
+    deleted at the end of the run, also after `kill -9` of the JVM; after `kill -9` of the run, by the next run.
     """
-    temporary = tempfile.mkdtemp(prefix="deelog-tests-", dir="/tmp")  # short: Unix sockets are made in it
+    for left in Path("/tmp").glob("deelog-tests-*-*"):
+        if not psutil.pid_exists(int(left.name.split("-")[2])):
+            shutil.rmtree(left, ignore_errors=True)
+    # Short: Unix sockets are made in it.
+    temporary = tempfile.mkdtemp(prefix=f"deelog-tests-{os.getpid()}-", dir="/tmp")
     config.add_cleanup(lambda: shutil.rmtree(temporary, ignore_errors=True))
     given = os.environ.get("JAVA_TOOL_OPTIONS", "")
     os.environ["JAVA_TOOL_OPTIONS"] = f"{given} -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={temporary}".strip()

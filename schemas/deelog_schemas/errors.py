@@ -1,4 +1,4 @@
-"""The base errors, by what is at fault.
+"""The base errors, by their cause.
 
 DeelogError
 ├── ConfigError      the configuration: each field error names field, value and the allowed values

@@ -1,4 +1,4 @@
-"""A plain cache in one process behind the real connector, for tests against a real Kafka."""
+"""A plain cache in one process with the real connector, for tests with a real Kafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def config_of(bootstrap: str, prefix: str, **fields: Any) -> Config:
 
 
 class Cache:
-    """A dict, captured. All segments belong to it. `seconds` is how long a request to Kafka may take."""
+    """A captured dict. It owns all segments. `seconds` is how long a request to Kafka may take."""
 
     def __init__(self, config: Config, incarnation: int, seconds: float = REQUEST_SECONDS) -> None:
         self.config = config
@@ -63,7 +63,7 @@ class Cache:
         self.stepped.append(segment)
 
     def own_all(self, must_reset: str | None = "start") -> None:
-        """Primary of everything, in a new epoch."""
+        """Becomes primary of all segments, in a new epoch."""
         epoch = self.core.highest_claim() + 1
         for segment in range(self.core.segments):
             self.core.promote(segment, epoch, must_reset)
@@ -100,7 +100,7 @@ class Cache:
             raise
 
     async def drained(self, seconds: float = 60.0) -> None:
-        """Everything acknowledged is read back from Kafka."""
+        """Waits until all acknowledged operations are read back from Kafka."""
         await self.until(lambda: self.core.unwritten() == 0, seconds)
 
 
@@ -108,7 +108,7 @@ class Cache:
 async def cache(
     config: Config, incarnation: int = 1, release: bool = False, seconds: float = REQUEST_SECONDS
 ) -> AsyncIterator[Cache]:
-    """A started cache; at the end it is closed, released first if asked."""
+    """A started cache. At the end it is closed; with `release` its segments are released first."""
     found = Cache(config, incarnation, seconds)
     await found.connector.start()
     try:
@@ -118,7 +118,7 @@ async def cache(
 
 
 def run(work: Coroutine[Any, Any, None], seconds: float = 240.0) -> None:
-    """One test's coroutine, bounded."""
+    """Runs a test's coroutine, for at most `seconds`."""
 
     async def bounded() -> None:
         await asyncio.wait_for(work, seconds)
@@ -127,6 +127,6 @@ def run(work: Coroutine[Any, Any, None], seconds: float = 240.0) -> None:
 
 
 async def started(found: Cache) -> None:
-    """Primary of everything, and writing."""
+    """Makes the cache primary of all segments, and waits until it has written everything."""
     found.own_all()
     await found.drained()

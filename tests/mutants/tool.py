@@ -62,7 +62,7 @@ def changed(text: str, edit: Edit, name: str) -> str:
     if count != 1:
         raise MutantError(
             f"mutant {name}: its text occurs {count} times in {edit.file}, not once; adapt the mutant to what "
-            f"stands there now: {edit.old!r}"
+            f"is there now: {edit.old!r}"
         )
     return text.replace(edit.old, edit.new)
 

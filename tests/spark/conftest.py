@@ -1,4 +1,4 @@
-"""One SparkSession for all tests of the job; its Kafka source and the JDBC drivers come from the pinned jars."""
+"""One SparkSession for all tests of the job. Its Kafka source and the JDBC drivers are the pinned jars."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark_jars() -> Iterator[str]:
-    """The jars' paths, in the environment as the job takes them. Spark's own scripts run on the Java that is found."""
+    """The jars' paths, also in the environment variable of the job. Sets JAVA_HOME for Spark's scripts."""
     use_java()
     paths = ",".join(map(str, (*jars.fetch("spark-kafka"), *jars.fetch("jdbc"))))
     before = os.environ.get(JARS_VARIABLE)
@@ -36,14 +36,14 @@ def spark_jars() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(spark_jars: str) -> Iterator[SparkSession]:
-    """A session as the command line makes it."""
+    """A session like that of the command line."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what PySpark warns of at import is not ours
+        warnings.simplefilter("ignore")  # PySpark's warnings at import are not ours
         made = session("tests")
     yield made
     gateway: Any = made.sparkContext._gateway
     made.stop()
-    # The JVM ends when its stdin does; its last act is to remove its temporary files.
+    # The JVM ends when its stdin is closed, and removes its temporary files then.
     gateway.shutdown()
     gateway.proc.stdin.close()
     assert gateway.proc.wait(60) == 0
@@ -51,8 +51,8 @@ def spark(spark_jars: str) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def carried_by_driver(monkeypatch: pytest.MonkeyPatch) -> Carried:
-    """Sets how many records a batch may have that the driver carries by itself, and how many resets and starts may
-    (the same, if they are not told); larger ones go to the executors."""
+    """Sets how many records of a batch the driver handles itself, and how many of resets and starts (by default the
+    same number). Larger ones go to the executors."""
 
     def carried(records: int, ranges_records: int | None = None) -> None:
         monkeypatch.setattr(DiffJob, "SMALL_RECORDS", records)

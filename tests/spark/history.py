@@ -1,4 +1,4 @@
-"""What an owner writes of one segment of a change topic, with every turn that a reader must get right."""
+"""An owner's records of one segment of a change topic, with every event that a reader must handle."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TURNS = {
 
 
 class Turn(NamedTuple):
-    """A record as Kafka takes it."""
+    """A record in Kafka's form."""
 
     offset: int
     header: bytes
@@ -45,15 +45,15 @@ class Turn(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """Its kind."""
         return unpack(self.header).kind
 
 
 class History:
-    """One segment. `entries` is what the cache holds, whether it reached Kafka or not; `rows` is what did.
+    """One segment. `entries` are the cache's entries, whether they reached Kafka or not; `rows` are the records.
 
-    A position stands for one state of the segment: whatever is written twice or late says nothing new. With `odd`, how
-    often, the owner does what none may: it gives a position to two operations, its reset lies or never ends.
+    A position means one state of the segment: a record that is written twice or late says nothing new. `odd` is the
+    probability of forbidden events: one position for two operations, a reset with wrong content or without an end.
     """
 
     def __init__(
@@ -72,34 +72,34 @@ class History:
         self._stamp = Stamp(segment, "n", 5)
         self.entries: dict[bytes, Entry] = {}
         self.epoch, self.sequence, self.resets = 1, 0, 0
-        self._operating = 1  # the epoch of its operations: a new owner first writes what the one before it left
-        self.mark: Position = (1, 0)  # what a reader has come to at least
+        self._operating = 1  # the epoch of its operations: a new owner first writes those that the old one left
+        self.mark: Position = (1, 0)  # the least mark of a reader
         self.due: list[bytes] | None = None
-        """Keys of the open reset whose rows are not written yet; None where none is open."""
+        """The keys of the open reset without a row yet; None if no reset is open."""
         self.level = True
-        """Whether all that the cache did is in Kafka, or was taken up by a reset."""
+        """Whether all operations of the cache are in Kafka or in a reset."""
         self.rows: list[Turn] = []
         self.first = chance.choice((0, 7))
 
     @property
     def end(self) -> int:
-        """The offset behind the last record, if this segment had its partition for itself."""
+        """The offset after the last record, if the partition had only this segment."""
         return self.first + 2 * len(self.rows)
 
     @property
     def position(self) -> Position:
-        """Of a control record or a row."""
+        """The position of a control record or a row."""
         return self.epoch, self.sequence
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def turns(self, most: int, *names: str) -> None:
-        """Up to `most` turns of these."""
+        """Plays up to `most` turns of these kinds."""
         for _ in range(self.chance.randint(0, most)):
             getattr(self, self.chance.choice(names))()
 
     def play(self, number: int, turns: dict[str, int] = TURNS) -> None:
-        """So many turns by their weights."""
+        """Plays this many turns, chosen by their weights."""
         for name in self.chance.choices(list(turns), list(turns.values()), k=number):
             getattr(self, name)()
 
@@ -108,7 +108,7 @@ class History:
         key, value = self._drawn()
         existed, sequence = key in self.entries, self.sequence + 1
         if self.chance.random() < self.odd:
-            sequence = max(1, sequence - self.chance.randint(1, 3))  # comes again, or too late
+            sequence = max(1, sequence - self.chance.randint(1, 3))  # repeated, or too late
         if self._operating < self.epoch and self.chance.random() < 0.5:
             self._operating = self.epoch
         expires = self._apply(key, value, sequence)
@@ -117,63 +117,63 @@ class History:
         self._operation(operation)
 
     def claim(self) -> None:
-        """A new owner, which may go on with the open reset or not."""
+        """A new owner, which may continue the open reset or not."""
         self.epoch += 1
         self._add(Kind.CLAIM, self.position, **self._claimed)
         self._add(Kind.ACTIVE, self.position)
 
     def release(self) -> None:
-        """The owner leaves in order."""
+        """The owner releases the segment."""
         self._add(Kind.RELEASE, self.position, known=True)
 
     def again(self) -> None:
-        """A record that stands there already, once more."""
+        """An earlier record once more."""
         there = [turn for turn in self.rows if turn.control is None]
         if there:
             self.rows.append(self.chance.choice(there)._replace(offset=self.end))
 
     def late(self) -> None:
-        """An operation of an older epoch, behind those of the one that has replaced it."""
+        """An operation of an older epoch, after those of the newer one."""
         epoch, sequence = self.mark
         if epoch > 1:
             position = (epoch - 1, sequence + self.chance.randint(0, 3))
             self._operation(Operation(*position, Reason.PUT, *self._drawn(), None, 3, True))
 
     def lose(self) -> None:
-        """An operation that never reaches Kafka; an open reset is spoiled by it and given up."""
+        """An operation that is never written to Kafka. It makes an open reset invalid, which is abandoned."""
         self._apply(*self._drawn(), self.sequence + 1)
         self.level = False
         if self.due is not None:
             self.begin()
 
     def forget(self) -> None:
-        """A delete of which compaction has left the tombstone alone."""
+        """A delete of which compaction has left only the tombstone."""
         key = self._key()
         self._apply(key, None, self.sequence + 1)
         self.mark = (self._operating, self.sequence)
         self._add(Kind.TOMBSTONE, self.mark, key)
 
     def skip(self) -> None:
-        """Operations that a filter left out: the cache is as it was for whoever reads."""
+        """Operations that a filter drops: nothing changes for readers."""
         first, self.sequence = self.sequence + 1, self.sequence + self.chance.randint(1, 3)
         self._add(Kind.SKIPPED, (self._operating, self.sequence), first=first)
 
     def stray(self) -> None:
-        """What belongs to no open reset: a row, or the end of another one."""
+        """A record that belongs to no open reset: a row, or another reset's end."""
         if self.due is None and self.entries:
             self._row(self.chance.choice(sorted(self.entries)))
         else:
             self._end("another", 0)
 
     def clear(self) -> None:
-        """The cache is emptied: a reset without rows. One that is open is replaced."""
+        """Clears the cache: a reset without rows. It replaces an open one."""
         self.entries.clear()
         self.sequence += 1
         self.begin()
         self.go_on()
 
     def begin(self) -> None:
-        """The begin of a reset, which replaces one that is open."""
+        """The begin of a reset. It replaces an open one."""
         self.resets += 1
         self._operating, self.mark = self.epoch, self.position
         self.due = sorted(self.entries)
@@ -185,7 +185,7 @@ class History:
             self._close()
 
     def reset(self) -> None:
-        """A whole reset, with operations between its rows."""
+        """A complete reset, with operations between its rows."""
         self.begin()
         while self._next_row():
             if self.chance.random() < _SOME:
@@ -198,7 +198,7 @@ class History:
             self._close()
 
     def settle(self) -> None:
-        """Brings Kafka level with the cache."""
+        """Writes everything, so that Kafka has the cache's entries."""
         if not self.level and self.due is None:
             self.begin()
         while self.due is not None:
@@ -214,7 +214,7 @@ class History:
         return key, None if self.chance.random() < 0.25 else self.chance.choice(_VALUES) % self.chance.randrange(5)
 
     def _apply(self, key: bytes, value: bytes | None, sequence: int) -> int | None:
-        """Does to the cache what the operation says; when the entry expires."""
+        """Applies the operation to the cache. Returns the entry's expiry."""
         self.sequence = max(self.sequence, sequence)
         expires = self.chance.choice((None, _EXPIRY))
         if value is None:
@@ -229,7 +229,7 @@ class History:
             self._add(Kind.TOMBSTONE, operation.position, operation.key)
 
     def _next_row(self) -> bool:
-        """Writes the next row of the open reset, if one is left."""
+        """Writes the next row of the open reset, if any is left."""
         while self.due:
             key = self.due.pop(0)
             if key in self.entries:

@@ -55,9 +55,10 @@ AIMS: Final = (
     "state",
 )
 """What a round waits for before it kills; with none any instant will do."""
+_STACKS: Final = "most recent call first"
+"""What `faulthandler` says above each."""
 _RESTART_EVERY: Final = 7
 _TURNS: Final = 12
-_AIM_SECONDS: Final = 90.0
 _TURN_SECONDS: Final = 0.5
 _START_SECONDS: Final = 12.0
 _LATER_SECONDS: Final = 0.3
@@ -145,7 +146,7 @@ class Kills:
 
     def _await(self, job: Job, aim: str, needs_worker: bool) -> list[psutil.Process]:
         """Writes on until the job does what is aimed at, which it must do in time; the processes below it."""
-        deadline = time.monotonic() + _AIM_SECONDS
+        deadline = time.monotonic() + WAIT
         turn = time.monotonic()
         below: list[psutil.Process] = []
         while True:
@@ -160,7 +161,7 @@ class Kills:
                 break
             if time.monotonic() > deadline:
                 job.process.send_signal(signal.SIGUSR1)  # its stacks go to stderr
-                time.sleep(1)
+                waiting(lambda: _STACKS in job.errors.read_text(), WAIT, "its stacks")
                 raise AssertionError(f"{doing}, not {aim or 'anything'}; {job.errors.read_text()}")
             time.sleep(0.0005)
         if aim not in _BRIEF:

@@ -20,14 +20,14 @@ WAIT = 280.0
 
 
 def written(config: Config, folder: Path) -> Path:
-    """A file of the configuration, in the form of Kafka Connect."""
+    """Writes the configuration to a file, in Kafka Connect's format."""
     file = folder / "diff.json"
     file.write_text(json.dumps({"name": "diff", "config": dict(config.raw)}))
     return file
 
 
 class Job:
-    """One process of the job, begun by `command` in the environment `env`, or in this one's."""
+    """One process of the job, started by `command` in the environment `env` or in this one's."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Job:
             )
 
     def running(self) -> str:
-        """Waits for the one line."""
+        """Waits for the line `running`. Returns the output."""
         waiting(lambda: "running\n" in self.output.read_text() or self.process.poll() is not None, WAIT, "the start")
         line = self.output.read_text()
         assert "running\n" in line, self.printed
@@ -54,11 +54,11 @@ class Job:
 
     @property
     def printed(self) -> str:
-        """All of it."""
+        """All of its output."""
         return self.errors.read_text() + self.output.read_text()
 
     def caught_up(self, cache: Cache) -> bool:
-        """Whether the job says that it has read everything."""
+        """Whether the job reports that it has read everything."""
         return bool(self.told().get("input_offsets") == {str(p): end for p, end in cache.ends().items()})
 
     def told(self) -> dict[str, Any]:
@@ -71,18 +71,18 @@ class Job:
         return [line for line in self.errors.read_text().splitlines() if line.startswith("deelog diff: ")]
 
     def children(self) -> list[psutil.Process]:
-        """The JVM and what runs below it; none once the process has ended."""
+        """The JVM and its child processes; none once the process has ended."""
         try:
             return psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
     def close(self) -> int:
-        """Waits for the end; the exit code."""
+        """Waits for the end. Returns the exit code."""
         return self.process.wait(WAIT)
 
 
 def until_read(cache: Cache) -> None:
-    """Waits until a job that runs, wherever it does, has come to the change topic's end."""
+    """Waits until a running job, in any process, has read to the change topic's end."""
     ends, checkpoint = cache.ends(), Checkpoint(cache.config["diff.checkpoint.location"])
     waiting(lambda: (done := checkpoint.now()) is not None and done.end == ends, WAIT, f"the job to read to {ends}")

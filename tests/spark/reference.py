@@ -1,4 +1,4 @@
-"""What the job must have told: the reference reader over the change topic, and what stands in the sinks."""
+"""The expected differences, by the reference reader of the change topic, and the contents of the sinks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.topics import messages, read_topic
 
 
 class DiffRecord(NamedTuple):
-    """One difference: `before` only on rows of a reset, where it is the job's own knowledge."""
+    """One difference. Only those of a reset have `before`, which comes from the job's own state."""
 
     segment: int
     op: str
@@ -46,11 +46,11 @@ def expected(
     records: Sequence[Record] | None = None,
     letters: list[tuple[int, int]] | None = None,
 ) -> dict[int, list[DiffRecord]]:
-    """What a reader that was there from the first record on tells, by segment, in order.
+    """The differences of a reader that began with the first record, by segment, in order.
 
-    One that begins without state at the offsets `start` tells first what each segment has come to there; of one in an
-    open reset nothing, until that ends. `records` are those of a topic that holds fewer by now. `letters` gets
-    partition and offset of each change that cannot be read, which without it is an error.
+    A reader without state that begins at the offsets `start` first emits each segment's entries at that offset; for a
+    segment in an open reset it emits nothing until the end. `records` are those of a topic that has fewer by now.
+    `letters` gets partition and offset of each change that cannot be decoded; without it such a change is an error.
     """
     codec = codec_of(connected(config))
     start = start or {}
@@ -67,7 +67,7 @@ def expected(
         for change in changes:
             op = op_of(change.before, change.after)
             if record is not None and change.cause == "change" and record.value is not None:
-                op = codec.decode_value(record.value).op  # as the cache saw it
+                op = codec.decode_value(record.value).op  # the op of the capture
             before = change.before if change.cause == "reset" else None
             told[number].append(DiffRecord(number, op, change.key, before, change.after, change.position, change.cause))
 
@@ -92,8 +92,8 @@ def expected(
 
 
 def in_topic(config: Config, partitions: int, records: Sequence[Record] | None = None) -> dict[int, list[DiffRecord]]:
-    """What stands in the diff topic, by segment, in order; each delete with its tombstone right behind it. `records`
-    are those of a topic that holds fewer by now."""
+    """The diff topic's differences, by segment, in order. Fails unless each delete has its tombstone right after it.
+    `records` are those of a topic that has fewer by now."""
     codec = codec_of(connected(config))
     told: dict[int, list[DiffRecord]] = defaultdict(list)
     due: Record | None = None
@@ -120,7 +120,7 @@ def in_topic(config: Config, partitions: int, records: Sequence[Record] | None =
 
 
 def in_parquet(path: Path) -> dict[int, list[DiffRecord]]:
-    """What stands in the parquet sink, by segment, in order."""
+    """The parquet sink's differences, by segment, in order."""
     table = ds.dataset(path, partitioning="hive").to_table()
     rows = sorted(table.to_pylist(), key=lambda r: (r["batch"], r["partition"], r["offset"]))
     told: dict[int, list[DiffRecord]] = defaultdict(list)
@@ -135,20 +135,20 @@ def in_parquet(path: Path) -> dict[int, list[DiffRecord]]:
 
 
 def dead_letters(config: Config) -> list[Any]:
-    """What stands on the dead-letter topic, which has one partition."""
+    """The messages of the dead-letter topic, which has one partition."""
     servers, topic = ",".join(config["bootstrap.servers"]), config["errors.deadletterqueue.topic.name"]
     settled_ends(servers, topic, 1)
     return messages(servers, topic)
 
 
 def places(config: Config) -> list[tuple[int, int]]:
-    """Partition and offset of each letter, as its headers say, in order."""
+    """Partition and offset of each dead letter, from its headers, in order."""
     told = [dict(message.headers()) for message in dead_letters(config)]
     return sorted((int(h["__connect.errors.partition"]), int(h["__connect.errors.offset"])) for h in told)
 
 
 class Stored(NamedTuple):
-    """A row of a table that holds what the cache holds."""
+    """A row of a table with the cache's entries."""
 
     segment: int
     value: bytes
@@ -157,7 +157,7 @@ class Stored(NamedTuple):
 
 
 def held(told: dict[int, list[DiffRecord]]) -> dict[bytes, Stored]:
-    """What the differences add up to, by key."""
+    """The entries after all differences, by key."""
     found: dict[bytes, Stored] = {}
     for row in (row for rows in told.values() for row in rows):
         found.pop(row.key, None)
@@ -167,7 +167,7 @@ def held(told: dict[int, list[DiffRecord]]) -> dict[bytes, Stored]:
 
 
 def unordered(told: dict[int, list[DiffRecord]]) -> dict[int, list[DiffRecord]]:
-    """For sinks whose rows of one reset have no order of their own."""
+    """The differences for sinks that do not keep the order of a reset's rows."""
     return {number: sorted(rows, key=lambda t: (t.position, t.cause, t.key, t.op)) for number, rows in told.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a cache with owners that come and go writes: every turn that the job must get right."""
+"""The records of a cache whose owners change: every event that the job must handle."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Carried(Protocol):
     """The fixture `carried_by_driver`."""
 
     def __call__(self, records: int, ranges_records: int | None = None) -> None:
-        """See there."""
+        """See the fixture."""
 
 
 def scripted(cache: Cache) -> None:
-    """One of each, in segments of their own; segment 7 stays quiet."""
+    """One event of each kind, each in its own segment. Segment 7 has none."""
     key = cache.key
-    # Repeats, an older epoch, a claim whose owner still writes an operation of the old epoch.
+    # Repeats, an older epoch, a new owner that still writes an operation of the old epoch.
     for n in range(3):
         cache.put(key(0, n), b"v%d" % n, again=2 if n == 1 else 1)
     old = Operation(1, 2, Reason.PUT, key(0, 1), b"zombie", None, 0, True)
     cache.claim(0)
     cache.put(key(0, 0), b"new epoch")
     cache.write(0, old)
-    # Delete and create again; a tombstone whose delete compaction took.
+    # Delete and create again; a tombstone of which compaction removed the delete.
     cache.put(key(1, 0), b"a")
     cache.put(key(1, 0), None)
     cache.put(key(1, 0), b"b", expires_at=1_800_000_000_000)
@@ -38,7 +38,7 @@ def scripted(cache: Cache) -> None:
     live = cache.live[1]
     with cache.batch():
         cache.produce(1, Kind.TOMBSTONE, (live.epoch, live.sequence), cache.codec.key(key(1, 1)), None)
-    # A reset with losses to repair: change before, inside and behind it.
+    # A reset with losses to repair, and changes before, within and after it.
     for n in range(4):
         cache.put(key(2, n), b"v%d" % n)
     cache.put(key(2, 0), b"lost", lost=True)
@@ -51,7 +51,7 @@ def scripted(cache: Cache) -> None:
     cache.put(key(2, 3), None)
     cache.end(2)
     cache.put(key(2, 0), b"behind")
-    # A reset given up by its owner and begun again by the next; an end that is not the open one's.
+    # A reset that its owner abandons and the next owner begins again; an end of another reset.
     cache.put(key(3, 0), b"v")
     cache.begin(3)
     cache.rows(3, [key(3, 0)])
@@ -62,7 +62,7 @@ def scripted(cache: Cache) -> None:
     cache.rows(3)
     cache.end(3)
     two_resets(cache, 4)
-    # An empty reset: a cache that came back with nothing.
+    # An empty reset: a cache that restarted without entries.
     cache.put(key(5, 0), b"v")
     cache.put(key(5, 1), b"v")
     cache.live[5].entries.clear()
@@ -91,8 +91,8 @@ def close(cache: Cache) -> None:
 
 
 class Player:
-    """Random turns; the same seed gives the same records. Without `repeats` no record says again what an older one
-    said: compaction would keep it instead of what is newer. With `garbled` some changes cannot be read."""
+    """Random turns; the same seed gives the same records. Without `repeats` no record repeats an older one: compaction
+    would keep the repeat instead of the newer record. With `garbled` some changes cannot be decoded."""
 
     def __init__(self, cache: Cache, seed: int, repeats: bool = True, garbled: bool = False) -> None:
         self.cache, self.random = cache, random.Random(seed)
@@ -107,7 +107,7 @@ class Player:
                 self._one()
 
     def finish(self) -> None:
-        """Ends every open reset, and repairs every segment by one more."""
+        """Ends every open reset, and repairs every segment by another one."""
         for segment in range(self.cache.segments):
             if segment in self.rows:
                 self._rows(segment, 1000)
@@ -126,7 +126,7 @@ class Player:
                 self._remember(segment, key, (live.epoch, live.sequence))
             case "delete" if key in live.entries:
                 cache.put(key, None)
-            case "lose" if segment not in self.rows:  # else the reset would be given up and begun again
+            case "lose" if segment not in self.rows:  # else the reset would be abandoned and begin again
                 cache.put(key, b"lost" if pick.random() < 0.5 else None, lost=True)
             case "repeat" if self.past:
                 cache.write(*pick.choice(self.past))
@@ -134,7 +134,7 @@ class Player:
                 cache.claim(segment)
             case "reset":
                 self._reset(segment)
-            case "garble" if segment not in self.rows:  # inside a reset it would stop the job
+            case "garble" if segment not in self.rows:  # within a reset it would stop the job
                 cache.garble(key, again=pick.choice((1, 1, 2)))
 
     def _reset(self, segment: int) -> None:

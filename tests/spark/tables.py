@@ -1,4 +1,4 @@
-"""The tables of the jdbc sink, as another program sees them: SQLite by Python's own module, PostgreSQL by psql."""
+"""The tables of the jdbc sink, as another program sees them: SQLite by Python's module, PostgreSQL by psql."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Database(Protocol):
 
     @property
     def fields(self) -> dict[str, str]:
-        """Of the configuration, `_` for `.`."""
+        """The configuration's fields, with `_` for `.`."""
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """What a question gives; bytes as PostgreSQL shows them."""
+        """The rows of a query; bytes as PostgreSQL shows them."""
 
     def run(self, sql: str) -> None:
-        """Statements in one transaction."""
+        """Runs statements in one transaction."""
 
 
 class Sqlite:
-    """A file."""
+    """A database file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Sqlite:
 
 
 class OnPostgres:
-    """A server's database."""
+    """A database of a PostgreSQL server."""
 
     def __init__(self, server: Postgres) -> None:
         self._server = server
@@ -60,7 +60,7 @@ class OnPostgres:
 
 
 def in_table(database: Database, config: Config) -> dict[bytes, Stored]:
-    """What the table holds of a cache, by key; the staging table is empty."""
+    """The table's rows of a cache, by key. Fails unless the staging table is empty."""
     mine = f"where topic_prefix = '{config['topic.prefix']}' and cache = '{config['cache.name']}'"
     table = config["diff.jdbc.table"]
     assert database.rows(f"select op, key from {table}_staging {mine}") == []

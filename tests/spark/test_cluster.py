@@ -1,4 +1,4 @@
-"""The job away from this environment: from its zip, on a standalone cluster, with other numbers of cores."""
+"""The job outside of this environment: from its zip, on a standalone cluster, with other numbers of cores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def both_sinks(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
 
 
 def check(cache: Cache, config: Config) -> None:
-    """Both sinks hold exactly what the reference tells."""
+    """Both sinks have exactly the differences of the reference."""
     wanted = expected(config, cache.partitions)
     assert in_topic(config, cache.partitions) == wanted
     assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(wanted)
@@ -56,13 +56,13 @@ def check(cache: Cache, config: Config) -> None:
 
 @pytest.fixture
 def away(tmp_path: Path) -> dict[str, str]:
-    """The variables of a place where the driver and the executors have what they need, and nothing of deelog."""
+    """The variables of environments in which driver and executors have what they need, but no deelog."""
     driver = python_with(tmp_path / "driver", DRIVER_NEEDS)
     return pythons(driver, python_with(tmp_path / "executor", EXECUTORS_NEED))
 
 
 def test_the_same_sources_give_the_same_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever and wherever they were written, and whatever lies beside them."""
+    """At any time, in any folder, and with any other files next to them."""
     one = build(tmp_path / "one")
     other = tmp_path / "elsewhere"
     for package in pyfiles.PACKAGES:
@@ -80,7 +80,7 @@ def test_the_same_sources_give_the_same_zip(tmp_path: Path, monkeypatch: pytest.
 
 @contextmanager
 def running(config: Config, folder: Path, *options: str, command: list[str], env: dict[str, str]) -> Iterator[Job]:
-    """The job by spark-submit: the JVM is the process, the driver's Python its child. Nothing of it is left."""
+    """The job by spark-submit: the JVM is the process, the driver's Python its child. Fails if a process is left."""
     job = Job(config, folder, *options, command=command, env=env)
     children: list[psutil.Process] = []
     try:
@@ -102,7 +102,7 @@ def goes_on(job: Job, cache: Cache) -> None:
 
 
 def driver(job: Job) -> psutil.Process:
-    """The Python that spark-submit has started: it takes the signals, the JVM would just die of them."""
+    """The Python process that spark-submit has started. It handles signals, which would just kill the JVM."""
     children = psutil.Process(job.process.pid).children()
     return next(c for c in children if c.status() != psutil.STATUS_ZOMBIE and "--config" in c.cmdline())
 
@@ -132,7 +132,7 @@ def test_from_the_zip_alone(kafka: Broker, prefix: str, tmp_path: Path, spark_ja
 def test_a_cluster_that_loses_a_worker(
     kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str, away: dict[str, str]
 ) -> None:
-    """Executors read, fold and write, and one machine goes."""
+    """Executors read, fold and write, and one worker dies."""
     config = both_sinks(kafka, prefix, tmp_path)
     cache = Cache(config)
     player = scenes.Player(cache, seed=5)

@@ -1,4 +1,4 @@
-"""Topics that Kafka compacts while the job runs, and while it is away: a real broker whose cleaner is in a hurry."""
+"""Topics that Kafka compacts while the job runs and while it is stopped, on a real broker with a fast cleaner."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAG_MS = 8_000
-"""Older records may go at any time."""
+"""Older records may be removed at any time."""
 HURRY = {"segment.ms": "200", "min.cleanable.dirty.ratio": "0.001"}
 
 
 def alter(cache: Cache, kind: ResourceType, name: str, settings: dict[str, str]) -> None:
-    """Sets what a broker or topic is to do from now on."""
+    """Changes settings of a broker or topic."""
     entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in settings.items()]
     for future in cache.admin.incremental_alter_configs(
         [ConfigResource(kind, name, incremental_configs=entries)]
@@ -41,7 +41,7 @@ def alter(cache: Cache, kind: ResourceType, name: str, settings: dict[str, str])
 def test_compacted_while_the_job_runs_and_while_it_is_away(
     own_kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The job tells what a reader tells that saw every record; one that starts over tells what is new, and no more."""
+    """The job emits the differences of a reader of every record. A start without state emits only new ones."""
     config = config_of(own_kafka.bootstrap, prefix, str(tmp_path / "cp"), reader_max_lag_ms=LAG_MS, segment_count=16)
     cache = Cache(config, min_compaction_lag_ms=str(LAG_MS), delete_retention_ms=str(LAG_MS))
     (broker,) = cache.admin.list_topics(timeout=30).brokers
@@ -50,7 +50,7 @@ def test_compacted_while_the_job_runs_and_while_it_is_away(
     player = Player(cache, 5, repeats=False)
 
     def play() -> None:
-        """Leaves no reset open: one that is older than the lag cannot be read again."""
+        """Plays turns and ends every reset: one that is older than the lag cannot be read again."""
         for _ in range(20):
             player.turn()
         player.finish()
@@ -59,7 +59,7 @@ def test_compacted_while_the_job_runs_and_while_it_is_away(
     seen: dict[str, dict[tuple[int, int], Record]] = {name: {} for name in names}
 
     def look(name: str) -> int:
-        """How many records stand in a topic now. Those of every look stay in `seen`."""
+        """How many records a topic has now. The records of every look are kept in `seen`."""
         now = read(config, name, cache.partitions)
         seen[name] |= {(record.partition, record.offset): record for record in now}
         return len(now)
@@ -75,7 +75,7 @@ def test_compacted_while_the_job_runs_and_while_it_is_away(
         alter(cache, ResourceType.TOPIC, config.topics.diff, HURRY)
 
         def gone() -> bool:
-            """Whether most of either topic is."""
+            """Whether most records of either topic are."""
             play()
             until_read(cache)
             left = {name: look(name) for name in names}

@@ -1,4 +1,4 @@
-"""Spark Connect: what reads the diff topic works through it, the job itself says that it does not."""
+"""Spark Connect: readers of the diff topic work through it; the job itself says that it does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.spark import connect_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A process of its own: PySpark's functions belong to one kind of session at a time.
+# In a separate process: PySpark's functions belong to one kind of session at a time.
 CLIENT = """
 import json, sys
 from pyspark.sql import SparkSession, functions as F

@@ -1,4 +1,4 @@
-"""Changes that cannot be decoded: put aside where that was chosen, once each, passed over by whoever reads again."""
+"""Changes that cannot be decoded: if that is configured, each becomes one dead letter and is skipped afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tolerant(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Config:
 
 
 def change(cache: Cache, segment: int, raw: bytes, value: bytes | None, kind: Kind = Kind.CHANGE) -> int:
-    """A record of the segment's next position, whatever its key and value are; its offset."""
+    """Writes a record with any key and value at the segment's next position. Returns its offset."""
     live = cache.live[segment]
     live.sequence += 1
     offsets: list[int] = []
@@ -53,23 +53,23 @@ def change(cache: Cache, segment: int, raw: bytes, value: bytes | None, kind: Ki
 
 
 def broken(cache: Cache, segment: int, number: int, value: bytes = b"{broken") -> int:
-    """A change of a key whose value is no JSON."""
+    """A change of a key with a value that is not JSON."""
     return change(cache, segment, cache.codec.key(cache.key(segment, number)), value)
 
 
 def envelope(cache: Cache, segment: int, number: int) -> bytes:
-    """A good envelope."""
+    """A valid envelope."""
     operation = Operation(1, 1, Reason.PUT, cache.key(segment, number), b"unseen", None, 0, False)
     return cache.codec.change(operation, Stamp(segment, "n1", 5))
 
 
 def values(config: Config, segment: int) -> list[tuple[str, bytes | None]]:
-    """Op and new value of what was told of a segment."""
+    """Op and new value of the differences of a segment."""
     return [(t.op, t.after and t.after.value) for t in in_topic(config, 2).get(segment, [])]
 
 
 def check_sinks(config: Config) -> None:
-    """All sinks hold what the diff topic holds."""
+    """All sinks have the content of the diff topic."""
     told = in_topic(config, 2)
     assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(told)
     assert table(config) == held(told)
@@ -85,7 +85,7 @@ def test_letters(
     caplog: pytest.LogCaptureFixture,
     size: int,
 ) -> None:
-    """They are the records as they were; every sink has the rest, and the keys their last good values."""
+    """The letters are the original records. Every sink has the others, and the keys keep their last good values."""
     carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config)
@@ -96,7 +96,7 @@ def test_letters(
     wanted = [
         (raw, b"{broken", "VALUE_CONVERTER"),
         (raw, b"{}", "VALUE_CONVERTER"),
-        (raw, whole[:-1], "VALUE_CONVERTER"),  # its `after` is there, whole
+        (raw, whole[:-1], "VALUE_CONVERTER"),  # its `after` is complete
         (raw, whole.replace(b'"op":"c"', b'"op":"r"'), "VALUE_CONVERTER"),
         (b"no key", whole, "KEY_CONVERTER"),
         (b'{"key":7}', None, "KEY_CONVERTER"),
@@ -155,7 +155,7 @@ def test_without_headers_and_with_every_one_logged(
 def test_reset_behind_one_in_the_same_batch(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
-    """What the reset brings is compared with the key's last good value; the next one does not meet the record again."""
+    """The reset's row is compared with the key's last good value. The next reset does not read the record again."""
     carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config)
@@ -189,7 +189,7 @@ def test_inside_a_reset_it_stops(
     size: int,
     kind: Kind,
 ) -> None:
-    """The job, and a start over it, be that at its base: count and digest would not match."""
+    """It stops the job, and any start that reads it, even at its base: count and digest would not match."""
     carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config)
@@ -235,8 +235,8 @@ def test_what_is_not_ours_stops_whatever_the_tolerance(
 def test_a_walk_that_was_cut_short_is_no_plan(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried
 ) -> None:
-    """A partition stops at a change that cannot be passed on while a reset ends on the other one. What stands behind
-    is not lost to whoever then chooses to put such changes aside."""
+    """A partition stops at a change that cannot be passed on, while a reset ends on the other one. The records after it
+    are not lost if such changes are made dead letters later."""
     carried_by_driver(0)
     strict = tolerant(kafka, prefix, tmp_path, errors_tolerance="none")
     cache = Cache(strict)
@@ -249,7 +249,7 @@ def test_a_walk_that_was_cut_short_is_no_plan(
     with cache.batch():
         cache.reset(0)
         broken(cache, 6, 0)
-        for number in range(2500):  # more than are read at once
+        for number in range(2500):  # more than one read returns
             cache.put(key, b"%d" % number)
         cache.reset(5)
     with pytest.raises(RecordError, match="is not a Debezium envelope of ours"):
@@ -316,7 +316,7 @@ def test_start_over_a_topic_that_holds_some(
     carried_by_driver: Carried,
     size: int,
 ) -> None:
-    """The first start puts them aside, wherever it ends; a later one only what came since."""
+    """The first start makes them dead letters, wherever it ends; a later one only those that came since."""
     carried_by_driver(size)
     config = tolerant(kafka, prefix, tmp_path, on_data_loss="reset")
     cache = Cache(config)
@@ -345,7 +345,7 @@ def test_start_over_a_topic_that_holds_some(
 def test_start_where_only_the_diff_topic_knows_the_last_good_value(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """What the change topic held below is gone; a delete that it still holds is none of that."""
+    """The records below are gone from the change topic. A delete that is still there is not one of them."""
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config, cleanup="compact,delete")
     for number in range(3):

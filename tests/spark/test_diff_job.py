@@ -1,4 +1,4 @@
-"""The job against the reference reader, on a real Kafka and a real Spark."""
+"""The job compared with the reference reader, on a real Kafka and a real Spark."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def configured(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Confi
 
 
 def run(config: Config, spark: SparkSession) -> dict[str, Any]:
-    """Runs the job to the end of the topic; its progress."""
+    """Runs the job to the end of the topic. Returns its progress."""
     job = DiffJob(config, spark)
     try:
         job.start(available_now=True)
@@ -53,7 +53,7 @@ def run(config: Config, spark: SparkSession) -> dict[str, Any]:
 
 
 def check(cache: Cache, config: Config) -> None:
-    """All sinks hold exactly what the reference tells."""
+    """All sinks have exactly the differences of the reference."""
     wanted = expected(config, cache.partitions)
     assert in_topic(config, cache.partitions) == wanted
     assert unordered(in_parquet(Path(config["diff.parquet.path"]))) == unordered(wanted)
@@ -61,7 +61,7 @@ def check(cache: Cache, config: Config) -> None:
 
 
 def table(config: Config) -> Any:
-    """What the table holds."""
+    """The content of the table."""
     return in_table(Sqlite(Path(config["diff.jdbc.url"].removeprefix("jdbc:sqlite:"))), config)
 
 
@@ -74,7 +74,7 @@ def test_scripted(
     carried_by_driver(size)
     config = configured(kafka, prefix, tmp_path)
     cache = Cache(config)
-    run(config, spark)  # the job is there before the first record
+    run(config, spark)  # the job starts before the first record
     scenes.scripted(cache)
     told = run(config, spark)
     check(cache, config)
@@ -127,7 +127,7 @@ def test_places_with_blanks_in_their_names(
 
 
 class Killed(Exception):
-    """Stands for the process's end at this very point."""
+    """Simulates the end of the process at this point."""
 
 
 POINTS = [
@@ -146,7 +146,7 @@ POINTS = [
 
 
 def test_end_at_every_point(config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was done before the end is found done, whatever was not is made good; totals count once."""
+    """What was done before the end is recognised, the rest is done later, and totals count once."""
     cache = Cache(config)
     run(config, spark)
     for number, (name, behind) in enumerate(POINTS):
@@ -188,7 +188,7 @@ def test_end_of_a_start(config: Config, spark: SparkSession, monkeypatch: pytest
 
 
 def die(patch: pytest.MonkeyPatch, name: str, behind: bool) -> None:
-    """Ends the job the first time that `name` is called, or behind that call."""
+    """Ends the job at the first call of `name`, or after that call."""
     module, cls, method = name.rsplit(".", 2)
     owner = getattr(__import__(f"deelog_spark.{module}", fromlist=[cls]), cls)
     real = getattr(owner, method)
@@ -202,7 +202,7 @@ def die(patch: pytest.MonkeyPatch, name: str, behind: bool) -> None:
 
 
 def fails(*_: Any) -> None:
-    """What py4j raises of a task that failed."""
+    """Raises as py4j does when a task fails."""
     from pyspark import SparkContext
 
     jvm: Any = SparkContext._jvm
@@ -210,7 +210,7 @@ def fails(*_: Any) -> None:
 
 
 def fails_otherwise(*_: Any) -> None:
-    """One that PySpark has a type of its own for."""
+    """Raises an error for which PySpark has a special type."""
     from pyspark import SparkContext
 
     jvm: Any = SparkContext._jvm
@@ -372,7 +372,7 @@ def test_reset_that_does_not_match_is_asked_for_again(
 
 
 def signals_of(cache: Cache) -> list[dict[str, Any]]:
-    """What stands on the signal topic."""
+    """The signals on the signal topic."""
     found = messages(",".join(cache.config["bootstrap.servers"]), cache.topics.signal)
     assert {message.key() for message in found} <= {cache.config["topic.prefix"].encode()}
     return [canonical.loads(message.value(), "signal") for message in found]
@@ -398,12 +398,12 @@ def test_checkpoint_of_an_earlier_version_goes_on(config: Config, spark: SparkSe
     run(config, spark)
     removed: set[str] = set()
     place = Path(config["diff.checkpoint.location"])
-    (place / "begun.json").unlink()  # a file that came later
+    (place / "begun.json").unlink()  # a file of later versions
     for path in place.rglob("*.json"):
         if path.name != "progress.json":
             found = json.loads(path.read_text())
             state = found.get("state", found)
-            for name in ("kept", "newest_ms"):  # fields that came later
+            for name in ("kept", "newest_ms"):  # fields of later versions
                 del state[name]
             removed.add(str(path.relative_to(place)))
             path.write_text(json.dumps(found))
@@ -452,7 +452,7 @@ def test_two_jobs(config: Config, spark: SparkSession, tmp_path: Path) -> None:
             run(config, spark)
     finally:
         first.stop()
-    run(configured_again(config, tmp_path), spark)  # takes the diff topic over
+    run(configured_again(config, tmp_path), spark)  # continues the diff topic
     cache.put(cache.key(0, 0), b"v")
     with pytest.raises(BusyError, match="written with another checkpoint"):
         run(config, spark)
@@ -509,7 +509,7 @@ def test_schemas_and_no_tombstones(kafka: Broker, prefix: str, tmp_path: Path, s
 def test_a_diff_topic_that_would_forget_is_refused(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, settings: dict[str, str]
 ) -> None:
-    """Made by somebody else, with the broker's own settings: what the job told is all the state there is."""
+    """The topic was created by others, with the broker's settings. Its records are the only state that there is."""
     config = configured(kafka, prefix, tmp_path)
     cache = Cache(config)
     topic = NewTopic(config.topics.diff, num_partitions=2, replication_factor=1, config=settings)
@@ -521,7 +521,7 @@ def test_a_diff_topic_that_would_forget_is_refused(
 def test_a_start_that_was_planned_for_another_topic_is_planned_anew(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first start ended behind its plan; then somebody saw that the prefix was wrong."""
+    """The first start ended after its plan, and had a wrong prefix, which was then corrected."""
     first, second = (configured(kafka, f"{prefix}{n}", tmp_path) for n in range(2))
     for config, value in ((first, b"1"), (second, b"2")):
         cache = Cache(config)

@@ -1,4 +1,4 @@
-"""What Kafka can do to the job: records that are gone, a broker that is away."""
+"""Faults of Kafka that the job must survive or report: lost records, an unavailable broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def cut(cache: Cache) -> None:
-    """Everything that stands on partition 0 of the change topic goes, as retention does it."""
+    """Deletes all records of partition 0 of the change topic, as retention does."""
     end = TopicPartition(cache.topics.changes, 0, cache.ends()[0])
     for future in cache.admin.delete_records([end]).values():
         future.result(30)
@@ -93,7 +93,7 @@ def test_broker_paused_and_restarted(own_kafka: Broker, prefix: str, tmp_path: P
 
 
 def caught_up(job: DiffJob, cache: Cache) -> None:
-    """Wait until the job has read everything; raise what ended it."""
+    """Waits until the job has read everything. Raises the error that ended it."""
     path = Path(job.config["diff.checkpoint.location"]) / "progress.json"
 
     def read_all() -> bool:

@@ -1,4 +1,4 @@
-"""`deelog diff` as a process: killed at any instant, ended by a signal, stopped by a record that is not ours."""
+"""`deelog diff` as a process: killed at any time, ended by a signal, stopped by a foreign record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED = 3
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_any_instant(own_kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
-    """Nothing twice and nothing missing in any sink, and totals that count once; then SIGTERM, then a stranger."""
+    """No sink has repeated or missing rows, and totals count once. Then SIGTERM, then a foreign record."""
     database = Sqlite(tmp_path / "table.db")
     config = configured(own_kafka, prefix, tmp_path, database)
     run = Kills(config, database, own_kafka, tmp_path, SEED)
@@ -47,7 +47,7 @@ def test_killed_at_any_instant(own_kafka: Broker, prefix: str, tmp_path: Path, s
 
 
 def test_available_now_ends_by_itself(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
-    """With 0 at the topic's end, with 4 on a record that is not ours."""
+    """With exit code 0 at the topic's end, with 4 on a foreign record."""
     config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"))
     cache = Cache(config)
     for wanted in (0, 4):
@@ -67,8 +67,8 @@ def test_available_now_ends_by_itself(kafka: Broker, prefix: str, tmp_path: Path
 
 @pytest.mark.slow
 def test_several_caches_by_one_application(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
-    """Each topic gets its own; a record that is not ours in one of them ends the application with its exit code, and
-    the next one goes on with both."""
+    """Each diff topic gets its cache's differences. A foreign record in one change topic ends the application with its
+    exit code, and the next run continues with both."""
     configs, caches, files = [], [], []
     for name in ("carts", "sessions"):
         folder = tmp_path / name
@@ -113,7 +113,7 @@ def test_several_caches_by_one_application(kafka: Broker, prefix: str, tmp_path:
 
 
 def test_caches_that_would_share_a_checkpoint_are_refused(tmp_path: Path) -> None:
-    """And all else that two jobs cannot share, all at once, before anything is begun."""
+    """All other conflicts between the two jobs are reported, too, at once and before anything starts."""
     files = []
     for name in ("carts", "sessions"):
         more = {"cache_name": name, "diff_topic": "one", "diff_sinks": "kafka,parquet", "diff_metrics_port": 9000}

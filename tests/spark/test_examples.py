@@ -1,4 +1,4 @@
-"""The examples of docs/diff-consumers.md, each run as it stands against a real diff topic."""
+"""The examples of docs/diff-consumers.md, each run unchanged with a real diff topic."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
 
 @pytest.fixture
 def example(config: Config, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Example:
-    """Runs an example as its own program, in this process's session: `example(name, *arguments behind the file)`."""
+    """Runs an example as a program, in this process's session: `example(name, *arguments after the file)`."""
     file = written(config, tmp_path)
 
     def started(name: str, *arguments: object) -> None:
@@ -57,7 +57,7 @@ def example(config: Config, tmp_path: Path, spark: SparkSession, monkeypatch: py
 
 
 def asked(command: list[str], folder: Path) -> str:
-    """What a program prints, run to its end."""
+    """Runs a program to its end. Returns its output."""
     env = {**os.environ, "SPARK_HOME": str(HOME)}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def asked(command: list[str], folder: Path) -> str:
 
 
 def changed(cache: Cache) -> None:
-    """A delete, two updates of a key, a create, and a reset that finds something lost."""
+    """A delete, two updates of a key, a create, and a reset that repairs a loss."""
     cache.put(cache.key(7, 0), None)
     cache.put(cache.key(0, 0), b"first")
     cache.put(cache.key(0, 0), b"then")
@@ -75,18 +75,18 @@ def changed(cache: Cache) -> None:
 
 
 def entries(rows: DataFrame) -> dict[bytes, Entry]:
-    """The rows of a kept table as a cache holds them."""
+    """The rows of a kept table, as a cache's entries."""
     return stored([(row.key, row.value, row.expires_at) for row in rows.collect()])
 
 
 def stored(rows: list[Any]) -> dict[bytes, Entry]:
-    """The same, of key, value and expires_at of each row."""
+    """The same from key, value and expires_at of each row."""
     assert len({key for key, *_ in rows}) == len(rows), "a key twice"
     return {key.encode(): Entry(key.encode(), value.encode(), expires_at) for key, value, expires_at in rows}
 
 
 def keeps_equal(cache: Cache, config: Config, spark: SparkSession, keep: Callable[[], str]) -> None:
-    """`keep` brings the table level with the diff topic and prints its rows: at first, and after changes."""
+    """`keep` brings the table up to date with the diff topic and prints its rows: at first, and after changes."""
     for later in (False, True):
         if later:
             changed(cache)
@@ -99,7 +99,7 @@ def test_count_changes(config: Config, tmp_path: Path, spark: SparkSession, exam
     run(config, spark)
     table = tmp_path / "counts.sqlite"
     wanted: Counter[tuple[str, str]] = Counter()
-    for minute in (13, 14, 14):  # the last adds to what stands there
+    for minute in (13, 14, 14):  # the last adds to the existing files
         cache._clock = (1_700_000_000 + (minute - 13) * 60) * 1_000_000
         cache.put(cache.key(0, 0), b"v")
         cache.put(cache.key(0, 0), None)
@@ -130,7 +130,7 @@ def kept(
     name: str,
     read: Callable[[Path], DataFrame],
 ) -> None:
-    """Keeps a table over three batches, the last tried twice, and finds the cache in it each time."""
+    """Keeps a table over three batches, the last one tried twice. It has the cache's entries each time."""
     cache = Cache(config)
     run(config, spark)
     scenes.scripted(cache)
@@ -149,7 +149,7 @@ def kept(
         elif number == 1:
             cache.put(cache.key(7, 0), b"is back")
     newest = max((tmp_path / "keep" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.unlink()  # the end came behind the sink's write
+    newest.unlink()  # the process ended after the sink's write
     newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     example(name, tmp_path / "table", tmp_path / "keep")
     assert entries(read(tmp_path / "table")) == cache.entries()
@@ -173,7 +173,7 @@ print(json.dumps([[row.key, row.value, row.expires_at] for row in rows]))
 
 @pytest.mark.slow
 def test_keep_delta(config: Config, tmp_path: Path, spark: SparkSession, spark_jars: str) -> None:
-    """In a process of its own: Delta is part of a session from its start."""
+    """In a separate process: Delta must be in a session from its start."""
     cache = Cache(config)
     scenes.scripted(cache)
     cache.put(cache.key(7, 0), b"goes")
@@ -204,12 +204,12 @@ print(json.dumps([[row.key, row.value, row.expires_at] for row in rows]))
 
 @pytest.mark.slow
 def test_auto_cdc(config: Config, tmp_path: Path, spark: SparkSession, spark_jars: str) -> None:
-    """Two runs of the pipeline by a server that lives on: the tables are in its memory."""
+    """Two runs of the pipeline by one server: the tables are in its memory."""
     cache = Cache(config)
     scenes.scripted(cache)
     cache.put(cache.key(7, 0), b"goes")
     scenes.close(cache)
-    table = "lake.caches.sessions"  # as the file has it
+    table = "lake.caches.sessions"  # as in the file
     spec = (EXAMPLES / "auto_cdc.yml").read_text("utf-8")
     places = {"/var/lib/deelog/auto_cdc": str(tmp_path / "storage")}
     places["/etc/deelog/diff.properties"] = str(written(config, tmp_path))
@@ -234,7 +234,7 @@ def test_auto_cdc(config: Config, tmp_path: Path, spark: SparkSession, spark_jar
 def test_invalidate(
     kafka: Broker, config: Config, prefix: str, tmp_path: Path, spark: SparkSession, example: Example
 ) -> None:
-    """The second cache is a node of the grid, which speaks the Redis protocol."""
+    """The second cache is a grid node, which speaks the Redis protocol."""
     cache = Cache(config)
     old, changed, deleted, repaired = (cache.key(n, 0) for n in range(4))
     for key in (old, changed, deleted, repaired):

@@ -1,7 +1,7 @@
-"""The job over topics in Avro and in cloud events: the same differences, the same letters, the same tables.
+"""The job with topics in Avro and in cloud events: the same differences, dead letters and tables.
 
-Bad input tried here: values cut short, with bytes behind their end, of a schema that nobody registered, of another
-subject's schema, JSON, nothing; keys alike; each of them stops the job, or is put aside where that was chosen.
+Bad input: truncated values, values with extra bytes, of an unregistered schema or of another subject's, JSON, nothing;
+the same for keys. Each stops the job, or becomes a dead letter if that is configured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def by_registry(url: str) -> dict[str, Any]:
 def test_avro_with_a_registry_that_goes_away(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, own_registry: Apicurio
 ) -> None:
-    """By executors: no task asks the registry, which is gone when they start."""
+    """With executors: no task asks the registry, which is down when they start."""
     carried_by_driver(0)
     config = configured(kafka, prefix, tmp_path, **by_registry(own_registry.url))
     cache = Cache(config)
@@ -72,7 +72,7 @@ def test_avro_with_a_registry_that_goes_away(
     ids=["avro of bytes", "cloud events", "avro keys"],
 )
 def test_other_formats(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, fields: dict[str, Any]) -> None:
-    """A reset's difference and captured changes, by the driver; and what the readers of others make of it."""
+    """A reset's difference and captured changes, by the driver, as other readers decode them."""
     if fields.get("before_image"):
         fields = {**fields, "max_entry_bytes": 1000}
     config = configured(kafka, prefix, tmp_path, **fields)
@@ -123,7 +123,7 @@ def test_letters_in_avro(
     registry: Apicurio,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What cannot be read of a key or a value is put aside with place and reason; the rest goes on."""
+    """Keys and values that cannot be decoded become dead letters with offset and reason; the others continue."""
     config = tolerant(kafka, prefix, tmp_path, **by_registry(registry.url))
     cache = Cache(config)
     run(config, spark)

@@ -1,7 +1,7 @@
-"""The job on generated change topics: on a real Kafka and a real Spark, each segment a history of its own.
+"""The job on generated change topics, with a real Kafka and a real Spark. Each segment has its own history.
 
-A topic of many segments is as many histories, interleaved, so that one run of the job is exact on all of them or names
-the segments that it is not exact on.
+A topic with many segments has as many histories, interleaved. One run of the job checks all of them, and a failure
+names the segments that are wrong.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ WITHOUT_RESETS = {name: weight for name, weight in TURNS.items() if name in ("pu
 ON_KAFKA = settings(
     deadline=None,
     print_blob=True,
-    # Each example runs the job: a smaller one would be found by running it a hundred times more.
+    # Each example runs the job: shrinking one would run it a hundred times more.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
 def keys_of(segment: int, segments: int) -> list[bytes]:
-    """Three keys of a segment, and those of one byte."""
+    """Three keys of a segment, and its keys of one byte."""
     short = [bytes([n]) for n in range(128) if segment_of(bytes([n]), segments) == segment]
     long = (b"k%d" % n for n in itertools.count())
     return [*short[:2], *itertools.islice((key for key in long if segment_of(key, segments) == segment), 3)]
 
 
 class Topic:
-    """The histories of all segments, as they are written to a cache's change topic in parts."""
+    """The histories of all segments, which are written to a cache's change topic in parts."""
 
     def __init__(self, cache: Cache, seed: int) -> None:
         self.cache, self.chance = cache, random.Random(seed)
@@ -71,19 +71,19 @@ class Topic:
         return History(chance, cache.codec, keys, segment, segments=cache.segments, partitions=cache.partitions)
 
     def play(self, most: int, turns: dict[str, int] = TURNS) -> None:
-        """Up to so many turns of each segment, written."""
+        """Plays and writes up to this many turns of each segment."""
         for history in self.histories:
             history.play(self.chance.randint(0, most), turns)
         self.write()
 
     def settle(self) -> None:
-        """Brings the topic level with the cache."""
+        """Brings the topic up to date with the cache."""
         for history in self.histories:
             history.settle()
         self.write()
 
     def write(self) -> None:
-        """What is not written yet, in transactions of any length; now and then one that is aborted."""
+        """Writes the rest in transactions of random length, some of which are aborted."""
         turns = self._interleaved()
         while some := list(itertools.islice(turns, self.chance.randint(1, 120))):
             if self.chance.random() < 0.1:
@@ -93,7 +93,7 @@ class Topic:
                 self._raw(some)
 
     def _interleaved(self) -> Iterator[Turn]:
-        """Segment by segment a few records: often enough a whole reset lies in one batch, or two."""
+        """A few records of each segment in turn, so that a whole reset is often in one batch or in two."""
         left = [iter(h.rows[done:]) for h, done in zip(self.histories, self._written, strict=True)]
         self._written = [len(history.rows) for history in self.histories]
         while left:
@@ -104,7 +104,7 @@ class Topic:
             yield from burst
 
     def _phantoms(self, turns: list[Turn]) -> list[Turn]:
-        """Changes that stand where the next ones will, and say something else."""
+        """Changes at the positions of the next ones, with other content."""
         changes = [turn for turn in turns if turn.kind is Kind.CHANGE]
         values = self.chance.sample(changes, len(changes))
         return [turn._replace(value=other.value) for turn, other in zip(changes, values, strict=True)]
@@ -119,12 +119,12 @@ class Topic:
             cache.raw(cache.topics.changes, partition, turn.key, turn.value, headers)
 
     def entries(self) -> dict[bytes, tuple[bytes, int | None]]:
-        """What the cache holds."""
+        """The entries of the cache."""
         return {e.key: (e.value, e.expires_at) for h in self.histories for e in h.entries.values()}
 
 
 def check(topic: Topic, config: Config, start: dict[int, int]) -> dict[int, list[DiffRecord]]:
-    """The diff topic holds exactly what the reference tells."""
+    """The diff topic has exactly the differences of the reference."""
     wanted, found = expected(config, topic.cache.partitions, start), in_topic(config, topic.cache.partitions)
     for number in sorted(wanted.keys() | found.keys()):
         told = "\n".join(map(str, map(record_of, topic.histories[number].rows)))
@@ -133,7 +133,7 @@ def check(topic: Topic, config: Config, start: dict[int, int]) -> dict[int, list
 
 
 def record_of(turn: Turn) -> Record:
-    """As a reader has it."""
+    """The decoded record."""
     headers = ((HEADER_NAME, turn.header), (CONTROL_HEADER_NAME, turn.control))
     return decode("t", 0, turn.offset, turn.key, turn.value, [h for h in headers if h[1] is not None])
 
@@ -154,7 +154,7 @@ def alone(seed: int) -> History:
 @settings(max_examples=300)
 @given(seed=SEEDS)
 def test_a_history_is_read_as_it_was_meant(seed: int) -> None:
-    """Cache and reading rule agree on every history, whatever was repeated, late, lost or given up."""
+    """Cache and reading rule agree on every history, with repeated, late, lost and abandoned records."""
     history, reader = alone(seed), SegmentReader(3)
     for turn in history.rows:
         reader.apply(record_of(turn), decoded)
@@ -162,7 +162,7 @@ def test_a_history_is_read_as_it_was_meant(seed: int) -> None:
 
 
 def test_histories_hold_every_turn() -> None:
-    """Else the tests below say less than they seem to."""
+    """Otherwise the tests below would check less than they seem to."""
     found: Counter[str] = Counter()
     for seed in range(30):
         reader, gone = SegmentReader(3), set()
@@ -199,7 +199,7 @@ def test_generated_topics(
     small: bool,
     segments: int,
 ) -> None:
-    """Cut into batches anywhere, with restarts between parts, and started over at the end."""
+    """Split into batches anywhere, with restarts between parts, and a start without state at the end."""
     if not small:
         carried_by_driver(0)
 
@@ -253,7 +253,7 @@ def test_generated_topics(
 def test_all_segments_reset_in_one_batch(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:
-    """Each with changes before, inside and behind it, all begun before the first ends."""
+    """Each with changes before, within and after it; all begin before the first ends."""
     carried_by_driver(size)
     config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"), segment_count=64)
     cache = Cache(config, 3)

@@ -1,4 +1,4 @@
-"""librdkafka's options as Kafka's Java client has them. That a broker takes them: `test_secure.py`."""
+"""librdkafka's options translated for Kafka's Java client. `test_secure.py` tests them with a broker."""
 
 from __future__ import annotations
 

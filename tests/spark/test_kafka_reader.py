@@ -1,4 +1,4 @@
-"""What a job's reader takes for silence, by the clock of a consumer that answers as it is told; no Kafka."""
+"""When a job's reader reports that Kafka is silent, by the clock of a scripted consumer; without Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics` of a job that runs, scraped over HTTP and read as Prometheus reads it."""
+"""`/metrics` of a running job, scraped over HTTP and parsed as Prometheus does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def scraped(config: Config) -> dict[tuple[str, ...], float]:
-    """Values by name and the labels behind `topic`."""
+    """Values by name and by the labels after `topic`."""
     url = f"http://127.0.0.1:{config['diff.metrics.port']}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         text = answer.read().decode()

@@ -1,4 +1,4 @@
-"""The job on what the real connector writes under each `reset.strategy`: the same differences."""
+"""The job with the real connector under each `reset.strategy`: the same differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS = 2
 
 
 def differences(config: Config) -> list[tuple[object, ...]]:
-    """What the job has told."""
+    """The differences that the job has written."""
     return [
         (number, t.op, t.key, t.before, t.after, t.position, t.cause)
         for number, rows in sorted(in_topic(config, PARTITIONS).items())
@@ -43,7 +43,7 @@ def tell(config: Config, spark: SparkSession) -> None:
 
 
 async def first_life(kafka: Broker, prefix: str, strategy: Strategy) -> None:
-    """Entries, a clear of one segment, then the end without a release."""
+    """Writes entries, clears one segment, and ends without a release."""
     config = connector.config_of(kafka.bootstrap, prefix, reset_strategy=strategy)
     async with connector.cache(config, 1) as found:
         await connector.started(found)
@@ -58,7 +58,7 @@ async def first_life(kafka: Broker, prefix: str, strategy: Strategy) -> None:
 
 
 async def second_life(kafka: Broker, prefix: str, strategy: Strategy) -> dict[bytes, bytes]:
-    """The cache has lost a third, kept a third, and a third is other than it was; what it holds at the end."""
+    """The cache has lost a third of the entries, kept a third, and changed a third. Returns its entries at the end."""
     config = connector.config_of(kafka.bootstrap, prefix, reset_strategy=strategy)
     async with connector.cache(config, 2) as found:
         found.entries_of = {b"k%d" % n: b"v%d" % n if n % 3 else b"other" for n in range(60) if n % 3 < 2}
@@ -74,7 +74,7 @@ async def second_life(kafka: Broker, prefix: str, strategy: Strategy) -> dict[by
 def test_the_differences_are_the_same_under_every_strategy(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The job starts on the first resets, at their base offsets, and is there when the second ones come."""
+    """The job starts with the first resets, at their base offsets, and runs when the second ones come."""
     told = {}
     for strategy in Strategy:
         name = f"{prefix}-{strategy}"

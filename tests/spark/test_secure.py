@@ -1,6 +1,6 @@
-"""The diff job where Kafka asks who is there: its rows of docs/howto/acls.md, passwords, certificates on both sides.
+"""The diff job with a secured Kafka: its rows of docs/howto/acls.md, passwords, certificates on both sides.
 
-librdkafka reads and writes, Spark's source is Java's client: both must get in by the same `*.override.*`.
+librdkafka reads and writes, and Spark's source is the Java client: both must log in by the same `*.override.*`.
 """
 
 from __future__ import annotations

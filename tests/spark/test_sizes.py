@@ -1,4 +1,4 @@
-"""Entries as large and as small as they may be, through the whole job."""
+"""The largest and the smallest possible entries, through the whole job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_large_values_of_a_short_key(
     largest: str,
     small: int,
 ) -> None:
-    """Changes as large as the change topic takes, and the difference of a reset, which holds two such values."""
+    """Changes of the largest size, and a difference of a reset, which has two such values."""
     carried_by_driver(small)
     config = configured(kafka, prefix, tmp_path)
     cache = Cache(config, max_message_bytes=largest)
@@ -75,7 +75,7 @@ def test_a_diff_topic_follows_when_larger_records_are_allowed(
 
 
 def test_rows_that_are_large_go_by_fewer() -> None:
-    """A column of Arrow ends at 2 GB."""
+    """An Arrow column has at most 2 GB."""
     value = b"v" * (5 << 20)
     rows = [Row(0, offset, 0, CHANGE, "", b"", b"k", value if offset < 9 else b"") for offset in range(100)]
     batches = list(columns.batches_of(rows))

@@ -1,4 +1,4 @@
-"""The job behind a connector that filters, rewrites, and writes bytes in hexadecimal."""
+"""The job after a connector that filters, transforms, and writes bytes in hexadecimal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMAT = {"cache.value.format": "bytes", "binary.handling.mode": "hex"}
 
 
 class Reversed(Transform):
-    """Drops some keys, and turns values around."""
+    """Drops some keys, and reverses values."""
 
     def apply(self, record: Record) -> Record | None:
         if zlib.crc32(record.key.encode()) % 2:

@@ -1,4 +1,4 @@
-"""`deelog diff --status`, of a job that ran on a real Kafka."""
+"""`deelog diff --status` of a job that ran with a real Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs of others start from: `changes` and `latest`, against the imagined cache itself."""
+"""The tables for other jobs, `changes` and `latest`, compared with the simulated cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAG_MS = 1000
 
 
 def entries(rows: DataFrame) -> dict[bytes, Entry]:
-    """The rows of `latest` as a cache holds them."""
+    """The rows of `latest`, as a cache's entries."""
     found = {row.key.encode(): Entry(row.key.encode(), row.value.encode(), row.expires_at) for row in rows.collect()}
     assert len(found) == rows.count()
     return found
@@ -77,7 +77,7 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
 def test_collapse_gives_the_last_row_of_each_key(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Also where a reset deletes at the very position of what it deletes: positions alone do not tell the order."""
+    """Also if a reset deletes a key at the position of the key's last change: positions alone do not give the order."""
     config = configured(kafka, prefix, tmp_path)
     cache = Cache(config)
     run(config, spark)
@@ -182,8 +182,8 @@ def test_what_is_not_ours_stops_the_question(kafka: Broker, prefix: str, tmp_pat
 def test_real_time_mode_delivers_every_partition(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """While the query's one batch runs, whose end a micro-batch would wait for. It holds all task slots: the job, which
-    carries small batches itself, works beside it."""
+    """Before the end of the query's one batch, for which a micro-batch would wait. The query has all task slots; the
+    job works beside it, since its driver handles small batches itself."""
     config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"))
     cache, out = Cache(config), f"{prefix}-out"
     cache.admin.create_topics([NewTopic(out, 1)])[out].result(30)

@@ -1,4 +1,4 @@
-"""docs/howto/upgrading.md: nodes restarted one by one while clients write, the diff job between, on its checkpoint."""
+"""docs/howto/upgrading.md: a rolling restart of nodes while clients write, and of the diff job on its checkpoint."""
 
 from __future__ import annotations
 

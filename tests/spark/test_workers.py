@@ -1,4 +1,4 @@
-"""What a worker of Spark keeps between the tasks of several jobs; no Kafka, no Spark."""
+"""The objects that a Spark worker keeps between the tasks of several jobs; without Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import pytest
 from deelog_schemas.config import Config
 from deelog_spark.batches import tasks
 from deelog_spark.kafka import Reader
+from deelog_spark.sinks.kafka import Writer
 from tests.support.changes import config_of
 
 MANY = 5
+
+
+@pytest.fixture
+def configs(prefix: str, tmp_path: Path) -> list[Config]:
+    """The configurations of as many jobs as a worker keeps, and of one more."""
+    return [config_of("127.0.0.1:1", f"{prefix}-{number}", str(tmp_path)) for number in range(MANY)]
 
 
 def reader_of(config: Config) -> Reader:
@@ -19,32 +26,31 @@ def reader_of(config: Config) -> Reader:
         return reader
 
 
-def test_the_last_jobs_keep_their_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as take turns on one application, and no more."""
-    monkeypatch.setattr(tasks, "_readers", {})
-    monkeypatch.setattr(tasks, "_writers", {})
+def test_the_last_jobs_keep_their_readers(configs: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many jobs as one application runs in turn, and no more."""
     closed: list[Reader] = []
     monkeypatch.setattr(Reader, "close", lambda reader: closed.append(reader))
-    first, *others = (config_of("127.0.0.1:1", f"p{number}", str(tmp_path)) for number in range(MANY))
-    reader, writer = reader_of(first), tasks._writer(first)
-    for config in others[:-1]:
-        reader_of(config)
-        tasks._writer(config)
-        assert (reader_of(first), tasks._writer(first)) == (reader, writer)
-    assert closed == []
-    second = reader_of(others[0])
-    third = tasks._readers[next(iter(tasks._readers))]
-    reader_of(others[-1])
-    tasks._writer(others[-1])
-    assert closed == [third]
-    assert third is not second
-    assert (reader_of(first), reader_of(others[0])) == (reader, second)
-    assert len(tasks._readers) == len(tasks._writers) == MANY - 1
+    readers: list[Reader] = []
+    for config in configs[:-1]:
+        readers.append(reader_of(config))
+        assert reader_of(configs[0]) is readers[0]
+    assert reader_of(configs[1]) is readers[1]
+    readers.append(reader_of(configs[-1]))
+    assert [reader for reader in closed if reader in readers] == [readers[2]]
+    assert [reader_of(configs[number]) for number in (0, 1, 3, 4)] == [readers[number] for number in (0, 1, 3, 4)]
 
 
-def test_a_reader_that_went_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_readers", {})
-    config = config_of("127.0.0.1:1", "p", str(tmp_path))
-    with pytest.raises(ValueError, match="wrong"), tasks.reader(config):
+def test_the_last_jobs_keep_their_writers(configs: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Writer] = []
+    monkeypatch.setattr(Writer, "close", lambda writer: closed.append(writer))
+    writers = [tasks.writer(config) for config in configs[:-1]]
+    assert tasks.writer(configs[0]) is writers[0]
+    writers.append(tasks.writer(configs[-1]))
+    assert [writer for writer in closed if writer in writers] == [writers[1]]
+    assert [tasks.writer(configs[number]) for number in (0, 2, 3, 4)] == [writers[number] for number in (0, 2, 3, 4)]
+
+
+def test_a_reader_that_went_wrong_is_not_kept(configs: list[Config]) -> None:
+    with pytest.raises(ValueError, match="wrong"), tasks.reader(configs[0]) as wrong:
         raise ValueError("wrong")
-    assert tasks._readers == {}
+    assert reader_of(configs[0]) is not wrong

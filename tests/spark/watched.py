@@ -1,7 +1,7 @@
-"""`deelog diff` that notes what its driver does, in a mapped file, which tells it also after `kill -9`.
+"""`deelog diff` that records its driver's current step in a mapped file, which is readable also after `kill -9`.
 
-DEELOG_WATCHED names the file, DEELOG_SMALL the records up to which the driver carries a batch itself. SIGUSR1 makes it
-print the stacks of its threads.
+DEELOG_WATCHED names the file. DEELOG_SMALL is the number of records up to which the driver handles a batch itself.
+SIGUSR1 makes it print the stacks of its threads.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ STEPS: Final = {
     "sinks.jdbc.JdbcSink._land": "jdbc: transaction",
     "batches.checkpoint.Checkpoint.write_state": "state",
 }
-"""What is noted, by the function that does it. A step within another one is noted as itself."""
+"""The name of each step, by its function. A step within another one is recorded by its own name."""
 ELSEWHERE: Final = "elsewhere"
 _SIZE: Final = 32
 
 
 def created(path: Path) -> None:
-    """The file, as it is before the job has begun."""
+    """Creates the file, in its state before the job has begun."""
     path.write_bytes(ELSEWHERE.ljust(_SIZE).encode())
 
 
 def step(path: Path) -> str:
-    """What the job does, or did when it was killed."""
+    """The job's current step, or the one at which it was killed."""
     return path.read_bytes().decode().strip()
 
 

@@ -78,10 +78,10 @@ def _names_a_broker(admin: AdminClient) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool], deadline: float) -> bool:
+def until(condition: Callable[[], bool], deadline: float, every: float = _POLL_SECONDS) -> bool:
     """Polls until it is true; False once `time.monotonic()` has passed `deadline`."""
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_SECONDS)
+        time.sleep(every)
     return True

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from deelog_connector.devkafka import ports
 from deelog_schemas.errors import DeelogError
 
 _POLL_SECONDS = 0.05
@@ -137,10 +138,8 @@ class Child:
 def until(condition: Callable[[], bool], seconds: float, what: str, every: float = _POLL_SECONDS) -> float:
     """Polls `condition` and returns the seconds taken. After `seconds` raises `TimeoutError` with `what`."""
     begin = time.monotonic()
-    while not condition():
-        if time.monotonic() - begin > seconds:
-            raise TimeoutError(f"waited {seconds:g} s in vain for: {what}")
-        time.sleep(every)
+    if not ports.until(condition, begin + seconds, every):
+        raise TimeoutError(f"waited {seconds:g} s in vain for: {what}")
     return time.monotonic() - begin
 
 

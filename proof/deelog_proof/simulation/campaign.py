@@ -151,13 +151,13 @@ def _alone(seconds: float) -> Iterator[None]:
             gc.enable()
 
 
-def run(script: Script, trace: bool = False) -> Outcome:
+def run(script: Script, trace: bool = False, stuck_seconds: float = STUCK_SECONDS) -> Outcome:
     """Runs one script, in the main thread; an exception out of the run counts as a violation too."""
     begin = time.process_time()
     world: World | None = None
     events = len(script.events)
     try:
-        with _alone(STUCK_SECONDS * (1 + events / 1e4)):
+        with _alone(stuck_seconds * (1 + events / 1e4)):
             world = World(script)
             verdict = world.run()
             violation = verdict.violation

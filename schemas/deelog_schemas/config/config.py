@@ -174,7 +174,7 @@ class Config(Mapping[str, Any]):
     def overrides(self, client: str) -> Masked:
         """The settings given for `producer`, `consumer` or `admin`, prefix removed, resolved: str by str."""
         if client not in CLIENTS:
-            raise ValueError(f"{client!r} is none of {', '.join(CLIENTS)}")
+            raise ValueError(f"{client!r} is not one of {', '.join(CLIENTS)}")
         prefix = f"{client}.override."
         names = [name for name in self._raw if name.startswith(prefix)]
         settings = {n.removeprefix(prefix): self.secret(n) if is_secret(n) else self[n] for n in names}

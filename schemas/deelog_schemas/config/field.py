@@ -204,7 +204,7 @@ def _compiled(entry: str) -> re.Pattern[str]:
     try:
         return compiled(entry)
     except PatternError as error:
-        raise Refused(f"must be regular expressions, and {entry[:80]!r} is none: {error}") from None
+        raise Refused(f"must be regular expressions, and {entry[:80]!r} is not one: {error}") from None
 
 
 def _one_of(values: tuple[str, ...]) -> str:

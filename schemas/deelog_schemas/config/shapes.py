@@ -42,7 +42,7 @@ def addresses(urls: tuple[str, ...]) -> str | None:
 def has_kafka(sinks: tuple[str, ...]) -> str | None:
     if "kafka" in sinks:
         return None
-    return "must include kafka: what a reset removed is told from the diff topic"
+    return "must include kafka: the job reads the diff topic to find what a reset removed"
 
 
 def not_empty(entries: tuple[str, ...]) -> str | None:

@@ -120,7 +120,7 @@ def _read_json(text: str) -> dict[str, Any]:
         return document
     others = sorted(set(document) - {"name", "config"})
     if others:
-        raise Refused(f'beside "name" and "config" there must be nothing, and there is {", ".join(others)}')
+        raise Refused(f'must have only "name" and "config", and also has {", ".join(others)}')
     config: dict[str, Any] = document["config"]
     if "name" in document:
         if config.get("name", document["name"]) != document["name"]:

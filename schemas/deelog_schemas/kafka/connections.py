@@ -43,7 +43,7 @@ _MAY_PASS: Final = (
     # A listener without TLS that hangs up, or a broker that stops.
     ("SSL connection closed by peer", _PROTOCOL),
 )
-_SILENCE: Final = "nobody answers there in time; is Kafka up, and {client}.override.security.protocol the listener's?"
+_SILENCE: Final = "no broker answers in time; is Kafka up, and {client}.override.security.protocol the listener's?"
 _FINAL: Final = ("_AUTHENTICATION", "_SSL")
 _SAYS_NOTHING: Final = "_ALL_BROKERS_DOWN"
 

@@ -218,7 +218,7 @@ def write_kafka(
 
 def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool, batches: Batches) -> Batches:
     for partition, group in itertools.groupby(rows_of(batches), key=lambda row: row.partition):
-        yield _blob(_writer(config).write(partition, group, checkpoint, batch, ends[partition], first))
+        yield _blob(writer(config).write(partition, group, checkpoint, batch, ends[partition], first))
 
 
 def pass_on(spark: SparkSession, task: WalkTask, checkpoint: str, batch: int) -> list[tuple[Walked, Written]]:
@@ -250,7 +250,7 @@ def _pass_on(task: WalkTask, checkpoint: str, batch: int, partitions: Iterator[i
                 pass
             else:
                 every = itertools.chain(first, counting)
-                written = _writer(task.config).write(partition, every, checkpoint, batch, task.end[partition])
+                written = writer(task.config).write(partition, every, checkpoint, batch, task.end[partition])
             yield _blob((walker.result, written))
 
 
@@ -277,11 +277,11 @@ def reader(config: Config) -> Iterator[Reader]:
         _readers.pop(next(iter(_readers))).close()
 
 
-def _writer(config: Config) -> Writer:
+def writer(config: Config) -> Writer:
     """This process's writer. A worker serves many batches: its producers stay."""
     name = repr(sorted(config.raw.items()))
-    writer = _writers.pop(name, None) or Writer(config, renderer_of(config))
-    _writers[name] = writer
+    mine = _writers.pop(name, None) or Writer(config, renderer_of(config))
+    _writers[name] = mine
     if len(_writers) > _KEPT:
         _writers.pop(next(iter(_writers))).close()
-    return writer
+    return mine

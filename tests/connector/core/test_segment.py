@@ -58,7 +58,7 @@ def test_every_owner_can_be_demoted_and_promoted(phase: Phase) -> None:
 
 @pytest.mark.parametrize("phase", Phase)
 def test_nothing_is_written_before_claims_are_looked_at_again(phase: Phase) -> None:
-    """CHECK recheck-after-fence: no phase is left in which a node writes changes or rows."""
+    """CHECK recheck-after-fence: afterwards the segment is in no phase in which a node writes changes or rows."""
     one = segment(phase, marker=b"marker", scan=SegmentScan(()), generation=3)
     one.look_again()
     assert one.phase is RECHECK.get(phase, phase)
@@ -105,7 +105,7 @@ def test_it_listens_for_a_marker_once_its_claim_is_read() -> None:
 
 
 def test_keys_are_collected_from_below_the_begin() -> None:
-    for start, scan_next in ((-1, -1), (4, 4), (12, 9)):  # above it only in a log that was cut
+    for start, scan_next in ((-1, -1), (4, 4), (12, 9)):  # above it only in a log that was truncated
         one = segment(Phase.BEGUN)
         one.reset = Reset("id", "signal", (1, 1))
         one.await_marker(b"marker", 9)

@@ -1,4 +1,4 @@
-"""`snapshot.mode` and the schedule of `reset.interval.ms`: the policy alone, and in the small world of `world.py`."""
+"""`snapshot.mode` and the schedule of `reset.interval.ms`: the policy alone, and in the world of `world.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_policy(mode: str, fresh: str | None, again: tuple[str | None, str |
 
 
 def owned(mode: SnapshotMode, nodes: int = 1, must_reset: str | None = None) -> tuple[World, Node]:
-    """A world in which the first node has taken over segment 0 with two entries that were there before."""
+    """A world in which the first node has taken over segment 0, which had two entries already."""
     world = World(nodes, mode=mode)
     node = world.nodes["n0"]
     for each in world.nodes.values():
@@ -81,7 +81,7 @@ def test_without_data_a_backup_takes_over_without_a_reset() -> None:
 
 
 def test_the_op_log_of_a_segment_without_data_is_written_from_its_beginning() -> None:
-    """Captured before the takeover was over."""
+    """Its operations are captured before the end of the takeover."""
     world = World(1, mode=SnapshotMode.NO_DATA)
     world.own(0, world.nodes["n0"])
     for n in range(3):
@@ -109,7 +109,7 @@ def test_no_mode_holds_back_a_reset_that_repairs_a_loss(mode: SnapshotMode) -> N
 
 
 def test_without_data_what_was_lost_before_the_first_record_is_repaired() -> None:
-    """An op log that overflows, or a state that was transferred, before Kafka holds anything."""
+    """An op log that overflows, or a state transfer, before Kafka has any record."""
     world = World(2, mode=SnapshotMode.NO_DATA)
     n0, n1 = world.nodes.values()
     world.own(0, n0)
@@ -136,7 +136,7 @@ def test_always_resets_a_segment_the_first_time_a_process_takes_it_over() -> Non
     world.settle()
     world.own(0, n1, n0)
     world.settle()
-    world.own(0, n0, n1)  # once in the life of each process
+    world.own(0, n0, n1)  # once per process
     world.settle()
     assert world.reader(0).resets == ["initial", "snapshot"]
     world.crash(n0)

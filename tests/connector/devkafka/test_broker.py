@@ -1,4 +1,4 @@
-"""The embedded broker as a process: it serves, keeps its data, is hung and killed, and leaves nothing behind."""
+"""The embedded broker as a process: it serves, keeps its data, can be paused and killed, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CLI = [sys.executable, "-c", "from deelog_connector.cli import main; main(prog_
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """On the wheel's Java; the other tests of this file take the machine's."""
+    """A broker on the wheel's Java. The other tests of this file use the machine's."""
     folder = tmp_path_factory.mktemp("embedded")
     with pytest.MonkeyPatch.context() as patch:
         hide_java(folder / "path", patch)
@@ -81,7 +81,7 @@ def test_transactions_survive_stop_and_kill(broker: EmbeddedKafka, prefix: str) 
 
 
 def test_topics_are_not_made_by_accident(broker: EmbeddedKafka, prefix: str) -> None:
-    # Writing to a topic is what creates it where brokers allow that.
+    # Writing to a topic creates it if brokers allow that.
     errors: list[KafkaError | None] = []
     producer = Producer(client(broker, {"topic.metadata.propagation.max.ms": 500}))
     producer.produce(prefix, b"lost", on_delivery=lambda error, _: errors.append(error))
@@ -114,7 +114,7 @@ def test_paused_it_is_silent_and_resumed_it_answers(broker: EmbeddedKafka) -> No
     host, port = broker.bootstrap.split(":")
     broker.pause()
     try:
-        # The kernel still takes connections, as for a hung process; nobody answers.
+        # The kernel still accepts connections, as for a hung process, but nothing answers.
         socket.create_connection((host, int(port)), timeout=5).close()
         with pytest.raises(KafkaException):
             AdminClient(client(broker)).list_topics(timeout=1)
@@ -219,7 +219,7 @@ def test_command_line_start_status_stop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_command_line_foreground_stops_cleanly(tmp_path: Path, number: int) -> None:
-    """Also where SIGINT is ignored at the start, as a shell has it for what it starts with `&`."""
+    """Also if SIGINT is ignored at the start, as in processes that a shell starts with `&`."""
     command = [*_CLI, "start", "--foreground", "--port", "0", "--data-dir", str(tmp_path)]
     command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -255,7 +255,7 @@ def test_everything_it_writes_is_in_its_folder(broker: EmbeddedKafka, prefix: st
     mapped = [line.split(maxsplit=5)[5] for line in maps.splitlines() if "/" in line]
     ours = ("/tmp/", "/var/tmp/", str(Path.home()))
     written = [name for name in {*open_files, *mapped} if name.strip().startswith(ours) and not name.endswith(".jar")]
-    own = (f"{broker.data_dir}/", f"{sys.prefix}/")  # the latter: the wheel's Java
+    own = (f"{broker.data_dir}/", f"{sys.prefix}/")  # the second is the wheel's Java
     assert [name for name in written if not name.strip().startswith(own)] == []
 
 

@@ -1,4 +1,4 @@
-"""schemathesis against a running node, from the node's own OpenAPI document; and the document against the table."""
+"""schemathesis on a running node, by the node's own OpenAPI document; and the document compared with the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.interceptors.grid.cluster import Grid, eventually
 from tests.support.kafka import Broker
 
 EXAMPLES = 6
-"""For each operation."""
+"""Examples for each operation."""
 CHECKS: Any = [
     not_a_server_error,
     status_code_conformance,
@@ -47,7 +47,7 @@ def grid(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gr
     try:
         node.start()
         node.wait()
-        found.complete(1)  # tests come in any order: the first of them finds every segment owned
+        found.complete(1)  # tests run in any order: the first one must find every segment owned
         yield found
     finally:
         found.end()
@@ -55,14 +55,14 @@ def grid(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gr
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
 def test_what_openapi_allows_is_answered_as_openapi_says(grid: Grid, mode: GenerationMode) -> None:
-    """Negative: what the document does not allow is refused. Not by schemathesis' own pytest plugin: it and pytest 9.2
-    do not go together yet."""
+    """Negative: requests that the document does not allow are refused. Without schemathesis' own pytest plugin, which
+    does not work with pytest 9.2 yet."""
     address = f"http://127.0.0.1:{api_of(grid.nodes['n1']).port}"
     fuzzed = 0
     for result in schemathesis.openapi.from_url(f"{address}/openapi.json").get_all_operations():
         operation: Any = result.ok()  # type: ignore[union-attr]  # a document that is wrong fails here
         if mode is GenerationMode.NEGATIVE and not operation.body:
-            continue  # nothing but text in a path: there is nothing to get wrong
+            continue  # a path has only text, which is always valid
         fuzz(operation, mode, grid)
         fuzzed += 1
     assert fuzzed > 5
@@ -78,7 +78,7 @@ def fuzz(operation: Any, mode: GenerationMode, grid: Grid) -> None:
     )
     def one(case: Any, mine: bool) -> None:
         if mine and "connector" in (case.path_parameters or {}):
-            case.path_parameters["connector"] = "deelog"  # else nearly every name is that of nobody
+            case.path_parameters["connector"] = "deelog"  # else nearly every name is unknown
         case.call_and_validate(checks=CHECKS, timeout=90)
         assert grid.nodes["n1"].alive
 
@@ -86,7 +86,7 @@ def fuzz(operation: Any, mode: GenerationMode, grid: Grid) -> None:
 
 
 def test_the_node_works_behind_it(grid: Grid) -> None:
-    """Runs last in its file, whatever order the others had: it needs none of them."""
+    """Runs last in its file, after the others in any order. It depends on none of them."""
     api = api_of(grid.nodes["n1"])
     if api.get("/connectors") == []:
         config = dict(grid.nodes["n1"].config) | {"connector.class": "deelog.CachetoolsConnector"}
@@ -104,7 +104,7 @@ def test_the_document_lists_every_route(grid: Grid) -> None:
     listed = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert {("GET", "/connectors/{connector}/status"), ("PATCH", "/connectors/{connector}/offsets")} <= listed
     for method, path in listed:
-        # Whatever is listed is there: nothing answers that it knows no such method.
+        # Every listed method exists: none is answered with 405.
         target = path.replace("{connector}", "nobody").replace("{task}", "0").replace("{plugin}", "x")
         assert api.ask(method, target.replace("{logger}", "deelog.x"), {}).status != 405
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]

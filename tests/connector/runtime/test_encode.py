@@ -1,4 +1,4 @@
-"""The items of the core as records: headers, flags, tombstones, snapshot markers, counters; and what a scan reads."""
+"""The core's items as records: headers, flags, tombstones, snapshot markers, counters; and the records of a scan."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def header(record: OutRecord) -> Header:
 
 
 def kinds(records: Sequence[OutRecord]) -> list[tuple[Kind, int]]:
-    """Kind and flags of each."""
+    """Kind and flags of each record."""
     return [(header(record).kind, header(record).flags) for record in records]
 
 
@@ -85,7 +85,7 @@ def value(record: OutRecord) -> Envelope:
     return CODEC.decode_value(record.value)
 
 
-# -- operations, written as they were captured and by way of a pipeline ---------------------------------------------
+# -- operations, as captured and through a pipeline ------------------------------------------------------------------
 
 
 def ways(*operations: Operation) -> list[PipedItem]:
@@ -93,7 +93,7 @@ def ways(*operations: Operation) -> list[PipedItem]:
 
 
 def test_both_ways_write_the_same_records_and_count_the_same() -> None:
-    """A run of everything that an operation can be."""
+    """A run with operations of every kind."""
     run = (put(1), put(2, existed=True), gone(3), put(4, b"b", before=b"old", existed=True), gone(5, b"b", before=b"v"))
     results = []
     for item in ways(*run):
@@ -164,7 +164,7 @@ def test_what_went_through_a_pipeline_has_the_users_headers_and_the_contexts() -
     assert [record.headers[1:] for record in records] == [[*CONTEXT, *MORE]] * 2
 
 
-# -- what was left out ----------------------------------------------------------------------------------------------
+# -- dropped operations ---------------------------------------------------------------------------------------------
 
 
 def test_skipped_operations_are_one_record_that_names_them() -> None:
@@ -181,7 +181,7 @@ def test_skipped_operations_are_one_record_that_names_them() -> None:
     assert name == CONTROL_HEADER_NAME
     assert isinstance(control, bytes)
     assert canonical.loads(control, "") == {"epoch": 2, "member": MEMBER, "first": 4}
-    # Compaction must keep each of them: no two of a member's life have the same key.
+    # Compaction must keep each of them: no two records of a member have the same key.
     assert last.key == CODEC.key(control_key("skipped", SEGMENT, MEMBER, 2))
     (again,) = encoded(piped(Skipped(2, 9, 9)), by=by)
     assert again.key == CODEC.key(control_key("skipped", SEGMENT, MEMBER, 3))
@@ -263,7 +263,7 @@ def test_keys_that_a_reset_takes_back_are_deleted_for_consumers_that_know_of_non
         found = value(record)
         assert (found.op, found.source["reason"], header(record).position) == ("d", "start", (2, 9))
         assert found.before is not None
-    assert by.tally == Tally(encoded_us=by.tally.encoded_us)  # no change of the cache: it is not counted as one
+    assert by.tally == Tally(encoded_us=by.tally.encoded_us)  # it is not a change of the cache, and not counted
 
 
 # -- control records, states, counters ------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_each_transaction_is_counted_by_itself() -> None:
     assert by.tally == Tally(1 + 1, 0, 0, 0, 5, by.tally.encoded_us)  # the newest capture counts, not the last
 
 
-# -- what a scan reads ----------------------------------------------------------------------------------------------
+# -- the records of a scan ------------------------------------------------------------------------------------------
 
 
 def read(*records: OutRecord, keys: set[int] | None = None) -> list[tuple[Kind, bytes, bool]]:

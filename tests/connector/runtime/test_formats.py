@@ -1,7 +1,7 @@
-"""The connector in Avro with a real Kafka and a real registry, read back by Confluent's deserializer and by fastavro.
+"""The connector in Avro with a real Kafka and a real registry, read by Confluent's deserializer and by fastavro.
 
-Bad input tried here: a registry that is not there, one that goes away after the start, a subject that another program
-has taken with an incompatible schema, one whose schema nobody registered, an address without its path.
+Bad input: no registry, one that stops after the start, a subject that already has an incompatible schema, a subject
+without a registered schema, an address without its path.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def avro(url: str, **more: str) -> dict[str, str]:
 
 
 async def written(config: Config, incarnation: int = 1) -> dict[bytes, bytes]:
-    """c, u, d with its tombstone, and a reset; what the cache then holds."""
+    """Writes c, u, d with its tombstone, and a reset. Returns the cache's entries."""
     async with cache(config, incarnation, release=True) as found:
         await started(found)
         for number in range(20):
@@ -60,7 +60,7 @@ async def written(config: Config, incarnation: int = 1) -> dict[bytes, bytes]:
 
 
 def told(records: list[Record], values: list[dict[str, Any] | None]) -> dict[str, str]:
-    """The content that a consumer derives which knows nothing of deelog but the envelope."""
+    """The entries of a consumer that knows only the envelope."""
     content: dict[str, str] = {}
     for record, value in zip(records, values, strict=True):
         if record.header.kind in CONTROL_KINDS or value is None:
@@ -110,7 +110,7 @@ def test_avro_with_a_registry_is_what_confluents_deserializer_reads(
             assert part == "key" or found == expected
     schema = json.loads(str(latest["value"].schema.schema_str))
     assert (schema["namespace"], schema["name"], schema["connect.name"]) == (topic, "Envelope", f"{topic}.Envelope")
-    # And by the reading rule.
+    # By the reading rule, too.
     codec = formats.codec_of(formats.connected(config, "test"), "test")
     assert derived(records, codec)[0] == content
 
@@ -122,7 +122,7 @@ def test_avro_by_pinned_schemas(kafka: Broker, prefix: str) -> None:
 
     async def work() -> None:
         content.update(await written(config))
-        async with cache(config, 2) as again:  # which scans what the first one wrote, its control records by key
+        async with cache(config, 2) as again:  # it scans the first one's records, and knows control records by key
             await started(again)
 
     run(work())
@@ -158,7 +158,7 @@ def test_cloud_events(kafka: Broker, prefix: str, key: str) -> None:
 
 @pytest.mark.slow
 def test_a_registry_that_goes_away_later_does_not_matter(kafka: Broker, prefix: str, own_registry: Apicurio) -> None:
-    """Writing, a reset, and a takeover that scans what was written, all without it."""
+    """Writing, a reset, and a takeover that scans the records work without it."""
     config = config_of(kafka.bootstrap, prefix, **avro(own_registry.url))
     other = config_of(kafka.bootstrap, prefix, **avro(own_registry.url), **{"node.id": "n2"})
 
@@ -183,7 +183,7 @@ def test_a_registry_that_goes_away_later_does_not_matter(kafka: Broker, prefix: 
 
 
 def refused(config: Config) -> tuple[RegistryError, float]:
-    """What a start says, and after how many seconds; nothing is made on Kafka."""
+    """The error of a start, and after how many seconds. Fails if anything was created on Kafka."""
     found: list[RegistryError] = []
     begin = time.monotonic()
 

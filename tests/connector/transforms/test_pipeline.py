@@ -1,8 +1,8 @@
-"""Filters, transforms and their failures against a real Kafka, and how often the producer is built again.
+"""Filters, transforms and their failures with a real Kafka, and how often the producer is created again.
 
-Bad input tried: a transform that raises, in each mode, on a change and on a row of a reset; one that raises again after
-`resume()`; one that is slow; a halt at a stop; a dead-letter topic that is not there yet, and one with more partitions;
-values that hex has to write; brokers that are away for longer than `errors.max.retries` allows.
+Bad input: a transform that raises, in each mode, on a change and on a row of a reset; one that raises again after
+`resume()`; a slow one; a halt during a stop; a dead-letter topic that does not exist yet, and one with more partitions;
+values that hex has to write; brokers that are down for longer than `errors.max.retries` allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands on a change topic of text, by a plain consumer and the reading rule."""
+"""Reads a change topic of text, by a plain consumer and the reading rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.topics import derived, read_topic
 
 @dataclass
 class Topic:
-    """A change topic from its beginning to its end at the time of the call."""
+    """A change topic, from its beginning to its end at the time of the call."""
 
     entries: dict[str, str] = field(default_factory=dict)
     resets: Counter[str] = field(default_factory=Counter)
@@ -20,7 +20,7 @@ class Topic:
     changes: list[Envelope] = field(default_factory=list)
     repeats: int = 0
     last_kinds: dict[int, Kind] = field(default_factory=dict)
-    """By segment: the kind of its last record."""
+    """The kind of each segment's last record."""
 
 
 def read(bootstrap: str, name: str) -> Topic:

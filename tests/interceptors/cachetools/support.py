@@ -1,4 +1,4 @@
-"""A captured cache without Kafka: the write path and the mirror as they are, and a core that writes operations down."""
+"""A captured cache without Kafka: the real write path and mirror, and a core that records operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEGMENTS = 16
 
 
 class Clock:
-    """A timer that goes on when it is told."""
+    """A timer that tests advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Written:
-    """A core that only appends, and checks what it is told: existed as the operations before say, acks in order."""
+    """A core that only appends. It checks that `existed` fits the earlier operations and that acks are in order."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[int, Operation]] = []
@@ -75,12 +75,12 @@ class Written:
 
     @property
     def entries(self) -> dict[bytes, bytes]:
-        """What a reader of all operations has."""
+        """The entries of a reader of all operations."""
         return {key: value for state in self.states for key, value in state.items()}
 
 
 class Attached:
-    """`cache`, captured into `core`; `room` is called where a write would exceed `changes.limit`."""
+    """`cache`, captured into `core`. `room` is called if a write would exceed `changes.limit`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Attached:
         raise AssertionError("a write asked for room that there is")
 
     def drain(self) -> list[Operation]:
-        """Takes all changes; returns the operations they became."""
+        """Takes all changes and returns their operations."""
         before = len(self.core.operations)
         while self.mirror.drain(self.changes, self.core, 3):
             pass
@@ -123,7 +123,7 @@ class Attached:
         return [(str(o.reason), o.key.decode()) for o in self.drain()]
 
     def check(self) -> None:
-        """What the operations say, what the mirror has, and what the cache holds are the same."""
+        """The operations, the mirror and the cache have the same entries."""
         self.drain()
         held = {}
         for key in list(cachetools.Cache.__iter__(self.cache)):

@@ -44,7 +44,7 @@ def told(kafka: Broker, prefix: str) -> Topic:
 
 
 def ready(capture: deelog.Capture) -> None:
-    """What is written from here on is written as changes; before, the first reset holds it."""
+    """Waits for the first reset, which has the earlier writes. Later writes are changes."""
     waiting(lambda: capture.stats.takeovers == SEGMENTS and capture.stats.unwritten == 0, SECONDS, "the first resets")
 
 
@@ -74,7 +74,7 @@ def test_the_topic_says_what_the_cache_holds_and_a_restart_says_what_is_gone(kaf
     cache["late"] = "after close() nothing is captured"
     assert "late" not in told(kafka, prefix).entries
 
-    # Another process life: an empty cache, so everything that was there is gone.
+    # Another process starts with an empty cache, so all earlier entries are lost.
     second: Any = cachetools.LRUCache(50)
     with deelog.capture(second, config(kafka, prefix)) as capture:
         ready(capture)
@@ -137,7 +137,7 @@ def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
     own_kafka: Broker, prefix: str, policy: str
 ) -> None:
     cache: Any = cachetools.FIFOCache(100)
-    wait_ms = 300 if policy == "block" else 600_000  # of which `reset` waits for nothing
+    wait_ms = 300 if policy == "block" else 600_000  # `reset` never waits
     small = config(own_kafka, prefix, max_queue_size=200, oplog_overflow=policy, max_block_ms=wait_ms)
     with deelog.capture(cache, small) as capture:
         cache["first"] = "1"
@@ -148,7 +148,7 @@ def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
             before = time.monotonic()
             cache[f"k{turn % 120}"] = str(turn)
             longest = max(longest, time.monotonic() - before)
-            # In this order: what goes from the one to the other in between must not count twice.
+            # In this order: a change that moves from one to the other in between must not count twice.
             assert capture.stats.unwritten + capture.pending <= 220
         assert longest > 0.25 or policy == "reset"
         assert capture.stats.overflow["reset"] > 0
@@ -215,7 +215,7 @@ def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
         waiting(lambda: capture.failure, SECONDS, "the failure")
         assert isinstance(capture.failure, TransformFailed)
         assert "transform b" in str(capture.failure)
-        cache["later"] = "1"  # the cache goes on without capture
+        cache["later"] = "1"  # the cache works on without capture
     assert told(kafka, prefix).entries == {"good": "1"}
     with deelog.capture(cache, fields) as capture:
         waiting(lambda: capture.failure, SECONDS, "the failure")  # a row of the first reset fails, too

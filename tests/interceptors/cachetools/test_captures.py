@@ -1,4 +1,4 @@
-"""Several caches of one connector on a real Kafka: they come, go, and have topics of their own."""
+"""Several caches of one connector on a real Kafka: they come and go, and each has its topics."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_caches_come_and_go_while_the_others_are_captured(kafka: Broker, prefix:
 
 
 def test_a_signal_in_the_file_is_for_all_of_them(kafka: Broker, prefix: str, tmp_path: Path) -> None:
-    """Each line is taken out of the file once, and every cache acts on it."""
+    """Each line is removed from the file once, and every cache acts on it."""
     file = tmp_path / "signals"
     more = {"signal_enabled_channels": "file", "signal_file": str(file), "signal_poll_interval_ms": 10}
     with deelog.Captures(connector(kafka, prefix, **more)) as captures:
@@ -95,7 +95,7 @@ def test_the_lists_say_which_are_captured(kafka: Broker, prefix: str) -> None:
 
 
 def test_one_that_cannot_go_on_leaves_the_others(kafka: Broker, prefix: str) -> None:
-    """Another process takes one cache's node id; it is told of that one, and the second is captured to the end."""
+    """Another process takes one cache's node id. That cache fails; the second is captured to the end."""
     first, second, usurped = cache(), cache(), cache()
     with deelog.Captures(connector(kafka, prefix)) as captures:
         one = captures.capture("first", first)
@@ -153,11 +153,11 @@ SEGMENTS = 16
 
 
 def nothing(prefix: str, delimiter: str, name: str) -> None:
-    """A strategy that has no answer."""
+    """A strategy that returns None."""
 
 
 def odd(prefix: str, delimiter: str, name: str) -> str:
-    """A strategy whose answer Kafka does not take."""
+    """A strategy that returns a name that Kafka refuses."""
     return "a topic"
 
 

@@ -1,4 +1,4 @@
-"""What a captured class notes, call by call; the arbitrary sequences are in `test_model.py`."""
+"""The changes that a captured class records, call by call. Arbitrary sequences are in `test_model.py`."""
 
 from __future__ import annotations
 
@@ -430,12 +430,12 @@ def test_what_changes_nothing_is_no_operation_where_only_changes_are_wanted() ->
     timed["a"] = "2"
     assert attached.told() == [("put", "a"), ("put", "b"), ("put", "a")]
     clock.now = 1.0
-    timed["a"] = "2"  # lives on for longer: that is a change
+    timed["a"] = "2"  # expires later: that is a change
     timed["a"] = "2"
     assert [o.expires_at for o in attached.drain()] == [1_000_006_000]
     plain: Any = cachetools.LRUCache(2)
     attached = Attached(plain, changes_only=True)
-    plain["a"], plain["b"], plain["a"], plain["c"] = "1", "2", "1", "3"  # the third is a use: b goes
+    plain["a"], plain["b"], plain["a"], plain["c"] = "1", "2", "1", "3"  # the third is a use: b is evicted
     assert attached.told() == [("put", "a"), ("put", "b"), ("evict", "b"), ("put", "c")]
     del plain["a"]
     plain["a"] = "1"

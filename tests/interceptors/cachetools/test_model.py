@@ -1,7 +1,7 @@
-"""Any sequence of calls, on every kind of cache, beside a twin that nobody captures.
+"""Arbitrary sequences of calls on every kind of cache, compared with a twin that is not captured.
 
-After every call: result or exception and content are the twin's, the operations replayed give what the cache holds, and
-each entry that went away did so for the reason that an onlooker would give.
+After every call the result or exception and the content are the twin's, the replayed operations give the cache's
+content, and each removed entry has the expected reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def length(value: str) -> int:
 
 
 class _Loud(cachetools.LRUCache[Any, Any]):
-    """A user's subclass as cachetools' documentation has it."""
+    """A user's subclass, as in cachetools' documentation."""
 
     def popitem(self) -> tuple[Any, Any]:
         key, value = super().popitem()
@@ -39,7 +39,7 @@ class _Loud(cachetools.LRUCache[Any, Any]):
 
 
 class _Own(cachetools.Cache[Any, Any]):
-    """A policy of the user's own, on the bare base class; declines what is too long."""
+    """A user's policy on the base class. It refuses values that are too long."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if value != "no":
@@ -80,7 +80,7 @@ class Machine(RuleBasedStateMachine):
         self.attached = Attached(self.cache, full_before=full, unix_time=lambda moment: moment)
 
     def _call(self, does: Callable[[Any], Any], removal: str | None) -> None:
-        """`removal`: the reason of what goes away though its time is not over; None for several writes in one."""
+        """`removal`: the reason of removed entries that have not expired; None for several writes in one call."""
         before = dict(self.attached.core.entries)
         expiries = {
             entry.key: entry.expires_at for segment in range(16) for entry in self.attached.mirror.entries(segment)
@@ -107,14 +107,14 @@ class Machine(RuleBasedStateMachine):
             assert o.key in before
             expires_at = expiries[o.key]
             over = expires_at is not None and expires_at <= self.clock.now * 1000
-            # An entry written anew with a time that is over already goes as an expiry, too.
+            # An entry that is written again with a time in the past is an expiry, too.
             assert o.reason == ("expire" if over or o.key == self.cut_short else removal), o
 
     cut_short: bytes | None = None
 
     @staticmethod
     def _content(cache: Any) -> list[tuple[Any, Any]]:
-        """With what has expired and is still there, in the order of the cache's own dictionary."""
+        """The content with expired entries, in the order of the cache's own dictionary."""
         return [(key, cachetools.Cache.__getitem__(cache, key)) for key in cachetools.Cache.__iter__(cache)]
 
     @rule(key=KEYS, value=VALUES | st.just("no"))

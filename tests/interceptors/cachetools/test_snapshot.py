@@ -1,4 +1,4 @@
-"""`snapshot.mode` as a captured cache with entries of its own sees it, with a real Kafka."""
+"""`snapshot.mode` of a captured cache that has entries already, with a real Kafka."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import waiting
 
 
 def filled() -> Any:
-    """Forty entries that no capture has seen."""
+    """A cache with forty entries from before the capture."""
     cache: Any = cachetools.LRUCache(100)
     for number in range(40):
         cache[f"k{number}"] = "there before"
@@ -33,7 +33,7 @@ def test_no_data_sends_what_changes_and_a_restart_repairs(kafka: Broker, prefix:
     assert topic.entries == {"k1": "changed", "new": "v"}
     assert (topic.resets, topic.repeats) == ({}, 0)
     with deelog.capture(cache, config(kafka, prefix, snapshot_mode="no_data")) as capture:
-        ready(capture)  # it came back: what happened in between is lost, and no mode holds that reset back
+        ready(capture)  # it restarted: changes in between are lost, and no mode prevents that reset
     topic = told(kafka, prefix)
     assert topic.entries == dict(cache)
     assert topic.resets == {"start": SEGMENTS}

@@ -1,6 +1,6 @@
-"""The trace context of a write in the headers of its record: real OpenTelemetry SDK, real Kafka.
+"""The trace context of a write in its record's headers, with the real OpenTelemetry SDK and a real Kafka.
 
-Bad input tried here: the API not installed, a grid node told to trace, an incoming `traceparent` that is none.
+Bad input: the API is not installed, a grid node with tracing, an invalid incoming `traceparent`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROPAGATOR = TraceContextTextMapPropagator()
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[TracerProvider]:
-    """An application's own; its spans are kept."""
+    """An application's tracer provider. It keeps the spans."""
     made = TracerProvider()
     yield made
     made.shutdown()
@@ -56,7 +56,7 @@ def tracer(provider: TracerProvider) -> trace.Tracer:
 
 
 def headers_of(kafka: Broker, topic: str) -> list[tuple[Kind, str, dict[str, str]]]:
-    """Kind, key and the headers beside ours, of changes, tombstones and rows."""
+    """Kind, key and the headers besides ours, of changes, tombstones and rows."""
     found: list[tuple[Kind, str, dict[str, str]]] = []
     for message in messages(kafka.bootstrap, topic):
         headers: dict[str, bytes] = dict(message.headers())
@@ -67,7 +67,7 @@ def headers_of(kafka: Broker, topic: str) -> list[tuple[Kind, str, dict[str, str
 
 
 def headers_for(span: ReadableSpan, **more: str) -> dict[str, str]:
-    """As W3C's Trace Context writes a span."""
+    """The headers of a span by W3C's Trace Context."""
     own = span.context
     assert own is not None
     ids = trace.format_trace_id(own.trace_id), trace.format_span_id(own.span_id)
@@ -85,7 +85,7 @@ def test_a_consumer_goes_on_with_the_trace_of_the_write(
         ready(capture)
         cache["outside"] = "0"
         with tracer.start_as_current_span("put"):
-            cache["k"] = "1"  # and "early" is evicted for it
+            cache["k"] = "1"  # this evicts "early"
             cache["k"] = "2"
         with tracer.start_as_current_span("delete", context=incoming):
             del cache["k"]

@@ -54,11 +54,11 @@ def test_a_forked_child_does_not_keep_the_port(kafka: Broker, prefix: str) -> No
     reader, writer = os.pipe()
     with deelog.capture(cachetools.LRUCache(5), config(kafka, prefix, metrics_port=port)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # a fork among threads is what is tried
+            warnings.simplefilter("ignore", DeprecationWarning)  # the test forks a process with threads
             child = os.fork()
         if child == 0:
             os.close(writer)
-            os.read(reader, 1)  # until the parent has seen what it wants to see, or is gone
+            os.read(reader, 1)  # until the parent has made its checks, or has ended
             os._exit(0)
         os.close(reader)
         assert fetched(port, "/health/live")[0] == 200

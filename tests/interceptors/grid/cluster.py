@@ -1,4 +1,4 @@
-"""Real node processes of one grid, to be killed, stopped, continued and restarted by tests."""
+"""Real node processes of one grid, which tests kill, stop, continue and restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], seconds: float = 60.0, what: str = "what was asked of the nodes") -> T:
-    """`waiting`, where an error of Redis is no answer yet: nodes die and come back."""
+    """Like `waiting`, but tries again after an error of Redis: nodes die and restart."""
 
     def answer() -> T | None:
         try:
@@ -64,7 +64,7 @@ class GridNode:
             )
 
     def wait(self) -> None:
-        """Reads the line that it prints once it serves."""
+        """Waits for the line that it prints once it serves."""
         assert self.process is not None
         assert self.process.stdout is not None
         process, stdout = self.process, self.process.stdout
@@ -120,7 +120,7 @@ class GridNode:
         return found
 
     def dump(self, segment: int) -> tuple[str, tuple[int, int], dict[bytes, tuple[bytes, int]]]:
-        """`role, (epoch, sequence), entries` of a segment as this node holds it."""
+        """`role, (epoch, sequence), entries` of a segment on this node."""
         with self.redis as client:
             role, epoch, sequence, *entries = client.execute_command("DEELOG.DUMP", segment)
         return role.decode(), (epoch, sequence), {key: (value, expiry) for key, value, expiry in entries}
@@ -145,21 +145,21 @@ class Grid:
         self._made: list[GridNode] = []
 
     def node(self, node_id: str, **config: str) -> GridNode:
-        """A node that is not started yet."""
+        """A new node, not started yet."""
         extra = {name.replace("_", "."): value for name, value in config.items()}
         made = GridNode(self.directory / str(len(self._made)), node_id, self.config | extra)
         self._made.append(made)
         return made
 
     def start(self, count: int) -> None:
-        """Starts `n1` … together; returns when all serve and all copies are in sync and written."""
+        """Starts `n1` … together. Returns once all serve, and all copies are in sync and written."""
         for number in range(1, count + 1):
             node = self.nodes[f"n{number}"] = self.node(f"n{number}")
             node.start()
         for node in self.nodes.values():
             node.wait()
         self.complete(count)
-        # The first state of each segment is in Kafka: an owner that dies now leaves no reset half done.
+        # The first state of each segment is in Kafka: an owner that dies now leaves no incomplete reset.
         eventually(lambda: all(node.stats()["unwritten"] == 0 for node in self.live()), 90, "everything written")
 
     def complete(self, count: int) -> None:
@@ -186,12 +186,12 @@ class Grid:
         return RedisCluster(startup_nodes=nodes, socket_timeout=10)
 
     def primary_of(self, segment: int) -> GridNode:
-        """The node that holds the segment as primary."""
+        """The node that is primary of the segment."""
         found = eventually(lambda: [n for n in self.live() if n.dump(segment)[0] == "primary"])
         return found[0]
 
     def end(self) -> None:
-        """Kills whatever still runs."""
+        """Kills the nodes that still run."""
         for node in self._made:
             if node.alive:
                 node.signal(signal.SIGKILL)

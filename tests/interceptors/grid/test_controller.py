@@ -1,4 +1,4 @@
-"""What the controller decides, each rule by itself and all of them under random lives of a cluster."""
+"""The controller's decisions: each rule alone, and all of them in random histories of a cluster."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_dead_primary_gives_way_to_an_in_sync_owner() -> None:
 
 
 def test_a_new_controller_waits_for_the_one_in_sync_for_longest() -> None:
-    """A newcomer that took the state has no operations to resume with: it would reset."""
+    """A new member with a state transfer has no operations to resume with: it would reset."""
     rows = view(online(A, B, C), members=(A, B, C))
     early = decided(rows, situation(C, dead=frozenset({A}), settled=False)).rows[0]
     assert (early.state, early.primary) == (State.OFFLINE, None)
@@ -79,7 +79,7 @@ def test_a_new_controller_waits_for_the_one_in_sync_for_longest() -> None:
 def test_owners_that_are_not_in_sync_are_not_elected_while_an_in_sync_one_may_live() -> None:
     rows = view(online(A, owners=(A, B)))
     gone = View(7, B, {name: member(name) for name in (A, B)}, rows.rows)
-    # A is neither alive nor known dead, e.g. right after a change of controller.
+    # A is neither known alive nor known dead, for example right after a change of controller.
     assert decided(gone, situation(B, copies=1)).rows[0].primary == A
 
 
@@ -105,7 +105,7 @@ def test_known_dead_is_not_enough_while_a_lease_of_theirs_may_hold(lapsed: froze
     assert waiting.rows[0].state is State.OFFLINE
     assert waiting.members.keys() == {C}
     assert decide(waiting, situation(C, lapsed=lapsed)) is None
-    back = decided(waiting, situation(C, A, lapsed=lapsed)).rows[0]  # it was cut off, and holds everything
+    back = decided(waiting, situation(C, A, lapsed=lapsed)).rows[0]  # it was cut off, and has everything
     assert (back.primary, back.must_reset) == (A, None)
     after = decided(waiting, situation(C, lapsed=gone)).rows[0]
     assert (after.primary, after.must_reset) == (C, OWNERS_LOST)
@@ -124,7 +124,7 @@ def test_the_in_sync_set_grows_and_shrinks_as_its_primary_asks() -> None:
     assert grown.rows[0].in_sync == (A, B)
     shrunk = decided(grown, situation(A, B, requests={A: [Request(SHRINK, 0, 5, B)]}))
     assert shrunk.rows[0].in_sync == (A,)
-    # To stop waiting for one that is not in sync takes a new view as well.
+    # To stop waiting for a member that is not in sync needs a new view, too.
     assert decide(shrunk, situation(A, B, requests={A: [Request(SHRINK, 0, 5, B)]})) is not None
 
 
@@ -173,7 +173,7 @@ def test_a_joiner_gets_its_share_step_by_step() -> None:
     before = view(*[online(A, B), online(B, A)] * 3, members=(A, B))
     after = decided(before, situation(A, B, C))
     assert sum(C in row.owners for row in after.rows) == 4
-    # Whoever holds a segment goes on holding it until the newcomer is in sync.
+    # The owners of a segment stay owners until the new member is in sync.
     assert all(set(row.in_sync) == {A, B} for row in after.rows)
 
 
@@ -224,7 +224,7 @@ def test_placement_is_even_complete_and_repeatable(current: list[list[str]], mem
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["up", "down", "leave", "answer"])), max_size=30))
 def test_whatever_happens_a_clean_primary_was_in_sync_before(events: list[tuple[str, str]]) -> None:
-    """Random lives: an election without a reset only ever takes a member that was in the in-sync set."""
+    """In random histories, an election without a reset only chooses a member that was in the in-sync set."""
     now, live, leaving = View(0, "", {}, (SegmentState(),) * 5), dict[str, str](), set[str]()
     for generation, (name, event) in enumerate(events):
         dead: set[str] = set()

@@ -1,4 +1,4 @@
-"""The expiry timer, with a loop that only keeps what it is to call."""
+"""The expiry timer, with a loop that only keeps its scheduled calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timer:
 
 
 class Due:
-    """As a store in which the next entries are due after these seconds; then there is none."""
+    """A store in which the next entries expire after these seconds, and then none."""
 
     def __init__(self, *seconds: float) -> None:
         self.left = list(seconds)

@@ -1,4 +1,4 @@
-"""Real nodes whose Kafka hangs, and nodes that are told to stop while they write a reset."""
+"""Real nodes while Kafka hangs, and nodes that get SIGTERM while they write a reset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.topics import derived, read_topic
 
 @pytest.fixture
 def own_grid(own_kafka: Broker, prefix: str, tmp_path: Path) -> Iterator[Grid]:
-    """A grid on a Kafka of its own: set `config`, call `start(count)`."""
+    """A grid with a Kafka for this test alone: set `config`, call `start(count)`."""
     found = Grid(tmp_path, own_kafka.bootstrap, prefix)
     try:
         yield found
@@ -29,19 +29,19 @@ def own_grid(own_kafka: Broker, prefix: str, tmp_path: Path) -> Iterator[Grid]:
 
 
 def held(grid: Grid) -> dict[bytes, bytes]:
-    """What the primaries hold."""
+    """The entries of the primaries."""
     dumps = [grid.primary_of(segment).dump(segment)[2] for segment in range(SEGMENTS)]
     return {key: value for dump in dumps for key, (value, _) in dump.items()}
 
 
 def overflows(grid: Grid, policy: str) -> int:
-    """How often the policy was used, on all nodes."""
+    """How often all nodes together used the policy."""
     return sum(int(node.stats()["overflow"].get(policy, 0)) for node in grid.live())
 
 
 @pytest.mark.slow
 def test_a_full_op_log_coalesces_under_load_while_kafka_hangs(own_grid: Grid, own_kafka: Broker) -> None:
-    """Readers end where the caches are, without a reset, and no client was refused."""
+    """Readers end with the caches' entries, without a reset, and no write was refused."""
     grid = own_grid
     grid.config |= {"max.queue.size": "400", "max.batch.size": "100", "oplog.overflow": "coalesce"}
     grid.start(2)
@@ -72,7 +72,7 @@ def test_a_full_op_log_coalesces_under_load_while_kafka_hangs(own_grid: Grid, ow
 
 
 def test_sigterm_in_the_middle_of_a_reset_ends_it_and_gives_the_segments_away(grid: Grid, kafka: Broker) -> None:
-    """The leaver writes its open resets to their ends first; its successor goes on without another."""
+    """The stopping node first completes its open resets. Its successor continues without another one."""
     grid.config |= {"incremental.snapshot.chunk.size": "1", "max.batch.size": "2", "cache.backups": "1"}
     grid.start(2)
     client = grid.client()
@@ -84,7 +84,7 @@ def test_sigterm_in_the_middle_of_a_reset_ends_it_and_gives_the_segments_away(gr
     signal_reset(grid, mine)
     begun = leaver.stats()["reset_rows"]
     eventually(lambda: leaver.stats()["reset_rows"] > begun, 60, "rows of the reset")
-    # Who reads the signal as their primary does it again.
+    # A node that reads the signal as primary resets them again.
     eventually(lambda: heir.stats()["signals"].get("reset-segment") == 1, 60, "the signal is read by the heir")
     assert leaver.stats()["resets"].get("signal", 0) < len(mine), "the resets ended before the signal could be sent"
     leaver.signal(signal.SIGTERM)
@@ -102,7 +102,7 @@ def test_sigterm_in_the_middle_of_a_reset_ends_it_and_gives_the_segments_away(gr
 
 
 def signal_reset(grid: Grid, segments: list[int]) -> None:
-    """What `deelog signal` sends."""
+    """Sends the signal that `deelog signal` sends."""
     config = parse({"node.id": "x", **grid.config})
     data = {"cache": "c", "segments": segments, "reason": "test"}
     signal = canonical.dumps({"id": "1", "type": "reset-segment", "data": data})

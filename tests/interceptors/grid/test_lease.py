@@ -1,4 +1,4 @@
-"""Until when a node may acknowledge."""
+"""Leases: until when a node may acknowledge."""
 
 from __future__ import annotations
 

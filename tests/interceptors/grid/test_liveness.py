@@ -1,4 +1,4 @@
-"""Whom a controller answers, whom it takes for dead, and whose lease has run out: an answer is a lease."""
+"""Which members a controller answers, which it declares dead, and which leases have expired: an answer is a lease."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Desk:
         self._beats = 0
 
     def term(self, view: View) -> Liveness:
-        """Of A as controller, from `view` on, confirmed now."""
+        """A's term as controller, from `view` on, confirmed now."""
         return Liveness(A, self.registry, view, self.now, asked=self.now, timeout=TIMEOUT, lease_expiry=LAPSE)
 
     def without_c(self) -> None:
-        """C is dead, and the view without it is there."""
+        """C is dead, and the view without it is published."""
         members = {m: member for m, member in self.view.members.items() if m != C}
         self.book = self.term(View(8, A, members, (SegmentState(State.ONLINE, 8, A, (A,), (A,)),)))
 
     def beat(self, member: str, *requests: Request, topology_id: int = 7) -> tuple[bool, bool]:
-        """A heartbeat: whether it is news, and whether it is answered, with its own number and the view's id."""
+        """A heartbeat: whether it is new, and whether it is answered, with its own number and the view's id."""
         self._beats += 1
         news, answer = self.book.heartbeat(member, Heartbeat(self._beats, topology_id, False, list(requests)), self.now)
         assert answer in (None, Heard(self._beats, self.book.view.topology_id))
@@ -57,7 +57,7 @@ def test_who_has_just_taken_office_answers() -> None:
 
 
 def test_nobody_is_answered_while_a_member_is_silent() -> None:
-    """It may be controller, of a view that this node has not read."""
+    """The silent member may be controller, with a view that this node has not read."""
     desk = Desk()
     desk.answers(A, B, C)
     desk.now += 1.1
@@ -67,7 +67,7 @@ def test_nobody_is_answered_while_a_member_is_silent() -> None:
 
 
 def test_a_refused_connection_counts_as_silence() -> None:
-    """A new process of that node may be controller by now."""
+    """A new process of that node may be controller already."""
     desk = Desk()
     desk.answers(A, B, C)
     assert desk.book.refuse(C)
@@ -82,7 +82,7 @@ def test_after_a_pause_nobody_is_answered_until_the_seat_is_confirmed() -> None:
     desk.book.doubt(desk.now)
     assert desk.book.to_confirm(desk.now)
     assert desk.answers(A, B, C) == [False, False, False]
-    desk.book.confirm(asked=desk.now - 0.1)  # what was asked before the pause tells nothing of what was behind it
+    desk.book.confirm(asked=desk.now - 0.1)  # a request from before the pause says nothing about the time after it
     assert desk.answers(A, B, C) == [False, False, False]
     desk.book.confirm(asked=desk.now)
     assert not desk.book.to_confirm(desk.now)
@@ -90,7 +90,7 @@ def test_after_a_pause_nobody_is_answered_until_the_seat_is_confirmed() -> None:
 
 
 def test_with_a_node_gone_it_answers_only_as_long_as_kafka_confirms_the_seat() -> None:
-    """Cut off from Kafka with all the others, it would not hear of the one that comes back and finds no owner alive."""
+    """If all were cut off from Kafka, it would not learn of a node that restarts and finds no owner alive."""
     desk = Desk()
     desk.without_c()
     assert desk.answers(A, B) == [True, True]
@@ -123,7 +123,7 @@ def test_who_is_not_controller_answers_nobody() -> None:
 
 
 def test_one_that_is_being_declared_dead_is_not_answered_until_the_view_is_there() -> None:
-    """The view that leaves it out is under way, and counts the lease from its silence."""
+    """The view without it is under way, and counts the lease from the begin of its silence."""
     desk = Desk()
     desk.answers(A, B, C)
     desk.book.refuse(C)
@@ -177,7 +177,7 @@ def test_requests_count_in_the_view_that_they_were_made_in_and_of_the_living() -
     desk.beat(C, ask, topology_id=6)
     assert desk.situation().requests == {B: [ask]}
     assert desk.situation(B).requests == {}
-    assert B not in desk.situation().members  # forgotten, until it is heard again
+    assert B not in desk.situation().members  # forgotten until its next heartbeat
 
 
 def test_a_heartbeat_that_says_nothing_new_is_no_news() -> None:

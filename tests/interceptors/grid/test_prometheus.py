@@ -1,6 +1,6 @@
 """A real Prometheus scrapes real nodes: our board, our alert rules, and the queries of Debezium's published boards.
 
-Each expression is evaluated as it stands in its file, with Grafana's variables filled in, and must find something.
+Each expression is evaluated as in its file, with Grafana's variables filled in, and must have a result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOARD = MONITORING / "grafana" / "dashboards" / "deelog.json"
 RULES = MONITORING / "prometheus" / "alerts.yml"
 
 # https://github.com/debezium/debezium-examples, monitoring/debezium-grafana/debezium-dashboard.json, all expressions
-# and the two variables' queries, but for those of the JVM and of Kafka Connect's workers.
+# and the queries of the two variables, except those of the JVM and of Kafka Connect's workers.
 DEBEZIUM = """
 debezium_metrics_MilliSecondsSinceLastEvent{plugin="$connector_type",name="$connector_name",context="streaming"}
 debezium_metrics_TotalNumberOfEventsSeen{plugin="$connector_type",name="$connector_name",context="streaming"}
@@ -43,14 +43,14 @@ debezium_metrics_TotalNumberOfEventsSeen{plugin="$connector_type"}
 
 
 def expressions(board: dict[str, Any]) -> Iterator[str]:
-    """Of all panels, those within rows included."""
+    """The expressions of all panels, also of those within rows."""
     for panel in board.get("panels", ()):
         yield from (target["expr"] for target in panel.get("targets", ()))
         yield from expressions(panel)
 
 
 def filled(expression: str, prefix: str) -> str:
-    """With Grafana's variables as a viewer would have them."""
+    """The expression with values for Grafana's variables."""
     for variable, value in {
         "$connector_type": "deelog",
         "$connector_name": prefix,
@@ -78,7 +78,7 @@ def watched(grid: Grid, ports: list[int]) -> Grid:
     for node in grid.nodes.values():
         node.wait()
     grid.complete(2)
-    written(grid)  # what is written from here on stands in no reset
+    written(grid)  # writes from here on are not part of a reset
     with grid.client() as client:
         for i in range(500):
             client.set(f"key:{i}", b"v" * 50)
@@ -140,12 +140,12 @@ def figures_are_those_of_the_nodes(grid: Grid, prometheus: Prometheus) -> None:
     assert sum(s["resets"].get("initial", 0) for s in stats) >= 32
     states = prometheus.alerts()
     assert len(states) >= 14
-    # The resets that begin a topic are no loss; everything else is quiet, too.
+    # Initial resets are no loss. All other alerts are inactive, too.
     assert {name for name, state in states.items() if state != "inactive"} == set()
 
 
 def a_lost_node_shows(grid: Grid, prometheus: Prometheus) -> None:
-    """What is pending would fire after the rule's `for`."""
+    """A pending alert would fire after the rule's `for`."""
     grid.nodes["n1"].kill()
     for alert in ("DeelogDown", "DeelogUnderReplicated"):
         becomes_pending(prometheus, alert)
@@ -167,7 +167,7 @@ def becomes_pending(prometheus: Prometheus, alert: str) -> None:
 
 
 def test_each_alert_fires(tmp_path: Path) -> None:
-    """On series as a wounded node tells them; `promtool` evaluates the rules as the server does."""
+    """On the series of a failing node; `promtool` evaluates the rules as the server does."""
     where = 'name="shop",cache="c",instance="n1:9401"'
     debezium = f'plugin="deelog",context="streaming",{where}'
     series = {

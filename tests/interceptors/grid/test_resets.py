@@ -1,4 +1,4 @@
-"""Owners killed, what they wrote read by a consumer that knows nothing of resets, under each `reset.strategy`."""
+"""Killed owners under each `reset.strategy`; a consumer that does not know resets reads their topic."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.topics import derived, read_topic
 
 
 def written(grid: Grid) -> None:
-    """Everything acknowledged stands in Kafka, every reset has ended."""
+    """Waits until all acknowledged writes are in Kafka and every reset has ended."""
     eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 60, "everything written")
 
 
 def put(grid: Grid, count: int, value: str) -> None:
-    """Writes the first keys through a client of its own; all of it stands in Kafka then."""
+    """Writes the first keys with a new client, and waits until all are in Kafka."""
     client = grid.client()
     for number in range(count):
         client.set(f"k{number}", value)
@@ -30,7 +30,7 @@ def put(grid: Grid, count: int, value: str) -> None:
 
 
 def again(grid: Grid, *names: str) -> None:
-    """Starts nodes again that were killed."""
+    """Restarts nodes that were killed."""
     for name in names:
         grid.nodes[name].start()
     for name in names:
@@ -49,7 +49,7 @@ def test_what_a_stock_consumer_holds_after_all_owners_were_killed(
     for node in grid.live():
         node.kill()
     again(grid, "n1")
-    # Killed with a reset begun and others to come; where it is quicker, the end is the same.
+    # Killed while a reset is open and others are waiting. If it is faster than that, the result is the same.
     eventually(lambda: sum(grid.nodes["n1"].stats()["resets"].values()), 60, "a reset")
     grid.nodes["n1"].kill()
     again(grid, "n1", "n2")
@@ -78,7 +78,7 @@ def test_a_node_of_initial_only_ends_by_itself(grid: Grid, kafka: Broker, prefix
 def test_always_sends_a_segment_to_whoever_takes_it_over_for_the_first_time(
     grid: Grid, kafka: Broker, prefix: str
 ) -> None:
-    """Handed over in order, where nothing is lost: no other mode would send anything."""
+    """A clean handover, where nothing is lost: no other mode would send anything."""
     grid.config |= {"snapshot.mode": "always"}
     grid.start(2)
     put(grid, 200, "old")
@@ -97,7 +97,7 @@ def test_always_sends_a_segment_to_whoever_takes_it_over_for_the_first_time(
 
 def test_every_segment_is_sent_again_once_in_the_interval(grid: Grid, kafka: Broker, prefix: str) -> None:
     grid.config |= {"reset.interval.ms": "4000"}
-    # Not `start`, which waits until everything is written: on a slow machine there is always a reset under way.
+    # `start` would wait until everything is written, but on a slow machine there is always an open reset.
     node = grid.nodes["n1"] = grid.node("n1")
     node.start()
     node.wait()
@@ -117,7 +117,7 @@ def test_every_segment_is_sent_again_once_in_the_interval(grid: Grid, kafka: Bro
 
     eventually(lambda: writing(2), 120, "two rounds")
     client.close()
-    # At rest: of a topic that is written to, one partition is read a little later than the other.
+    # At rest: while a topic is written to, its partitions are read at slightly different times.
     node.signal(signal.SIGTERM)
     assert node.ended() == 0
     content, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
@@ -128,7 +128,7 @@ def test_every_segment_is_sent_again_once_in_the_interval(grid: Grid, kafka: Bro
 
 
 def check(kafka: Broker, prefix: str, strategy: Strategy, cached: dict[bytes, bytes], lost: set[bytes]) -> None:
-    """The stock consumer's content is the cache's; under `marker` it keeps what was lost, and nothing else."""
+    """The stock consumer has the cache's entries; under `marker` it also keeps the lost ones, and nothing else."""
     records = read_topic(kafka.bootstrap, f"{prefix}.c")
     content, readers = derived(records)
     assert content == cached

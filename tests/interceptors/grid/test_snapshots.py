@@ -1,4 +1,4 @@
-"""Incremental snapshots and pauses of a grid of real nodes, asked for by `deelog signal`, while nodes die and join."""
+"""Incremental snapshots and pauses of a grid of real nodes, by `deelog signal`, while nodes die and join."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = 1500
 
 
 def signal(grid: Grid, *arguments: str) -> str:
-    """`deelog signal` as a user runs it; the id of what was sent."""
+    """Runs `deelog signal` as a user does. Returns the id of the signal."""
     file = grid.directory / "client.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in (grid.config | {"node.id": "x"}).items()))
     command = [sys.executable, "-c", "from deelog_connector.cli import main; main()", "signal", *arguments]
@@ -32,7 +32,7 @@ def signal(grid: Grid, *arguments: str) -> str:
 
 
 def stock(records: list[Record], since: dict[int, int]) -> dict[bytes, bytes]:
-    """What a stock consumer holds that took the records from these offsets on: upserts and deletes, in order."""
+    """The entries of a stock consumer that read from these offsets on: upserts and deletes, in order."""
     held: dict[bytes, bytes] = {}
     for record in records:
         if record.offset < since.get(record.partition, 0) or record.header.kind not in (Kind.CHANGE, Kind.READ):
@@ -63,25 +63,25 @@ def rows_outside(records: list[Record]) -> list[Record]:
 
 
 def notifications(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    """All that stand on the topic."""
+    """All notifications on the topic."""
     found = [(json.loads(m.key()), json.loads(m.value())) for m in messages(bootstrap, topic)]
     assert all(key == {"id": value["id"]} for key, value in found)
     return [value for _, value in found]
 
 
 def ends(records: list[Record]) -> dict[int, int]:
-    """The offset behind the last record, by partition."""
+    """The offset after the last record, by partition."""
     return {record.partition: record.offset + 1 for record in records}
 
 
 def put(client: RedisCluster, count: int, value: str) -> None:
-    """So many keys."""
+    """Writes this many keys."""
     for number in range(count):
         client.set(f"k{number}", value)
 
 
 def cached(grid: Grid) -> dict[bytes, bytes]:
-    """What the primaries hold."""
+    """The entries of the primaries."""
     found: dict[bytes, bytes] = {}
     for segment in range(int(grid.config["segment.count"])):
         found |= {key: value for key, (value, _) in grid.primary_of(segment).dump(segment)[2].items()}
@@ -120,9 +120,9 @@ def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middl
     assert content == held
     assert sum(reader.repeats for reader in readers.values()) == 0
     assert stock(records, {}) == held
-    assert stock(records, since) == held  # whoever came when it was asked for has all of it, from the snapshot
+    assert stock(records, since) == held  # a consumer that began at the signal has everything, from the snapshot
     rows = rows_outside(records)
-    assert KEYS <= len(rows) < 2 * KEYS  # some segments were begun again, and not all of them
+    assert KEYS <= len(rows) < 2 * KEYS  # some segments began again, but not all of them
     assert {json.loads(row.value or b"")["source"]["snapshot"] for row in rows} == {"incremental"}
 
     found = [one for one in notifications(bootstrap, told) if one["id"] == identity]
@@ -134,7 +134,7 @@ def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middl
     assert {one["aggregate_type"] for one in found} == {"Incremental Snapshot"}
     last = found[-2]["additional_data"]
     assert (last["scanned_collection"], last["status"], last["connector_name"]) == ("c", "SUCCEEDED", prefix)
-    assert int(last["total_rows_scanned"]) >= KEYS * 0.9  # keys that were written meanwhile came as changes
+    assert int(last["total_rows_scanned"]) >= KEYS * 0.9  # keys written meanwhile came as changes
     others = {(one["aggregate_type"], one["type"]) for one in notifications(bootstrap, told)}
     assert {("Owner Change", "STARTED"), ("Owner Change", "COMPLETED"), ("Initial Snapshot", "COMPLETED")} <= others
 
@@ -150,7 +150,7 @@ def test_a_pause_stands_for_a_node_that_joins_later(grid: Grid) -> None:
     joined.start()
     joined.wait()
     grid.nodes["n1"].kill()
-    # No segment changes hands in order while nobody may write its release.
+    # No segment is handed over while its release cannot be written.
     eventually(lambda: joined.stats()["grid"]["in_sync"] == SEGMENTS, 60, "n3 has a copy of everything")
     grid.nodes["n2"].kill()
     eventually(lambda: joined.stats()["grid"]["segments"].get("primary", 0) == SEGMENTS, 60, "n3 is primary")

@@ -1,7 +1,7 @@
-"""Filters and transforms on a grid of real processes: nothing that is left out looks lost to the next owner.
+"""Filters and transforms on a grid of real processes: dropped operations do not look lost to the next owner.
 
-Bad input tried: a transform that raises on one node, which is then killed; a class that is not there; a cache that is
-left out of what is captured.
+Bad input: a transform that raises on one node, which is then killed; a missing class; a cache that is excluded from
+capture.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_kill_9_behind_what_was_left_out_resets_nothing(grid: Grid) -> None:
     client = grid.client()
     for number in range(200):
         client.set(f"k{number}", number)
-        client.set(f"private:{number}", number)  # for many segments the last operation
+        client.set(f"private:{number}", number)  # the last operation of many segments
     operations = sum(n.stats()["grid"]["operations"] for n in grid.live())
     assert all(client.set(f"k{number}", number) for number in range(200))
     assert sum(n.stats()["grid"]["operations"] for n in grid.live()) == operations == 400
@@ -67,7 +67,7 @@ def test_kill_9_behind_what_was_left_out_resets_nothing(grid: Grid) -> None:
 def test_the_successor_of_a_halted_node_writes_from_where_it_stopped(grid: Grid) -> None:
     grid.config |= {"transforms": "b", "transforms.b.type": f"{MINE}.Bomb"}
     grid.nodes["n1"] = first = grid.node("n1")
-    grid.nodes["n2"] = second = grid.node("n2", event_processing_failure_handling_mode="skip")  # mended, so to say
+    grid.nodes["n2"] = second = grid.node("n2", event_processing_failure_handling_mode="skip")  # skips it: a fixed node
     for one in (first, second):
         one.start()
     for one in (first, second):
@@ -81,7 +81,7 @@ def test_the_successor_of_a_halted_node_writes_from_where_it_stopped(grid: Grid)
     client.set(mine[0], BOMB)
     halted = eventually(lambda: first.stats()["halted"])
     assert f"transform b ({MINE}.Bomb) failed on cache c, segment {segment_of(mine[0].encode(), SEGMENTS)}" in halted
-    for key in mine:  # the cache lives on, on this node too
+    for key in mine:  # the cache still works, on this node, too
         assert client.set(f"{{{key}}}", "behind")
     assert_copies_equal(grid)
     assert first.stats()["unwritten"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_pa
         patched.setattr(OpLog, "prune", lambda self, sequence: prune(self, sequence + 1))
         patched.setattr(world, "PEACE", 3.0)
         script = Plan(1, 1).script(1)
-        shortening = Shortening(script, run(script), 60)
+        shortening = Shortening(script, run(script), math.inf)
         shortening.run(lambda left, runs: None)
         assert shortening.complete
         file.write_text(str(shortening.best))
@@ -176,8 +177,7 @@ def test_what_goes_round_in_circles_is_a_violation(monkeypatch: pytest.MonkeyPat
             sequence += 1
 
     monkeypatch.setattr(OpLog, "prune", for_ever)
-    monkeypatch.setattr(campaign, "STUCK_SECONDS", 0.3)
-    outcome = run(generate(1, 300))
+    outcome = run(generate(1, 300), stuck_seconds=0.3)
     assert outcome.part == "broken"
     assert "StuckError" in outcome.text
 

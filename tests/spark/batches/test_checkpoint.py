@@ -1,4 +1,4 @@
-"""The files of a checkpoint, without Kafka and Spark."""
+"""A checkpoint's files, without Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCH = Batch(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
-    """One that is locked."""
+    """A locked checkpoint."""
     made = Checkpoint(f"file://{tmp_path}/cp")
     made.lock()
     yield made
@@ -33,7 +33,7 @@ def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
 
 
 def draft(checkpoint: Checkpoint, number: int) -> Path:
-    """Rows that are not in place yet."""
+    """A file of rows that is not in its place yet."""
     place = checkpoint.rows_draft(number)
     place.mkdir()
     (place / "0.parquet").write_bytes(b"rows")

@@ -1,4 +1,4 @@
-"""What is put away in any order is taken out name by name, in the order in which it was put."""
+"""Records that are spilled in any order are read by name, in the order in which they were written."""
 
 from __future__ import annotations
 

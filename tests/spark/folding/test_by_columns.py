@@ -1,4 +1,4 @@
-"""Folds by columns against those by records, on random segments: the same rows and states, or nothing said."""
+"""Folds by columns compared with those by records, on random segments: the same rows and states, or no result."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PLAIN = ("put", "put", "put", "claim")
 
 
 def history_of(chance: random.Random, odd: float) -> History:
-    """Of the segment that is folded."""
+    """The history of the segment to fold."""
     return History(chance, CODEC, [b'k"%d' % number for number in range(6)], SEGMENT, odd)
 
 
 def diff_of(history: History) -> list[Turn]:
-    """A diff topic that is level with it, or not quite."""
+    """A diff topic that is up to date with it, or nearly so."""
     found: list[Turn] = []
     entries = dict(history.entries)
     for key in list(entries):
@@ -56,7 +56,7 @@ def tables(told: list[Turn], new: list[Turn]) -> ranges.Tables:
 
 
 def timeless(rows: list[Row]) -> list[Row]:
-    """Rows of which it is forgotten when they were found."""
+    """The rows without the time at which they were made."""
     return [row._replace(value=None if row.value is None else _envelope(row.value)) for row in rows]
 
 
@@ -83,7 +83,7 @@ def test_resets(odd: float, open_before: bool) -> None:
         if chance.random() < odd:
             history.reset()
         walked = 0
-        if open_before:  # its begin stands in the batch before
+        if open_before:  # its begin is in the batch before
             at = next(i for i, row in enumerate(history.rows) if row.kind is Kind.RESET_BEGIN)
             walked = at + 1
             begin = history.rows[at].offset + 1
@@ -156,7 +156,7 @@ def test_a_start_takes_rows_of_an_incremental_snapshot_for_the_changes_that_comp
         history.reset()
         history.turns(5, "put")
         history.claim()
-        history._operating = history.epoch  # rows come once nothing of the old owner's is left to write
+        history._operating = history.epoch  # rows come once all operations of the old owner are written
         for key in sorted(history.entries):
             history._row(key)
         history.turns(2, "put")

@@ -1,4 +1,4 @@
-"""The folds by records, one rule a test; what a random history does to both folds is in `test_by_columns.py`."""
+"""The folds by records, one rule per test. Random histories, in both folds, are in `test_by_columns.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entry(key: bytes, value: bytes) -> Entry:
 
 
 class Log:
-    """Both topics, a record at a time: an offset is the number of records before it."""
+    """Both topics, one record at a time. An offset is the number of records before it."""
 
     def __init__(self, old: dict[bytes, bytes] | None = None) -> None:
         self.log: list[Record] = []
@@ -63,7 +63,7 @@ class Log:
         control = {"id": reset_id, "reason": "overflow", "count": len(content), "digest": digest_of(content.items())}
         return self.add(Kind.RESET_END, sequence, b"k", None, control)
 
-    # -- what the folds read
+    # -- the folds' input
 
     def entries(self, partition: int, only: frozenset[int] | None = None) -> dict[int, dict[bytes, Entry]]:
         return {0: self.old}
@@ -335,7 +335,7 @@ def test_a_void_end_closes_nothing_and_the_next_reset_does() -> None:
     log = Log()
     log.begin(1, "r1")
     void = log.end(2, "r1", {b"k": b"v"})
-    log.put(3, b"late", b"v")  # the segment waits: not told
+    log.put(3, b"late", b"v")  # the segment waits: not emitted
     begin = log.begin(4, "r2")
     log.row(4, b"k", b"v")
     end = log.end(5, "r2", {b"k": b"v"})

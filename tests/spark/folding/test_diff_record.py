@@ -1,4 +1,4 @@
-"""What a captured change and a difference become in the diff topic."""
+"""The records of the diff topic: of a captured change and of a difference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def captured(
     flags: int = 0,
     raw: bytes | None = None,
 ) -> Row:
-    """A captured change, or with `raw` one of that value."""
+    """A captured change, or, with `raw`, one with that value."""
     operation = Operation(2, 9, Reason.PUT, b"k", value, None, 3, existed)
     raw = CAPTURE.change(operation, STAMP) if raw is None else raw
     return Row(1, 11, 0, CHANGE, "", pack(kind, flags, 7, 2, 9, 4), CODEC.key(b"k"), raw)

@@ -1,4 +1,4 @@
-"""The walk by header alone against the reference reader, on random histories: same repeats, marks, resets, rows."""
+"""The walk, which reads only headers, compared with the reference reader: same repeats, marks, resets and rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entry_of(record: Record) -> tuple[bytes, Entry | None]:
 
 
 def history(chance: random.Random) -> list[tuple[bytes, bytes | None, Record]]:
-    """Header, control header and record of anything that may stand in one partition, in segments 0 to 2."""
+    """Header, control header and record of all that may be in one partition, in segments 0 to 2."""
     readers = {g: SegmentReader(g) for g in range(3)}
     epochs, sequences, found = [1, 1, 1], [0, 0, 0], []
     for offset in range(chance.randint(1, 60)):
@@ -103,7 +103,7 @@ def test_as_the_reference(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_batches_as_records(seed: int) -> None:
-    """`steps` tells of any batch what `step` tells of its records."""
+    """`steps` gives for a batch what `step` gives for its records."""
     chance = random.Random(seed)
     vectorised = 0
     for _ in range(RUNS):
@@ -121,11 +121,11 @@ def test_batches_as_records(seed: int) -> None:
         assert found == kept
         assert (many.now, many.ended) == (one.now, one.ended)
         assert (many.records, many.kept, many.repeats) == (one.records, one.kept, one.repeats)
-    assert vectorised > RUNS  # batches that never came to `step`
+    assert vectorised > RUNS  # batches without a call of `step`
 
 
 def calm(chance: random.Random) -> list[tuple[bytes, bytes | None]]:
-    """What a topic holds nearly always: new changes, deletes with their tombstones, a later epoch now and then."""
+    """The usual records of a topic: new changes, deletes with their tombstones, sometimes a later epoch."""
     found: list[tuple[bytes, bytes | None]] = []
     epochs, sequences = [1] * 3, [0] * 3
     for _ in range(chance.randint(1, 60)):
@@ -150,7 +150,7 @@ def calm(chance: random.Random) -> list[tuple[bytes, bytes | None]]:
 
 
 def test_rows_of_a_reset_are_settled_at_once() -> None:
-    """Only control records, and what comes again, are looked at one by one."""
+    """Only control records and repeats are handled one by one."""
     stepped: list[int] = []
 
     class Counted(PartitionWalk):
@@ -270,7 +270,7 @@ def test_no_end_closes_a_segment_that_waits() -> None:
 
 
 def test_a_reset_without_an_id_is_refused() -> None:
-    """So that none of them closes a segment that waits, whose reset has an empty one."""
+    """Otherwise it would end the reset of a waiting segment, which has an empty id."""
     for kind in (Kind.RESET_BEGIN, Kind.RESET_END):
         control = canonical.dumps({"epoch": 1, "member": "n@1", "reason": "x", "count": 0, "digest": "0", "id": ""})
         with pytest.raises(RecordError, match="no str `id`"):

@@ -1,4 +1,4 @@
-"""The jdbc sink on real databases: a file of SQLite and a server of PostgreSQL."""
+"""The jdbc sink with real databases: a SQLite file and a PostgreSQL server."""
 
 from __future__ import annotations
 

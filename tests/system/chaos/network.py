@@ -43,6 +43,8 @@ class Network:
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self.connections = 0
         """How many connections have passed a gate so far."""
+        self.held = 0
+        """How often something had to wait at a gate so far: a new connection, a chunk, an end."""
         self.latest_ms = 0.0
         """How late the gates were at worst, milliseconds."""
 
@@ -116,6 +118,11 @@ class Network:
             self._open[direction].set()
         return self._open[direction]
 
+    async def _pass(self, direction: Direction) -> None:
+        way = self._way(direction)
+        self.held += not way.is_set()
+        await way.wait()
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -154,7 +161,7 @@ class Network:
         self._pairs[writer] = there
         behind: asyncio.StreamWriter | None = None
         try:
-            await self._way(there).wait()
+            await self._pass(there)
             answers, behind = await asyncio.open_connection(INSIDE, port)
             self._pairs[behind] = back
             self.connections += 1
@@ -173,11 +180,11 @@ class Network:
         with contextlib.suppress(ConnectionError):
             while data != b"":
                 data = await reader.read(_CHUNK)
-                await self._way(way).wait()
+                await self._pass(way)
                 writer.write(data)
                 await writer.drain()
         # The end of a connection travels like anything else.
-        await self._way(way).wait()
+        await self._pass(way)
         writer.transport.abort() if data != b"" else writer.close()
 
     def _source(self, dialled_from: int, port: int) -> str | None:

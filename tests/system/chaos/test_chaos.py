@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,10 +64,8 @@ class TestMinute:
     def test_nothing_is_left_when_it_is_interrupted(self, start: Callable[..., Program], seed: int) -> None:
         program = start("--duration", "60", "--seed", str(seed), "--faults", "pause,kafka-pause")
         until(lambda: program.said("recovered after"), 200, "the first fault", 0.2)
-        begin = time.monotonic()
         program.process.send_signal(signal.SIGTERM)
         assert program.ended() == 128 + signal.SIGTERM
-        assert time.monotonic() - begin < 60
         assert list(program.temporary.iterdir()) == []
 
 

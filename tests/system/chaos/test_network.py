@@ -14,6 +14,7 @@ from deelog_proof.harness.child import until
 from tests.system.chaos.network import INSIDE, OUTSIDE, Network
 
 THERE, BACK = ("me", "echo"), ("echo", "me")
+SECONDS = 60.0
 
 
 class Echo:
@@ -89,14 +90,14 @@ def dialled(port: int) -> socket.socket:
             return False
         return True
 
-    until(opened, 10, "the gate to open")
-    found[0].settimeout(10)
+    until(opened, SECONDS, "the gate to open")
+    found[0].settimeout(SECONDS)
     return found[0]
 
 
 def answers(connection: socket.socket, text: bytes) -> bool:
     connection.sendall(text)
-    return silent(connection) is False and connection.recv(100) == text
+    return connection.recv(100) == text
 
 
 def ended(connection: socket.socket) -> bool:
@@ -107,15 +108,16 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def silent(connection: socket.socket) -> bool:
-    """Whether nothing comes for half a second, not even an end."""
-    connection.settimeout(0.5)
+def is_held(network: Network, connection: socket.socket, held: int) -> bool:
+    """Whether nothing has come, not even an end, once the gates have held back as much."""
+    until(lambda: network.held >= held, SECONDS, "something to be held")
+    connection.setblocking(False)
     try:
         connection.recv(1, socket.MSG_PEEK)
-    except TimeoutError:
+    except BlockingIOError:
         return True
     finally:
-        connection.settimeout(10)
+        connection.settimeout(SECONDS)
     return False
 
 
@@ -133,10 +135,10 @@ def test_what_is_held_arrives_when_it_is_healed(network: Network, echo: Echo, po
         assert answers(connection, b"one")
         network.hold([way])
         connection.sendall(b"two")
-        assert silent(connection)
+        assert is_held(network, connection, 1)
         with dialled(port) as late:  # a new connection gets no further
             late.sendall(b"three")
-            assert silent(late)
+            assert is_held(network, late, 2)
             network.heal([way])
             assert connection.recv(100) == b"two"
             assert late.recv(100) == b"three"
@@ -147,7 +149,7 @@ def test_an_end_is_held_like_anything_else(network: Network, echo: Echo, port: i
         assert answers(connection, b"one")
         network.hold([BACK])
         echo.close()
-        assert silent(connection)
+        assert is_held(network, connection, 1)
         network.heal([BACK])
         assert connection.recv(100) == b""
 
@@ -190,7 +192,7 @@ def test_where_nobody_listens_the_gate_refuses_until_somebody_does(network: Netw
                 return True
             return False
 
-        until(refused, 10, "the gate to refuse")
+        until(refused, SECONDS, "the gate to refuse")
     second = Echo(port)
     try:
         with dialled(port) as connection:

@@ -295,10 +295,9 @@ def _stop_in_a_transaction(node: GridNode, bootstrap: str, topic: str, partition
     deadline = time.monotonic() + _SECONDS / 2  # a transaction is open for a few milliseconds, of some fifty
     while time.monotonic() < deadline:
         node.signal(signal.SIGSTOP)
-        if is_open():
-            time.sleep(0.1)  # what the broker is just committing is over by then
-            if is_open() and holds_a_phantom():
-                return True
+        # Asked again after the reading: by then a commit that the broker had begun is over.
+        if is_open() and holds_a_phantom() and is_open():
+            return True
         node.signal(signal.SIGCONT)
         time.sleep(random.uniform(0, 0.05))  # not in step with the commit interval
     return False
