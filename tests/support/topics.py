@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deelog_schemas.envelope import Codec, JsonCodec
 from deelog_schemas.fold import SegmentReader
@@ -37,7 +37,7 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
         left = set(consumer.list_topics(topic, _SECONDS).topics[topic].partitions)
         places = [TopicPartition(topic, partition, 0) for partition in left]
         # The ends are fixed now: on a topic that is being written to, a reader may never reach the current end.
-        ends = {place.partition: consumer.get_watermark_offsets(place, _SECONDS)[1] for place in places}
+        ends = {place.partition: _end(consumer, place) for place in places}
         consumer.assign(places)
 
         def is_read() -> bool:
@@ -56,6 +56,20 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
     finally:
         consumer.close()
     return read
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """A broker that has just come back may not know its partitions yet."""
+
+    def asked() -> tuple[int, int] | None:
+        try:
+            return consumer.get_watermark_offsets(place, _SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                raise
+            return None
+
+    return waiting(asked, _SECONDS, f"the end of {place.topic}[{place.partition}]")[1]
 
 
 def read_topic(bootstrap: str, topic: str, allowed: frozenset[Kind] = ON_CHANGES) -> list[Record]:
