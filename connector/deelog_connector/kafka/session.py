@@ -166,18 +166,21 @@ class Session:
 
     def _failure(self, error: KafkaException) -> WriteFailed:
         first = error.args[0]
-        codes = {e.code() for e in self._errors} | {first.code()}
+        causes = [first, *self._errors]  # before `_discard`, which reports all that it purges
+        codes = {e.code() for e in causes}
+        # The first may only say that there are delivery reports.
+        why = "; ".join(dict.fromkeys([first.str(), *sorted(e.str() for e in self._errors)]))
         self._discard()
         if codes & _FENCED:
             return WriteFailed(Cause.FENCED, first.str())
         if codes & _REFUSED:
             # After an abort librdkafka's next transaction fails with OUT_OF_ORDER_SEQUENCE_NUMBER ("skipped sequence
             # numbers", seen with 2.16 on a 4.3 broker): only a new session helps.
-            return WriteFailed(Cause.REFUSED, "; ".join(sorted({e.str() for e in self._errors} | {first.str()})))
-        for cause in (*self._errors, first):
+            return WriteFailed(Cause.REFUSED, why)
+        for cause in causes:
             if denied := self._denied(KafkaException(cause)):
                 return denied
-        return WriteFailed(Cause.LOST, first.str())
+        return WriteFailed(Cause.LOST, why)
 
     def _discard(self) -> None:
         producer, self._producer = self._producer, None

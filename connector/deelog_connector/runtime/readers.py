@@ -50,6 +50,7 @@ class Readers:
         self._clock = port.clock
         self._following: list[asyncio.Task[None]] = []
         self._end = asyncio.Event()
+        self._topic_id = ""
 
     # -- topics that are followed ---------------------------------------------------------------------------------
 
@@ -131,12 +132,12 @@ class Readers:
     # -- the change topic -----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Reads end offsets, leader epochs and the topic id every second, to detect lost records."""
+        """Reads the topic id, end offsets and leader epochs every second, to detect lost records."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
+                await self.read_topic_id()  # first: the ends of a topic made again look as if it had been truncated
                 await self.read_ends()
-                await self.read_topic_id()
             except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
                 log.warning("Kafka does not answer: %s", error)
                 self._meter.kafka_away = str(error)
@@ -147,7 +148,10 @@ class Readers:
     async def read_topic_id(self) -> None:
         """Passes the topic id to the core."""
         topic = self._clients.config.topics.changes
-        self._core.topic_is(await self._clients.brokers.topic_id(topic))
+        before, self._topic_id = self._topic_id, await self._clients.brokers.topic_id(topic)
+        if before not in ("", self._topic_id):
+            log.error("%s was deleted and made again: all of its segments are reset", topic)
+        self._core.topic_is(self._topic_id)
 
     async def read_ends(self) -> None:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""

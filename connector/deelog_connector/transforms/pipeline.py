@@ -340,8 +340,9 @@ class Pipeline:
         )
         if self._mode == "fail":
             raise TransformFailed(
-                f"{problem}. Nothing is written until it is mended and the connector resumed or restarted; to go on "
-                "without such changes, set event.processing.failure.handling.mode to skip, warn or dead-letter"
+                f"{problem}. Nothing is written until that is mended. Mend the class or its options, or set "
+                "event.processing.failure.handling.mode to skip, warn or dead-letter, and start the process again; if "
+                "the cause was outside of the process, resume the connector"
             ) from failure
         self.counts["erroneous"] += 1
         if self._mode != "skip":

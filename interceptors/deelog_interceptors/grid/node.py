@@ -161,7 +161,8 @@ class Node:
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._or_failure(self._until(self._has_left))
             except (TimeoutError, DeelogError) as error:
-                log.warning("%s could not hand over all of its segments: %s", self.member, error or "no time left")
+                why = str(error) or "no time left"  # a TimeoutError has no text
+                log.warning("%s could not hand over all of its segments: %s", self.member, why)
         for segment in self.store.segments:
             segment.releasing = True  # capture has ended
         await self.connector.stop(release=not self.failure.done())

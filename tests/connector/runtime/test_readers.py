@@ -87,6 +87,7 @@ class Core:
         self.states: list[Any] = []
         self.ends: list[tuple[int, int, int, bool | None]] = []
         self.ids: list[str] = []
+        self.calls: list[str] = []
         self.doubted: set[int] = set()
         self.lost: list[int] = []
 
@@ -95,6 +96,7 @@ class Core:
 
     def topic_is(self, topic_id: str) -> None:
         self.ids.append(topic_id)
+        self.calls.append(topic_id)
 
     def end_of(self, partition: int) -> tuple[int, int]:
         return 100 + partition, 7
@@ -104,6 +106,7 @@ class Core:
 
     def end_read(self, partition: int, offset: int, epoch: int, intact: bool | None) -> list[int]:
         self.ends.append((partition, offset, epoch, intact))
+        self.calls.append("end")
         return self.lost
 
 
@@ -111,13 +114,14 @@ class Brokers:
     """Answers with the ends of two partitions, unless there is a problem. No partition still holds what it held."""
 
     problem: Exception | None = None
+    id = "id"
 
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
 
     async def topic_id(self, topic: str) -> str:
         assert topic == "p.c"
-        return "id"
+        return self.id
 
     async def ends(self, topic: str, partitions: range) -> list[PartitionEnd]:
         if self.problem is not None:
@@ -359,7 +363,7 @@ def test_the_ends_are_watched_though_kafka_is_away_now_and_then(monkeypatch: pyt
         world.clients.brokers.problem = KafkaUnavailable("no broker answers")
         watching = world.tasks.spawn(world.readers.watch())
         await world.until(lambda: world.meter.kafka_problem(0.0) == "Kafka does not answer: no broker answers")
-        assert (world.core.ids, world.wakes) == ([], 0)
+        assert (world.core.ends, world.wakes) == ([], 0)
         world.clients.brokers.problem = None
         await world.until(lambda: world.wakes >= 2)
         assert set(world.core.ids) == {"id"}
@@ -367,3 +371,22 @@ def test_the_ends_are_watched_though_kafka_is_away_now_and_then(monkeypatch: pyt
         watching.cancel()
 
     of_a(test)
+
+
+def test_a_topic_made_again_is_named_as_that_before_its_ends_are_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its ends alone it would be one that was truncated."""
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        await world.readers.read_topic_id()
+        assert caplog.messages == []
+        world.clients.brokers.id = "another"
+        watching = world.tasks.spawn(world.readers.watch())
+        await world.until(lambda: world.wakes > 1)
+        assert world.core.calls[:4] == ["id", "another", "end", "end"]
+        watching.cancel()
+
+    of_a(test)
+    assert caplog.messages == ["p.c was deleted and made again: all of its segments are reset"]
