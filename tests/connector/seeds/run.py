@@ -14,8 +14,10 @@ from deelog_connector.kafka_port import OutRecord
 from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster, Node
 
 KEYS: Final = [b"k%d" % number for number in range(120)]
-WRITES: Final = 250
-FAULTS: Final = ("kill", "kill", "kill", "pause", "fence", "lost", "away", "stranger", "compact")
+WRITES: Final = 300
+RATE: Final = 200.0
+"""Writes per second."""
+FAULTS: Final = ("kill", "kill", "pause", "cut", "cut", "move", "move", "fence", "lost", "away", "stranger", "compact")
 OPERATIONS: Final = ("restart", "restart", "pause", "stop", "cancel", "leave", "snapshot")
 PATIENCE: Final = 120.0
 """Seconds of the engine in which all comes to rest once nothing happens any more."""
@@ -35,7 +37,7 @@ class Run:
                 "max.batch.size": chance.choice(("20", "200")),
                 "incremental.snapshot.chunk.size": "4",
                 "reset.strategy": chance.choice(("marker", "tombstones")),
-                "transaction.timeout.ms": "10000",
+                "transaction.timeout.ms": "60000",
             },
         )
         self.happened: Counter[str] = Counter()
@@ -54,10 +56,10 @@ class Run:
             cluster.own(segment, *turned[:2], must_reset="start")
         load, at = cluster.engine.stream("load"), 0.0
         for number in range(WRITES):
-            at += load.expovariate(300.0)
+            at += load.expovariate(RATE)
             value = b"v%d" % number if load.random() < 0.9 else None
             cluster.engine.after(at, cluster.put, load.choice(KEYS), value)
-        for _ in range(chance.randint(1, 4)):
+        for _ in range(chance.randint(2, 8)):
             cluster.engine.after(chance.uniform(0.0, at), self._fault, chance.choice(FAULTS))
         for _ in range(chance.randint(0, 3)):
             cluster.engine.after(chance.uniform(0.0, at), self._operate, chance.choice(OPERATIONS))
@@ -73,6 +75,10 @@ class Run:
         self.happened[what] += 1
         if what in ("kill", "pause"):
             self._soon(node, what)
+        elif what == "cut":
+            self._elect(node, deaf=True)
+        elif what == "move":
+            self._move()
         elif what == "fence":
             cluster.kafka.init(node.config.topics.transactional_id_node(node.node_id), "an operator")
         elif what == "lost":
@@ -94,7 +100,8 @@ class Run:
         kafka, name = self.cluster.kafka, f"stranger {self.cluster.engine.steps}"
         session = kafka.init(name, name)
         kafka.append(name, session, [OutRecord(CHANGES, self._chance.randrange(PARTITIONS), b"x", None, [])])
-        self.cluster.engine.after(self._chance.uniform(0.05, 2.0), kafka.init, name, name)
+        held = self._chance.choice((0.3, 3.0, 30.0)) * self._chance.random()
+        self.cluster.engine.after(held, kafka.init, name, name)
 
     def _soon(self, node: Node, what: str) -> None:
         """Kills or pauses it a few turns from now."""
@@ -123,8 +130,16 @@ class Run:
         if self.cluster.nodes[node.node_id] is node and not node.loop.alive:
             self.cluster.restart(node)
 
-    def _elect(self, gone: Node) -> None:
-        """A view without this node, for the segments that it is an owner of."""
+    def _move(self) -> None:
+        """Some segments get another primary; the old one becomes a backup."""
+        cluster = self.cluster
+        for segment in range(SEGMENTS):
+            owners = [cluster.primary[segment], *cluster.backups[segment]]
+            if all(node.serves for node in owners) and self._chance.random() < 0.5:
+                cluster.own(segment, *reversed(owners))
+
+    def _elect(self, gone: Node, deaf: bool = False) -> None:
+        """A view without this node, for the segments that it is an owner of. Deaf, it hears of it later."""
         cluster = self.cluster
         for segment in range(SEGMENTS):
             owners = [cluster.primary[segment], *cluster.backups[segment]]
@@ -132,15 +147,23 @@ class Run:
                 continue
             others = [node for node in cluster.nodes.values() if node.serves and node is not gone]
             if not others:
-                cluster.engine.after(0.05, self._elect, gone)
+                if not gone.serves:
+                    cluster.engine.after(0.05, self._elect, gone)
                 return
             left = [node for node in owners if node in others]
             first = left[0] if left else self._chance.choice(others)
             rest = [node for node in others if node is not first][:1]
             for node in owners:
-                if node not in (first, *rest) and node.loop.alive and not node.loop.paused:
-                    node.loop.within(node.core.forget, segment)
+                if node not in (first, *rest):
+                    later = self._chance.uniform(0.05, 2.0) if deaf and node is gone else 0.0
+                    cluster.engine.after(later, self._forget, node, segment)
             cluster.own(segment, first, *rest, must_reset=None if left else "owners_lost")
+
+    def _forget(self, node: Node, segment: int) -> None:
+        cluster = self.cluster
+        owns = node is cluster.primary[segment] or node in cluster.backups[segment]
+        if not owns and node.loop.alive and not node.loop.paused:
+            node.loop.within(node.core.forget, segment)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -190,7 +213,7 @@ class Run:
         cluster = self.cluster
         cluster.kafka.up = True
         end = cluster.engine.now + PATIENCE
-        while not cluster.at_rest and cluster.engine.now < end:
+        while not self._at_rest() and cluster.engine.now < end:
             for node in list(cluster.nodes.values()):
                 node.loop.before = None
                 if node.loop.alive and node.failed is not None:
@@ -206,9 +229,14 @@ class Run:
                     cluster.own(segment, node, *(b for b in cluster.backups[segment] if b.serves))
             cluster.run(0.5)
 
+    def _at_rest(self) -> bool:
+        """Nothing is under way."""
+        under_way = any(node.loop.alive and not task.done() for _, node, task in self._asked)
+        return not under_way and not self.cluster.kafka.transactions and self.cluster.at_rest
+
     def _judge(self) -> None:
         cluster = self.cluster
-        if not cluster.at_rest:
+        if not self._at_rest():
             phases = [(segment, node.member, node.core.phase(segment)) for segment, node in cluster.primary.items()]
             self.problems.append(f"not at rest: {phases}")
         self.problems += cluster.differences()
