@@ -263,7 +263,7 @@ class KafkaPort(Protocol):
         """Runs what takes processor time, or blocks, in another thread."""
 
     async def close(self) -> None:
-        """Waits for the calls under way. The port cannot be used any more."""
+        """Waits for the calls under way; cancels those that wait for a thread. The port cannot be used any more."""
 
 
 __all__ = [

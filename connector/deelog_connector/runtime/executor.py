@@ -18,13 +18,16 @@ from deelog_connector.core.effects import (
     Effect,
     Fence,
     OpenProducer,
+    OperationsItem,
     Released,
+    RowsItem,
     Scan,
     SnapshotRead,
     SnapshotRefused,
     SteppedDown,
     Superseded,
 )
+from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, NodeSuperseded, TransformFailed
 from deelog_connector.kafka_port import InRecord, KafkaPort, Reader, WriteFailed
 from deelog_connector.runtime.clients import Clients
@@ -125,6 +128,8 @@ class Executor:
             if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
             self._core.commit_failed(effect.token, error.cause)
+            if error.cause is Cause.REFUSED:
+                self._log_stopped(effect, error.reason)
             self._retries.count(error)
         except TransformFailed as error:
             self._halt(error)
@@ -138,6 +143,16 @@ class Executor:
             self._retries.committed()
             self._core.committed(effect.token)
         self._wake()
+
+    def _log_stopped(self, effect: Commit, reason: str) -> None:
+        """Logs the segment that the core has stopped, since the broker refused a record of this transaction."""
+        sizes = [len(o.value or b"") for i in effect.items if isinstance(i, OperationsItem) for o in i.operations]
+        sizes += [len(entry.value) for i in effect.items if isinstance(i, RowsItem) for entry in i.entries]
+        concerned = {item.segment for item in effect.items}
+        for segment in self._core.primaries():
+            if segment.phase is Phase.STOPPED and segment.number in concerned:
+                why = f"{segment.stopped_by}: {reason}; its largest value is {max(sizes, default=0)} bytes"
+                log.error("segment %d is stopped: %s. Mend it, then signal reset-segment", segment.number, why)
 
     async def _permitted(self, write: Callable[..., Awaitable[None]], *args: Any) -> None:
         """A node that is refused before it has ever written is misconfigured, and ends. Later its changes are kept."""

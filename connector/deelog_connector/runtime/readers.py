@@ -139,9 +139,12 @@ class Readers:
                 await self.read_topic_id()  # first: the ends of a topic made again look as if it had been truncated
                 await self.read_ends()
             except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
-                log.warning("Kafka does not answer: %s", error)
+                if str(error) != self._meter.kafka_away:  # once for each reason
+                    log.warning("Kafka does not answer: %s", error)
                 self._meter.kafka_away = str(error)
                 continue
+            if self._meter.kafka_away:
+                log.info("Kafka answers again")
             self._meter.kafka_answered(self._clock.monotonic())
             self._wake()
 

@@ -35,7 +35,7 @@ from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.topic import TopologyTopic
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_schemas.config import Config
-from deelog_schemas.errors import DeelogError
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError
 from deelog_schemas.operation import Entry, Operation
 
 log = logging.getLogger(__name__)
@@ -174,15 +174,15 @@ class Node:
             self._server = await self._loop.create_server(self.clients, settings.client_host, settings.client_port)
             self.client_port = self._server.sockets[0].getsockname()[1]
         except OSError as error:
-            raise NodeError(
-                f"cache.listen: cannot listen at {settings.client_host}:{settings.client_port}: {error}"
-            ) from error
+            raise self._taken("cache.listen", error) from error
         try:
             self.peer_port = await self._listener.listen(settings.peer_host, settings.peer_port)
         except OSError as error:
-            raise NodeError(
-                f"cache.peer.listen: cannot listen at {settings.peer_host}:{settings.peer_port}: {error}"
-            ) from error
+            raise self._taken("cache.peer.listen", error) from error
+
+    def _taken(self, field: str, error: OSError) -> ConfigError:
+        problem = f"cannot be listened on ({error.strerror}): name another port or host"
+        return ConfigError([FieldError(field, problem, str(self._config[field]))])
 
     async def abort(self) -> None:
         """After a failed start: closes everything and releases nothing."""

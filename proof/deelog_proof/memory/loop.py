@@ -61,6 +61,7 @@ class Network(Protocol):
 
     async def listen(self, loop: NodeLoop, factory: Any, host: Any, port: Any) -> Any: ...
     async def connect(self, loop: NodeLoop, factory: Any, host: Any, port: Any) -> Any: ...
+    def killed(self, loop: NodeLoop) -> None: ...
 
 
 class NodeLoop(_EventLoop):
@@ -107,7 +108,9 @@ class NodeLoop(_EventLoop):
             self.engine.at(self.engine.now, self._release)
 
     def kill(self) -> None:
-        """No turn comes any more."""
+        """No turn comes any more. Its connections break."""
+        if self.alive and self.network is not None:
+            self.network.killed(self)
         self.alive = False
 
     def bury(self) -> None:
@@ -229,12 +232,12 @@ class NodeLoop(_EventLoop):
         raise Forbidden("signals")
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
-        if self.network is None:
+        if self.network is None or options.get("ssl"):
             raise Forbidden("a listening socket")
         return await self.network.listen(self, protocol_factory, host, port)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
-        if self.network is None:
+        if self.network is None or options.get("ssl"):
             raise Forbidden("a connection")
         return await self.network.connect(self, protocol_factory, host, port)
 

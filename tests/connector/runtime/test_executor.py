@@ -25,6 +25,8 @@ from deelog_connector.core.effects import (
     SteppedDown,
     Superseded,
 )
+from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.errors import (
     KafkaUnauthorized,
     KafkaUnavailable,
@@ -63,6 +65,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.owned: list[Segment] = []
+
+    def primaries(self) -> list[Segment]:
+        return self.owned
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args: self.calls.append((name, *args))
@@ -262,6 +268,27 @@ def test_a_transaction_that_failed_is_reported_with_its_cause(cause: Cause) -> N
         assert world.meter.creates == 0
 
     of_a(test)
+
+
+def test_a_segment_that_is_stopped_is_an_error_with_the_brokers_words_and_the_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    operations = [OPERATION, OPERATION._replace(sequence=2, value=b"v" * 50)]
+    effect = Commit(7, [OperationsItem(0, 0, operations), OperationsItem(3, 1, [OPERATION])])
+
+    async def test(world: World) -> None:
+        for number, phase in ((0, Phase.STOPPED), (3, Phase.ACTIVE), (5, Phase.STOPPED)):  # 5 has been for long
+            segment = Segment(number, 0, OpLog(Budget(10, 1000)), phase=phase, stopped_by="refused (too large?)")
+            world.core.owned.append(segment)
+        world.clients.session.errors = [WriteFailed(Cause.REFUSED, "Message size too large")]
+        await world.after(effect)
+
+    of_a(test)
+    (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert line.message == (
+        "segment 0 is stopped: refused (too large?): Message size too large; its largest value is 50 bytes. "
+        "Mend it, then signal reset-segment"
+    )
 
 
 def test_errors_in_a_row_end_the_connector_and_a_commit_begins_the_row_anew() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -118,12 +119,14 @@ class Brokers:
 
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
+        self.asked = 0
 
     async def topic_id(self, topic: str) -> str:
         assert topic == "p.c"
         return self.id
 
     async def ends(self, topic: str, partitions: range) -> list[PartitionEnd]:
+        self.asked += 1
         if self.problem is not None:
             raise self.problem
         return [PartitionEnd(partition, 50 + partition, 8) for partition in partitions]
@@ -390,3 +393,28 @@ def test_a_topic_made_again_is_named_as_that_before_its_ends_are_read(
 
     of_a(test)
     assert caplog.messages == ["p.c was deleted and made again: all of its segments are reset"]
+
+
+def test_that_kafka_is_away_is_logged_once_per_reason_and_so_is_its_return(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, module.log.name)
+
+    async def test(world: World) -> None:
+        brokers = world.clients.brokers
+        watching = world.tasks.spawn(world.readers.watch())
+        await world.until(lambda: world.wakes > 1)
+        for reason in ("no broker answers", "no broker answers", "Describe is missing"):
+            brokers.problem, asked = KafkaUnavailable(reason), brokers.asked
+            await world.until(lambda: brokers.asked > asked + 2)  # noqa: B023 - it is awaited at once
+        brokers.problem, wakes = None, world.wakes
+        await world.until(lambda: world.wakes > wakes + 1)
+        watching.cancel()
+
+    of_a(test)
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (logging.WARNING, "Kafka does not answer: no broker answers"),
+        (logging.WARNING, "Kafka does not answer: Describe is missing"),
+        (logging.INFO, "Kafka answers again"),
+    ]

@@ -73,12 +73,15 @@ async def test_a_fenced_session_is_over_until_it_is_opened_which_fences_the_othe
     assert await world.content(topic) == [b"1", b"2"]
 
 
-async def test_a_session_that_is_opened_again_fences_what_it_was(world: World) -> None:
+async def test_a_session_that_is_opened_again_is_a_new_one(world: World) -> None:
     topic = await world.topic()
-    session = await world.session()
-    for value in (b"1", b"2", b"3"):
-        await session.commit([record(topic, value)])
+    session, other = await world.session(), await world.session(port=await world.node())
+    for value in (b"1", b"2"):
         await session.open()
+        assert await refused(other, topic) is Cause.FENCED
+        await session.commit([record(topic, value)])
+        await other.open()
+    await other.commit([record(topic, b"3")])
     assert await world.content(topic) == [b"1", b"2", b"3"]
 
 
