@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_schemas.config import Config
@@ -63,8 +63,9 @@ def reason(error: KafkaException, connections: Connections, **asked: tuple[str, 
     cause = error.args[0]
     if denied := missing_acl(cause, connections.client, **asked):
         return denied
-    answered = cause.code() > 0 and not connections.hopeless
-    return str(cause.str()) if answered else connections.why
+    # _NOENT, "No leaders found": the brokers answered that they do not have the topic, or no leader of a partition.
+    answered = cause.code() > 0 or cause.code() == KafkaError._NOENT
+    return str(cause.str()) if answered and not connections.hopeless else connections.why
 
 
 def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaUnavailable:
