@@ -133,8 +133,6 @@ class Connector:
             await self.stop(release=False)
             self.failure.result()
         await self._readers.follow_signals()
-        if "file" in self.config["signal.enabled.channels"]:
-            self._tasks.spawn(self._signals.watch_file(self._port))
         self._retries.started = True
         for work in (self._drive, self._readers.watch, self._announce):
             self._tasks.spawn(work())

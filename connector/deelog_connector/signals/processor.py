@@ -1,11 +1,9 @@
-"""Signals from the topic `<topic.prefix>-signal` and from a file, in Debezium's format (`deelog_schemas.signals`).
+"""Signals from the topic `<topic.prefix>-signal`, in Debezium's format (`deelog_schemas.signals`).
 
 The topic is for all nodes of the prefix: each reads all of it, from its beginning. The last `pause-writing` or
 `resume-writing` is in force, also for a node that starts later, and an incomplete incremental snapshot goes on.
 One-time signals (`reset-segment`, `log`) are not repeated. Weighed in
 docs/decisions.md, "A pause is read from the signals".
-
-A signal in the file (`file_channel`) is only for this process, its caches and segments, and is not kept.
 
 No content of a signal is fatal: others may write there. A signal without effect is logged and counted.
 """
@@ -16,13 +14,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka_port import InRecord, KafkaPort, Reader
-from deelog_connector.signals.file_channel import SignalFile
+from deelog_connector.kafka_port import InRecord, Reader
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import ranges
 from deelog_schemas import signals
@@ -76,8 +72,6 @@ class Signals:
         """The offset of the next record; None before the first catch-up."""
         self.counts: Counter[str] = Counter()
 
-    # -- the topic ----------------------------------------------------------------------------------------------------
-
     def first_offset(self, end: int) -> int:
         """Where to begin to read the topic, which ends at the offset `end`."""
         return max(0, end - MAX_REPLAY) if self._next is None else min(self._next, end)
@@ -130,14 +124,14 @@ class Signals:
             if handler.pauses is not None:
                 pauses[cache] = handler.pauses
             elif handler.goes_on:
-                handler.act(signal, cache, self._targets[cache], False)
+                handler.act(signal, cache, self._targets[cache])
 
     def take(self, record: InRecord) -> None:
         """Acts on one record of the signal topic."""
         if record.key == self._progress_key:
             self._progress(record)
         elif record.key == self._key:
-            self._act(record.value, f"{record.topic}@{record.offset}", local=False)
+            self._act(record.value, f"{record.topic}@{record.offset}")
         else:
             self.counts["other"] += 1
 
@@ -151,26 +145,9 @@ class Signals:
         if target is not None:
             target.snapshots.progressed(note)
 
-    # -- the file -----------------------------------------------------------------------------------------------------
-
-    async def watch_file(self, port: KafkaPort) -> None:
-        """Reads the file every `signal.poll.interval.ms`."""
-        path = self.config["signal.file"]
-        file = SignalFile.of(Path(path))
-        with file.listening(self):
-            while True:
-                try:
-                    lines = await port.work(file.lines, self)
-                except OSError as error:
-                    log.warning("signal.file=%s: %s", path, error)
-                    lines = []
-                for line in lines:
-                    self._act(line, path, local=True)
-                await asyncio.sleep(self.config["signal.poll.interval.ms"] / 1000)
-
     # -- actions ------------------------------------------------------------------------------------------------------
 
-    def _act(self, raw: bytes | None, where: str, local: bool) -> None:
+    def _act(self, raw: bytes | None, where: str) -> None:
         try:
             signal = signals.decode_signal(raw)
         except signals.UnknownSignal as error:
@@ -180,7 +157,7 @@ class Signals:
         except RecordError as error:
             self._malformed(where, error)
             return
-        outcomes = set(self._outcomes(signal, local))
+        outcomes = set(self._outcomes(signal))
         self.counts[signal.kind if None in outcomes else "refused" if outcomes else "other"] += 1
         for problem in outcomes - {None}:
             log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", signal.kind, where, problem)
@@ -191,15 +168,15 @@ class Signals:
         self.counts["malformed"] += 1
         log.warning("a signal (%s) is malformed and ignored: %s", where, error)
 
-    def _outcomes(self, signal: Signal, local: bool) -> Iterator[str | None]:
+    def _outcomes(self, signal: Signal) -> Iterator[str | None]:
         """Acts on the signal for each cache that it names: None, or why it is refused."""
         for cache in filter(signal.concerns, self._targets):
             target = self._targets[cache]
-            yield HANDLERS[type(signal)].act(signal, cache, target, local)
+            yield HANDLERS[type(signal)].act(signal, cache, target)
             target.wake()
 
 
-def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target, local: bool) -> str | None:
+def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target) -> str | None:
     if bad := [s for s in signal.segments if s >= target.core.segments]:
         return f"segment {bad[0]} does not exist (segment.count={target.core.segments})"
     mine = _primary_of(target)
@@ -210,23 +187,23 @@ def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target, loc
     return None
 
 
-def _execute_snapshot(signal: signals.ExecuteSnapshot, cache: str, target: Target, local: bool) -> str | None:
-    return target.snapshots.ask(signal.id, signal.segments, local)
+def _execute_snapshot(signal: signals.ExecuteSnapshot, cache: str, target: Target) -> str | None:
+    return target.snapshots.ask(signal.id, signal.segments)
 
 
-def _stop_snapshot(signal: signals.StopSnapshot, cache: str, target: Target, local: bool) -> str | None:
-    target.snapshots.stop(local)
+def _stop_snapshot(signal: signals.StopSnapshot, cache: str, target: Target) -> str | None:
+    target.snapshots.stop()
     return None
 
 
-def _pause_writing(signal: signals.PauseWriting, cache: str, target: Target, local: bool) -> str | None:
+def _pause_writing(signal: signals.PauseWriting, cache: str, target: Target) -> str | None:
     if not target.wants_pause:
         target.pause()
         target.snapshots.paused(True)
     return None
 
 
-def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target, local: bool) -> str | None:
+def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target) -> str | None:
     if target.stopped:
         return "the connector was stopped over REST, and goes on when it is resumed there"
     if target.paused or target.wants_pause:
@@ -235,7 +212,7 @@ def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target, l
     return None
 
 
-def _log(signal: signals.Log, cache: str, target: Target, local: bool) -> str | None:
+def _log(signal: signals.Log, cache: str, target: Target) -> str | None:
     message = "".join(c if c.isprintable() else " " for c in signal.message)
     place = f"cache {cache}, primary of segments {ranges(_primary_of(target)) or 'none'}"
     log.info("%s", message.replace("{}", place))
@@ -252,7 +229,7 @@ class _Handler(NamedTuple):
     `goes_on`: a starting node acts on earlier signals of this type too. `pauses`: only on the last one.
     """
 
-    act: Callable[[Any, str, Target, bool], str | None]
+    act: Callable[[Any, str, Target], str | None]
     goes_on: bool = False
     pauses: bool | None = None
 

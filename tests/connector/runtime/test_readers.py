@@ -336,7 +336,7 @@ def test_without_the_channel_no_signal_is_read() -> None:
         await world.readers.follow_signals()
         assert world.signals.calls == []
 
-    of_a(test, config_of("h:1", "p", **{"signal.enabled.channels": "file"}))
+    of_a(test, config_of("h:1", "p", **{"signal.enabled.channels": ""}))
 
 
 # -- the change topic -----------------------------------------------------------------------------------------------

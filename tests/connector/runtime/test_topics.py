@@ -56,7 +56,7 @@ def audited(settings: Mapping[str, str], **fields: Any) -> int:
 
 
 def test_the_topics_of_a_plain_cache() -> None:
-    assert made(**{"topic.creation.default.cleanup.policy": "delete", "signal.enabled.channels": "file"}) == {
+    assert made(**{"topic.creation.default.cleanup.policy": "delete", "signal.enabled.channels": ""}) == {
         "p.c": (2, {"cleanup.policy": "delete"}, None),
         "p.c.positions": (2, {"cleanup.policy": "compact"}, None),
         "__debezium-heartbeat.p": (None, {"cleanup.policy": "compact"}, None),

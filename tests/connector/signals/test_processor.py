@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,55 +218,6 @@ def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(kafka: Broker, pr
             found.connector.resume()
             await found.put(b"a", b"1")
             await found.drained()
-
-    run(work())
-
-
-def test_signals_in_a_file_are_for_this_process_and_are_taken_out(
-    kafka: Broker, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "signals.txt"
-    more = {"signal_enabled_channels": "file", "signal_file": file, "signal_poll_interval_ms": 20}
-
-    def line(kind: str, **data: Any) -> str:
-        return json.dumps({"id": kind, "type": kind, "data": data})
-
-    async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, **more)
-        async with cache(config) as found:
-            await started(found)
-            for number in range(50):
-                await found.put(b"k%d" % number, b"v")
-            await found.drained()
-            stats = found.connector
-            file.write_text(f"{line('execute-snapshot', **{'data-collections': ['c']})}\n\nno JSON\n{line('odd')}\n")
-            await found.until(lambda: stats.stats.signals == {"execute-snapshot": 1, "malformed": 1, "unknown": 1})
-            await found.until(lambda: stats.stats.snapshots == [])
-            assert stats.stats.snapshot_rows == 50
-            assert file.read_text() == ""
-            with file.open("a") as writing:  # a line that is not whole yet
-                whole = line("pause-writing")
-                writing.write(whole[:9])
-                writing.flush()
-                await asyncio.sleep(0.015)
-                writing.write(whole[9:] + "\n")
-            await found.until(lambda: found.connector.paused or stats.stats.signals["malformed"] > 1)
-            if not found.connector.paused:  # two looks fell into that moment: it was taken for a whole one
-                file.write_text(whole)
-                await found.until(lambda: found.connector.paused)
-            file.write_text(line("resume-writing"))  # without a line end: taken when it stays so
-            await found.until(lambda: not found.connector.paused)
-            counts = dict(stats.stats.signals)
-            file.write_bytes(b"x" * 1_100_000)
-            await found.until(lambda: "1100000 bytes" in caplog.text)
-            assert file.stat().st_size == 1_100_000
-            file.unlink()
-            file.mkdir()
-            await found.until(lambda: "Is a directory" in caplog.text)
-            file.rmdir()
-            assert stats.stats.signals == counts
-            file.write_text(line("log", message="still here") + "\n")
-            await found.until(lambda: stats.stats.signals.get("log") == 1)
 
     run(work())
 
