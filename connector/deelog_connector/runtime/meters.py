@@ -55,7 +55,7 @@ class EventMeter:
     def kafka_problem(self, now: float) -> str | None:
         """What is wrong with Kafka, or None."""
         if self.kafka_away:
-            return f"Kafka does not answer: {self.kafka_away}"
+            return f"Kafka cannot be used: {self.kafka_away}"
         if now - self._answered > ANSWER_SECONDS:
             since = "yet" if math.isinf(self._answered) else f"for {now - self._answered:.0f} s"
             return f"Kafka has not answered {since}"

@@ -140,11 +140,11 @@ class Readers:
                 await self.read_ends()
             except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
                 if str(error) != self._meter.kafka_away:  # once for each reason
-                    log.warning("Kafka does not answer: %s", error)
+                    log.warning("Kafka cannot be used: %s", error)
                 self._meter.kafka_away = str(error)
                 continue
             if self._meter.kafka_away:
-                log.info("Kafka answers again")
+                log.info("Kafka can be used again")
             self._meter.kafka_answered(self._clock.monotonic())
             self._wake()
 

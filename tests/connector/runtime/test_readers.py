@@ -365,7 +365,7 @@ def test_the_ends_are_watched_though_kafka_is_away_now_and_then(monkeypatch: pyt
     async def test(world: World) -> None:
         world.clients.brokers.problem = KafkaUnavailable("no broker answers")
         watching = world.tasks.spawn(world.readers.watch())
-        await world.until(lambda: world.meter.kafka_problem(0.0) == "Kafka does not answer: no broker answers")
+        await world.until(lambda: world.meter.kafka_problem(0.0) == "Kafka cannot be used: no broker answers")
         assert (world.core.ends, world.wakes) == ([], 0)
         world.clients.brokers.problem = None
         await world.until(lambda: world.wakes >= 2)
@@ -414,7 +414,7 @@ def test_that_kafka_is_away_is_logged_once_per_reason_and_so_is_its_return(
 
     of_a(test)
     assert [(record.levelno, record.message) for record in caplog.records] == [
-        (logging.WARNING, "Kafka does not answer: no broker answers"),
-        (logging.WARNING, "Kafka does not answer: Describe is missing"),
-        (logging.INFO, "Kafka answers again"),
+        (logging.WARNING, "Kafka cannot be used: no broker answers"),
+        (logging.WARNING, "Kafka cannot be used: Describe is missing"),
+        (logging.INFO, "Kafka can be used again"),
     ]
