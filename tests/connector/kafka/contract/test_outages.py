@@ -107,9 +107,9 @@ async def test_a_session_is_not_opened(world: World) -> None:
     port = await world.node(REQUEST)
     session = await world.session(port=port)
     async with world.away():
-        await lost(session.open(), REQUEST + 1)
+        fence = world.brokers(port).fence(world.identity("other"))
+        await asyncio.gather(lost(session.open(), REQUEST + 1), lost(fence, REQUEST + 1))
         await lost(session.commit([record(topic, b"0")]), 0.0)
-        await lost(world.brokers(port).fence(world.identity("other")), REQUEST + 1)
     await opened(session)
     await session.commit([record(topic, b"1")])
     assert await world.content(topic) == [b"1"]
