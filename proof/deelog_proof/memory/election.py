@@ -11,7 +11,7 @@ from typing import Final
 from deelog_connector.errors import TopologyError
 from deelog_connector.kafka_port import NotController, OutRecord, WriteFailed
 from deelog_proof.memory.broker import BrokerError, Denied, OldGeneration, Unanswered, UnknownMember
-from deelog_proof.memory.wire import Wire, denial, open_session
+from deelog_proof.memory.wire import Turn, Wire, denial, open_session
 from deelog_schemas.config import Config
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Election:
         self._group, self._topic = config.topics.controller_group, config.topics.topology
         self._transactional_id = config.topics.transactional_id_controller
         self._timeout = config["cache.controller.session.timeout.ms"] / 1000
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self._running: asyncio.Task[None] | None = None
         self._stops = False
         self._rejoin = asyncio.Event()

@@ -31,7 +31,7 @@ from deelog_proof.memory.broker import (
 )
 from deelog_proof.memory.election import Election
 from deelog_proof.memory.loop import NodeLoop
-from deelog_proof.memory.wire import RETRY_SECONDS, Wire, denial, open_session
+from deelog_proof.memory.wire import RETRY_SECONDS, Turn, Wire, denial, open_session
 from deelog_schemas.config import Config, ConfigError
 
 T = TypeVar("T")
@@ -119,20 +119,20 @@ class Session:
     def __init__(self, wire: Wire, config: Config, transactional_id: str, max_message_bytes: int) -> None:
         self._wire, self._config = wire, config
         self._transactional_id, self._max_message_bytes = transactional_id, max_message_bytes
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self._session: int | None = None
         self._number = 0
         self._hurries = False
         config.overrides("producer")
 
     async def open(self) -> None:
-        await self._wire.run(self._turn, self._ended, self._open)
+        await self._wire.run(self._turn, self._ended, self._open, of_session=True)
 
     async def commit(self, records: Iterable[OutRecord]) -> None:
-        await self._wire.run(self._turn, self._ended, self._commit, records)
+        await self._wire.run(self._turn, self._ended, self._commit, records, of_session=True)
 
     async def discard(self) -> None:
-        await self._wire.run(self._turn, self._discard)
+        await self._wire.run(self._turn, self._discard, of_session=True)
 
     def give_up(self) -> None:
         self._hurries = True
@@ -202,7 +202,7 @@ class Reader:
 
     def __init__(self, wire: Wire, topic: str) -> None:
         self._wire, self._topic = wire, topic
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self._at: dict[int, int] = {}
         """What to fetch next: `_next`, or the offset after what is not returned: markers, and aborted records."""
         self._next: dict[int, int] = {}

@@ -27,6 +27,12 @@ def _unheard(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+class Turn(asyncio.Lock):
+    """The calls of one object: one begins when those before it have ended."""
+
+    calls = 0
+
+
 class Wire:
     """What the clients of a node have in common: its way to the brokers, and its calls under way."""
 
@@ -34,40 +40,53 @@ class Wire:
         self.loop, self.kafka, self.random, self.seconds = loop, kafka, random, seconds
         self.connected = True
         self._under_way: dict[asyncio.Task[Any], None] = {}
+        self._waiting: dict[asyncio.Task[Any], None] = {}
+        """Calls that `close` cancels: those of sessions whose turn has not come."""
         self._closed = False
 
     def delay(self) -> float:
         """How long something takes, in seconds."""
         return self.random.expovariate(1600.0) + 0.00025
 
-    async def run(self, turn: asyncio.Lock | None, call: Callable[..., Awaitable[T]], *args: Any) -> T:
+    async def run(
+        self, turn: Turn | None, call: Callable[..., Awaitable[T]], *args: Any, of_session: bool = False
+    ) -> T:
         """Runs a call to its end, when its turn comes. One that is cancelled before it has begun does not begin."""
         if self._closed:
             raise RuntimeError("the port is closed")
-        begun = False
+        turn = turn or Turn()
+        begun = not turn.calls
+        turn.calls += 1
 
         async def called() -> T:
             nonlocal begun
-            if turn is None:
-                begun = True
-                return await call(*args)
             async with turn:
                 begun = True
+                self._waiting.pop(task, None)
                 return await call(*args)
+
+        def ended(_: asyncio.Task[T]) -> None:
+            turn.calls -= 1
 
         task = self.loop.create_task(called())
         self._under_way[task] = None
+        if of_session and not begun:
+            self._waiting[task] = None
+        task.add_done_callback(ended)
         task.add_done_callback(self._under_way.pop)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.add_done_callback(_unheard)
             if not begun:
+                self._waiting.pop(task, None)
                 task.cancel()
             raise
 
     async def close(self) -> None:
         self._closed = True
+        for task in list(self._waiting):
+            task.cancel()
         if self._under_way:
             await asyncio.wait(list(self._under_way))
 

@@ -537,6 +537,18 @@ def test_work_goes_on_when_it_is_cancelled(node: Node) -> None:
     node.run(case())
 
 
+def test_the_error_of_a_call_that_was_cancelled_is_nobody_s(kafka: Kafka, node: Node) -> None:
+    async def case() -> None:
+        kafka.up = False
+        asking = asyncio.create_task(node.port.brokers(config()).ends(T, [0]))
+        await asyncio.sleep(1)
+        asking.cancel()
+        await asyncio.sleep(2 * REQUEST_SECONDS)
+
+    node.run(case())
+    assert not node.loop.errors
+
+
 def test_what_is_cancelled_before_it_has_begun_does_not_begin(kafka: Kafka, node: Node) -> None:
     async def case() -> None:
         session = await node.session()
@@ -559,6 +571,23 @@ def test_a_closed_port_takes_no_calls(node: Node) -> None:
             await session.commit([])
 
     node.run(case())
+
+
+def test_close_cancels_the_calls_of_a_session_that_have_not_begun(kafka: Kafka, node: Node) -> None:
+    async def case() -> None:
+        session, reader = await node.session(), await node.reader(0)
+        commits = [asyncio.create_task(session.commit([record(value)])) for value in (b"1", b"2")]
+        reading, closing = asyncio.create_task(reader.read(1.0)), asyncio.create_task(reader.close())
+        await asyncio.sleep(0.0001)
+        await node.port.close()
+        assert (commits[0].done(), commits[1].cancelled()) == (True, True)
+        await commits[0]
+        await reading
+        await closing
+
+    node.run(case())
+    kafka.engine.run(seconds=10)
+    assert content(kafka) == [b"1"]
 
 
 def test_notes_are_dropped_after_a_minute(kafka: Kafka, node: Node) -> None:
