@@ -9,16 +9,22 @@ import random
 from collections import Counter
 from typing import Any, Final
 
+import orjson
+
 from deelog_connector.errors import KafkaTooSlowError, KafkaUnavailable, NodeSuperseded
 from deelog_connector.kafka_port import OutRecord
+from deelog_schemas.config import parse
 from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster, Node
 
 KEYS: Final = [b"k%d" % number for number in range(120)]
 WRITES: Final = 300
 RATE: Final = 200.0
 """Writes per second."""
-FAULTS: Final = ("kill", "kill", "pause", "cut", "cut", "move", "move", "fence", "lost", "away", "stranger", "compact")
-OPERATIONS: Final = ("restart", "restart", "pause", "stop", "cancel", "leave", "snapshot")
+FAULTS: Final = (
+    *("kill", "kill", "pause", "cut", "cut", "move", "move", "fence", "lost", "away", "stranger", "compact"),
+    *("denied", "recreate"),
+)
+OPERATIONS: Final = ("restart", "restart", "configure", "pause", "stop", "cancel", "leave", "snapshot", "reset")
 PATIENCE: Final = 120.0
 """Seconds of the engine in which all comes to rest once nothing happens any more."""
 
@@ -38,6 +44,9 @@ class Run:
                 "incremental.snapshot.chunk.size": "4",
                 "reset.strategy": chance.choice(("marker", "tombstones")),
                 "transaction.timeout.ms": "60000",
+                "extended.headers.enabled": chance.choice(("true", "false")),
+                "notification.enabled.channels": chance.choice(("", "sink")),
+                "notification.sink.topic.name": "notes",
             },
         )
         self.happened: Counter[str] = Counter()
@@ -89,6 +98,10 @@ class Run:
             cluster.engine.after(chance.choice((0.3, 3.0, 14.0)) * chance.random(), self._back)
         elif what == "stranger":
             self._stranger()
+        elif what == "denied":
+            self._deny(node)
+        elif what == "recreate":
+            cluster.kafka.recreate(CHANGES)
         else:
             cluster.kafka.compact(f"{CHANGES}.positions")
 
@@ -102,6 +115,21 @@ class Run:
         kafka.append(name, session, [OutRecord(CHANGES, self._chance.randrange(PARTITIONS), b"x", None, [])])
         held = self._chance.choice((0.3, 3.0, 30.0)) * self._chance.random()
         self.cluster.engine.after(held, kafka.init, name, name)
+
+    def _deny(self, node: Node) -> None:
+        """A right is taken away for a while."""
+        kafka, topics = self.cluster.kafka, node.config.topics
+        right = self._chance.choice(
+            (
+                ("Write", topics.transactional_id_node(node.node_id)),
+                ("Write", topics.changes),
+                ("Read", topics.changes),
+                ("Read", topics.positions),
+                ("Describe", topics.changes),
+            )
+        )
+        kafka.denied.add(right)
+        self.cluster.engine.after(self._chance.uniform(0.1, 2.0), kafka.denied.discard, right)
 
     def _soon(self, node: Node, what: str) -> None:
         """Kills or pauses it a few turns from now."""
@@ -176,18 +204,29 @@ class Run:
         node = chance.choice(nodes)
         lifecycle = node.lifecycle
         if what == "snapshot":
-            data = b'{"id":"s","type":"execute-snapshot","data":{"data-collections":["c"],"type":"incremental"}}'
-            cluster.kafka.logs["p-signal", 0].append(OutRecord("p-signal", 0, b"p", data, []), None)
+            self._signal("execute-snapshot", {"data-collections": ["c"], "type": "incremental"})
         elif what == "cancel":
             task = node.ask(chance.choice((lifecycle.restart, lifecycle.stop))())
             cluster.engine.after(chance.uniform(0.0, 0.1), self._cancel, node, task)
             cluster.engine.after(chance.uniform(0.1, 1.0), self._resume, node)
+        elif what == "reset":
+            data = b'{"id":"r","type":"reset-segment","data":{"cache":"c","segments":[%d]}}' % chance.randrange(
+                SEGMENTS
+            )
+            cluster.kafka.logs["p-signal", 0].append(OutRecord("p-signal", 0, b"p", data, []), None)
+        elif what == "configure":
+            changed = parse({**node.config.raw, "commit.interval.ms": "20"}, node.config.role)
+            self._asked.append((what, node, node.ask(lifecycle.configure(lambda: changed))))
         elif what == "leave":
             self._asked.append((what, node, node.ask(self._leave(node))))
         else:
             self._asked.append((what, node, node.ask(getattr(lifecycle, what)())))
             if what != "restart":
                 cluster.engine.after(chance.uniform(0.01, 1.0), self._resume, node)
+
+    def _signal(self, kind: str, data: dict[str, Any]) -> None:
+        value = orjson.dumps({"id": kind, "type": kind, "data": data})
+        self.cluster.kafka.logs["p-signal", 0].append(OutRecord("p-signal", 0, b"p", value, []), None)
 
     @staticmethod
     def _cancel(node: Node, task: Any) -> None:
@@ -212,6 +251,7 @@ class Run:
         """Nothing more happens: all comes to rest."""
         cluster = self.cluster
         cluster.kafka.up = True
+        cluster.kafka.denied.clear()
         end = cluster.engine.now + PATIENCE
         while not self._at_rest() and cluster.engine.now < end:
             for node in list(cluster.nodes.values()):
