@@ -893,8 +893,23 @@ SHELL: Final = (
         "suspend-while-writing",
         "",
         "a restart does not wait for the transaction under way",
-        (Edit(CONNECTOR, "            await self._wait_for(lambda: core.idle, until)\n", ""),),
+        (Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),),
         detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "stop-looks-twice",
+        "",
+        "a stop looks first whether nothing is under way, and later whether all is read back: a scan begins meanwhile",
+        (
+            Edit(
+                CONNECTOR,
+                "await self._wait_for(lambda: core.idle and (not drains or self._has_read_back()), until)",
+                "await self._wait_for(lambda: core.idle, until)\n"
+                "            await self._wait_for(lambda: not drains or self._has_read_back(), until)",
+            ),
+        ),
+        detector="pytest tests/connector/runtime/test_connector.py -k closes_the_producer",
         because=ANOTHER_SHELL,
     ),
     Mutant(

@@ -292,9 +292,9 @@ class Connector:
             # their results are not needed, and Kafka may be unavailable for long.
             if not write_out:
                 session.give_up()
-            await self._wait_for(lambda: core.idle, until)
-            if drains:  # else offsets would still move after the stop
-                await self._wait_for(self._has_read_back, until)
+            # Both at the same moment: while it waits for what it has written, a takeover may begin a scan. Were that not
+            # read back, offsets would still move after the stop.
+            await self._wait_for(lambda: core.idle and (not drains or self._has_read_back()), until)
             if not self._state.closed:
                 raise TimeoutError("the connector ends")
         except BaseException:

@@ -374,27 +374,28 @@ def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str)
         assert set(pool.map(begun, range(24))) == {1}
 
 
+class AwaySession:
+    """A session that no broker answers."""
+
+    async def open(self) -> None:
+        await asyncio.Event().wait()
+
+    def give_up(self) -> None:
+        pass
+
+    async def discard(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize("turns", range(4))
 def test_the_end_is_not_missed_when_there_is_something_to_do_at_the_same_moment(
     monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """`asyncio.wait_for` of Python 3.11 swallows a cancellation that comes with its result."""
 
-    class Away:
-        """A session that no broker answers."""
-
-        async def open(self) -> None:
-            await asyncio.Event().wait()
-
-        def give_up(self) -> None:
-            pass
-
-        async def discard(self) -> None:
-            pass
-
     async def work() -> None:
         connector = Cache(config_of("nowhere:1", "p"), 1).connector
-        connector._clients._session = cast("Any", Away())
+        connector._clients._session = cast("Any", AwaySession())
         monkeypatch.setattr(connector.core, "next_poll", lambda now: 60.0)
         connector._tasks.spawn(connector._drive())
         await asyncio.sleep(0.01)
@@ -402,5 +403,23 @@ def test_the_end_is_not_missed_when_there_is_something_to_do_at_the_same_moment(
         for _ in range(turns):
             await asyncio.sleep(0)
         await asyncio.wait_for(connector.stop(release=False), 20)
+
+    run(work())
+
+
+def test_a_stop_closes_the_producer_only_while_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A takeover may begin to read Kafka while a stop waits for what it has written to be read back."""
+
+    async def work() -> None:
+        connector = Cache(config_of("nowhere:1", "p"), 1).connector
+        connector._clients._session = cast("Any", AwaySession())
+        states = [(True, False), (False, True), (True, True)]  # idle, has read back
+        monkeypatch.setattr(type(connector.core), "idle", property(lambda _: states[0][0]))
+        monkeypatch.setattr(connector, "_has_read_back", lambda: states[0][1])
+        for number in (1, 2):
+            asyncio.get_running_loop().call_later(0.05 * number, states.pop, 0)
+        await connector.suspend(10, write_out=True)
+        assert states == [(True, True)]
+        await connector.stop(release=False)
 
     run(work())

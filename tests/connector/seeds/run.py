@@ -25,6 +25,8 @@ FAULTS: Final = (
     *("denied", "recreate"),
 )
 OPERATIONS: Final = ("restart", "restart", "configure", "pause", "stop", "cancel", "leave", "snapshot", "reset")
+EXPECTED: Final = (KafkaTooSlowError, KafkaUnavailable)
+"""What a request to a connector may end with while Kafka is away or refuses it."""
 PATIENCE: Final = 120.0
 """Seconds of the engine in which all comes to rest once nothing happens any more."""
 
@@ -281,7 +283,8 @@ class Run:
             self.problems.append(f"not at rest: {phases}")
         self.problems += cluster.differences()
         for node in cluster.everybody:
-            self.problems += [f"{node.member}: {error}" for error in node.loop.errors]
+            unheard = [error for error in node.loop.errors if not isinstance(error.get("exception"), EXPECTED)]
+            self.problems += [f"{node.member}: {error}" for error in unheard]
             error = node.failed
             if error is not None and not isinstance(error, NodeSuperseded | KafkaUnavailable):
                 self.problems.append(f"{node.member} ended with {error!r}")
@@ -290,7 +293,7 @@ class Run:
                 continue
             if not task.done():
                 self.problems.append(f"{what} of {node.member} has not ended")
-            elif (error := task.exception()) is not None and not isinstance(error, KafkaTooSlowError):
+            elif (error := task.exception()) is not None and not isinstance(error, EXPECTED):
                 self.problems.append(f"{what} of {node.member}: {error!r}")
 
 
