@@ -292,8 +292,8 @@ class Connector:
             # their results are not needed, and Kafka may be unavailable for long.
             if not write_out:
                 session.give_up()
-            # Both at the same moment: while it waits for what it has written, a takeover may begin a scan. Were that not
-            # read back, offsets would still move after the stop.
+            # Both at the same moment: while it waits to have read back, a takeover may begin a scan. Without the wait,
+            # offsets would still move after the stop.
             await self._wait_for(lambda: core.idle and (not drains or self._has_read_back()), until)
             if not self._state.closed:
                 raise TimeoutError("the connector ends")
