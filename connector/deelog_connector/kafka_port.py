@@ -204,7 +204,7 @@ class Election(Protocol):
     async def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
         """Commits keys and values to the topology topic if this node is still controller. Raises `NotController`.
 
-        Takes at most three times as long as a request.
+        Takes at most about five times as long as a request.
         """
 
     def rejoin(self) -> None:

@@ -7,6 +7,7 @@ Weighed in docs/decisions.md, "Notifications have a producer of their own".
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -36,7 +37,8 @@ class Notes:
     @property
     def dropped(self) -> int:
         if self._producer is not None:
-            self._producer.poll(0)  # serves delivery reports
+            with contextlib.suppress(KafkaException):  # a fatal error: the next `send` makes a new producer
+                self._producer.poll(0)  # serves delivery reports
         return self._dropped
 
     def send(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
@@ -59,8 +61,9 @@ class Notes:
     def _close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            left = producer.flush(CLOSE_SECONDS)  # reports drops, too: not within a sum
-            self._dropped += left
+            with contextlib.suppress(KafkaException, SystemError):  # a fatal error, raised by the client's callback
+                producer.flush(CLOSE_SECONDS)
+            self._dropped += len(producer)
             producer.purge()
 
     def _report(self, error: KafkaError | None, message: Message) -> None:

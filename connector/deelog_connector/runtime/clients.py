@@ -62,7 +62,7 @@ class Clients:
         try:
             await reader.seek(offsets)
         except BaseException:
-            await reader.close()
+            await asyncio.shield(reader.close())
             raise
         return reader
 
@@ -75,12 +75,12 @@ class Clients:
                 result = await scan(reader)
                 await reader.seek({})
             except BaseException:
-                await reader.close()
+                await asyncio.shield(reader.close())
                 raise
             self._idle.append(reader)
             return result
 
-    async def prepared(self, config: Config) -> tuple[Brokers, Session, Reader]:
+    async def prepared(self, config: Config) -> tuple[Brokers, Session]:
         """The clients of another configuration with the same topics, for `replace`.
 
         Raises `KafkaUnusable` or `ConfigError` where it does not work; nothing has changed then.
@@ -88,18 +88,20 @@ class Clients:
         brokers = self._port.brokers(config)
         limit = await audit(brokers, config)
         session = await self._port.session(config, self._transactional_id, limit)
-        return brokers, session, await self._port.reader(config, config.topics.changes)
+        await (await self._port.reader(config, config.topics.changes)).close()
+        return brokers, session
 
-    async def replace(self, config: Config, brokers: Brokers, session: Session, reader: Reader) -> None:
+    async def replace(self, config: Config, brokers: Brokers, session: Session) -> None:
         """Switches to the clients of `config`, once the running scans have ended."""
         for _ in range(SCANS):
             await self._free.acquire()
         await self._close_idle()
         await self.brokers.close()
         old, self._notes = self._notes, self._port.notes(config)
+        self._dropped += (before := old.dropped)
         await old.close()
-        self._dropped += old.dropped
-        self.config, self.brokers, self._session, self._idle = config, brokers, session, [reader]
+        self._dropped += old.dropped - before
+        self.config, self.brokers, self._session = config, brokers, session
         for _ in range(SCANS):
             self._free.release()
 

@@ -170,9 +170,11 @@ class Connector:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _close(self) -> None:
-        self._progress.announce()
-        await self._clients.close()
-        await self._port.close()
+        try:
+            self._progress.announce()
+            await self._clients.close()
+        finally:
+            await self._port.close()
 
     # -- for the interceptor --------------------------------------------------------------------------------------
 

@@ -210,8 +210,8 @@ class Executor:
     async def _read_up_to(self, effect: Scan, wanted: set[bytes], reader: Reader) -> bool:
         """Passes records to the core until all wanted keys were read. Returns whether it ended early."""
         clock = self._port.clock
-        began = clock.monotonic()
         await reader.seek({effect.partition: effect.from_offset})
+        began = clock.monotonic()
         while clock.monotonic() - began < SCAN_SECONDS:
             raw = await self._read(reader)
             if raw:
@@ -231,7 +231,8 @@ class Executor:
             raise
         except KafkaUnusable as error:  # the topic is being made again, or was truncated: READ decides by its records
             raise KafkaUnavailable(str(error)) from error
-        self._has_read = True
+        # A read without records says nothing: a refusal takes a few of them.
+        self._has_read |= bool(records) or reader.caught_up
         return records
 
 

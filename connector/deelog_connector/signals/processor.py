@@ -74,7 +74,10 @@ class Signals:
 
     def first_offset(self, end: int) -> int:
         """Where to begin to read the topic, which ends at the offset `end`."""
-        return max(0, end - MAX_REPLAY) if self._next is None else min(self._next, end)
+        if self._next is None:
+            return max(0, end - MAX_REPLAY)
+        self._next = min(self._next, end)  # a topic that was made again
+        return self._next
 
     async def catch_up(self, reader: Reader, reading: Reading) -> None:
         """Reads the topic's present records before anything is written; a later call has nothing to do."""
@@ -104,8 +107,10 @@ class Signals:
                     await asyncio.sleep(1.0)
                     continue
                 for record in records:
-                    self.take(record)
-                    self._next = record.offset + 1
+                    # Where the log is shorter for a moment than its end was, it is read from its beginning.
+                    if self._next is None or record.offset >= self._next:
+                        self.take(record)
+                        self._next = record.offset + 1
         finally:
             await asyncio.shield(reader.close())
 

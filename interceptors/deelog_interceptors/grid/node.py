@@ -199,7 +199,6 @@ class Node:
             self._beat_timer.cancel()
         await self.controller_service.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._port.close()
         self._links.dial({})
         await self._listener.close()
         if self._server is not None:
@@ -208,6 +207,7 @@ class Node:
             connection.abort()
         if self._served is not None:
             await asyncio.to_thread(self._served.close)  # in a thread: it may be waiting for this loop
+        await self._port.close()  # last: requests to Kafka that nobody waits for take their time
 
     async def _or_failure(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -327,7 +327,7 @@ class Node:
             self.replicator.renewed()
 
     def _notice_pause(self, now: float) -> None:
-        if self._tasks and now - self._turned > self.settings.failure_timeout:  # a slow start is no pause
+        if self._turned and now - self._turned > self.settings.failure_timeout:  # a slow start is no pause
             log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
             self.controller_service.doubt()
         self._turned = now

@@ -179,6 +179,8 @@ def test_all_are_replaced_once_the_last_scan_is_done() -> None:
         await asyncio.gather(scanning, replacing)
         assert clients.config is AFTER
         assert [one.kind for one in old if one.closed != 1] == ["session"]  # it was discarded before
+        tried = next(one for one in port.of_kind("reader") if one.config is AFTER)
+        assert tried.closed == 1
         assert (await later).config is AFTER
         assert all(one.config is AFTER for one in port.made if one not in old)
         clients.send("t", b"k", b"v")

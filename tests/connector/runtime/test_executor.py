@@ -101,9 +101,12 @@ class Reader:
 
     batches: list[list[InRecord] | Exception] = field(default_factory=list)
     reads: list[tuple[int, int]] = field(default_factory=list)
+    seeking: Callable[[], None] = lambda: None
+    caught_up = False
 
     async def seek(self, offsets: Mapping[int, int]) -> None:
         self.reads += offsets.items()
+        self.seeking()
 
     async def read(self, seconds: float) -> list[InRecord]:
         if not self.batches:
@@ -434,6 +437,20 @@ def test_a_scan_that_waits_in_vain_says_so(caplog: pytest.LogCaptureFixture) -> 
     assert any("partition 0 of p.c: own record not readable" in message for message in caplog.messages)
 
 
+def test_the_time_of_a_scan_is_that_of_reading() -> None:
+    async def test(world: World) -> None:
+        def slow() -> None:
+            for _ in range(4):
+                world.port.fast.skip()
+
+        world.clients.one.seeking = slow
+        world.clients.one.batches = [[encoded_key(b"other")], [SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [[1], [5], (0, True)]
+
+    of_a(test)
+
+
 def test_a_scan_for_keys_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_SECONDS", -1.0)
 
@@ -476,7 +493,7 @@ def test_a_missing_right_ends_the_first_scan_and_no_later_one(monkeypatch: pytes
     of_a(test)
 
     async def first(world: World) -> None:
-        world.clients.one.batches = [KafkaUnauthorized("Read is missing")]
+        world.clients.one.batches = [[], KafkaUnauthorized("Read is missing")]  # the refusal takes a few reads
         await world.after(Scan(0, 3, frozenset({KEY})))
         with pytest.raises(KafkaUnauthorized, match="Read is missing"):
             world.tasks.failure.result()

@@ -1,8 +1,7 @@
 """Signals and what is told of them, by one connector against a real Kafka; grids of them are in the grid's tests.
 
 Bad input tried here: records with another key, no JSON, unknown kinds, segments that there are not, a snapshot that
-goes on already, notes that are none, a file that is too large, a directory in its place, lines that are no signals, a
-line that is being written, an end of notifications for which there is no Kafka any more.
+goes on already, notes that are none, an end of notifications for which there is no Kafka any more.
 """
 
 from __future__ import annotations
@@ -10,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
 
 from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import InRecord
 from deelog_connector.runtime.run_state import Event
-from deelog_connector.signals.processor import HANDLERS
+from deelog_connector.signals.processor import HANDLERS, MAX_REPLAY, Signals
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
@@ -265,3 +266,35 @@ def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:
         await port.close()
 
     run(work())
+
+
+def test_the_topic_is_read_on_from_where_it_was_read_to() -> None:
+    signals = Signals(config_of("h:1", "p"), {})
+    assert [signals.first_offset(end) for end in (5, MAX_REPLAY + 7)] == [0, 7]
+    signals._next = 50
+    assert signals.first_offset(60) == 50
+    assert signals.first_offset(40) == 40  # another topic of that name
+    assert signals.first_offset(60) == 40
+
+
+def test_a_record_that_was_taken_is_not_taken_again() -> None:
+    """A broker that has just restarted may show a shorter log: the reader begins at its beginning then."""
+    end = asyncio.Event()
+
+    class Again:
+        """A reader that begins at its beginning once more."""
+
+        async def read(self, seconds: float) -> list[InRecord]:
+            end.set()
+            return [InRecord("p-signal", 0, offset, b"foreign", b"{}", []) for offset in (3, 4, 5)]
+
+        async def close(self) -> None:
+            pass
+
+    async def reading(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        return await call(*args)
+
+    signals = Signals(config_of("h:1", "p"), {})
+    signals._next = 4
+    run(signals.follow(cast("Any", Again()), reading, end), 20)
+    assert (signals.counts, signals._next) == ({"other": 2}, 6)

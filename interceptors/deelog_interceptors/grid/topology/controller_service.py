@@ -28,6 +28,8 @@ _PAUSE_SECONDS: Final = 0.01
 """Between two decisions: events of this time are decided together."""
 _SETTLE_SECONDS: Final = 1.0
 _FENCE_AGAIN_SECONDS: Final = 1.0
+MAX_FENCES: Final = 4
+"""Fences at the same time: they wait in the threads in which the topology topic is read."""
 
 
 class ControllerService:
@@ -65,6 +67,7 @@ class ControllerService:
         self._liveness: Liveness | None = None
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = False
+        self._fencing = asyncio.Semaphore(MAX_FENCES)
 
     @property
     def holds(self) -> bool:
@@ -187,7 +190,7 @@ class ControllerService:
         # The dead are fenced before a view excludes them: their open transactions no longer hold back readers, and
         # "known dead" means that no record of theirs can reach Kafka any more.
         ids = (self._config.topics.transactional_id_node(node_id_of(m)) for m in new)
-        results = await asyncio.gather(*(self._brokers.fence(id_) for id_ in ids), return_exceptions=True)
+        results = await asyncio.gather(*(self._fence_one(id_) for id_ in ids), return_exceptions=True)
         failed = set()
         for member, result in zip(new, results, strict=True):
             if isinstance(result, BaseException):
@@ -201,6 +204,10 @@ class ControllerService:
         if failed:
             await asyncio.sleep(_FENCE_AGAIN_SECONDS)
         return frozenset(dead) - failed
+
+    async def _fence_one(self, transactional_id: str) -> None:
+        async with self._fencing:
+            await self._brokers.fence(transactional_id)
 
     async def _decide(self, liveness: Liveness, dead: frozenset[str]) -> None:
         situation = liveness.situation(
