@@ -15,8 +15,8 @@ import statistics
 import time
 
 from benchmarks.common import Figure, parser, show
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.campaign import Outcome, Plan, run
-from deelog_proof.simulation.engine import Engine
 
 EMPTY_STEPS = 200_000
 PENDING = 100

@@ -16,8 +16,8 @@ import uuid
 
 from benchmarks.common import Figure, kafka, parser, show
 from deelog_connector.core.effects import OperationsItem
-from deelog_connector.kafka.records import OutRecord
-from deelog_connector.kafka.writer import Writer
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import OutRecord, Session
 from deelog_connector.runtime import Connector
 from deelog_connector.runtime.encode import Encoder
 from deelog_schemas.config import Config, parse
@@ -86,7 +86,7 @@ def ready_made(config: Config, operations: int) -> tuple[list[OutRecord], float]
     """The records that the writer would write, encoded, and the seconds that took."""
     topic, segments = config.topics.changes, config["segment.count"]
     partitions = config["topic.creation.default.partitions"]
-    encoder = Encoder(JsonCodec(topic, "bench", "p", "c"), topic, config.topics.positions, "n1@1", True)
+    encoder = Encoder(JsonCodec(topic, "bench", "p", "c"), topic, config.topics.positions, "n1@1", True, clock=time)
     items = []
     for i in range(operations):
         key = b"session:%06d" % (i % KEYS)
@@ -98,11 +98,11 @@ def ready_made(config: Config, operations: int) -> tuple[list[OutRecord], float]
     return records, time.perf_counter() - began
 
 
-def ceiling_round(writer: Writer, records: list[OutRecord]) -> float:
+async def ceiling_round(session: Session, records: list[OutRecord]) -> float:
     """Seconds to commit ready-made records in transactions of `BATCH`."""
     began = time.perf_counter()
     for start in range(0, len(records), BATCH):
-        writer.commit(records[start : start + BATCH])
+        await session.commit(records[start : start + BATCH])
     return time.perf_counter() - began
 
 
@@ -116,13 +116,15 @@ async def measure(bootstrap: str, operations: int, rounds: int) -> list[Figure]:
     while connector.core.unwritten():
         await asyncio.sleep(0.01)
     records, encoding = ready_made(config, operations)
-    writer = Writer(config, f"{config['topic.prefix']}/ceiling", 1_048_588)
-    await asyncio.to_thread(writer.open)
+    port = Librdkafka()
+    session = await port.session(config, f"{config['topic.prefix']}/ceiling", 1_048_588)
+    await session.open()
     ours, ceilings = [], []
     for _ in range(rounds + 1):
         ours.append(await writer_round(connector, operations))
-        ceilings.append(await asyncio.to_thread(ceiling_round, writer, records))
-    writer.discard()
+        ceilings.append(await ceiling_round(session, records))
+    await session.discard()
+    await port.close()
     await connector.stop()
     own, top = statistics.median(ours[1:]), statistics.median(ceilings[1:])  # the first one warms up
     return [

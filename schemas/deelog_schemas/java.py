@@ -83,14 +83,20 @@ def _problem(java: Path) -> str | None:
     """Why this `java` cannot be used; None where it can."""
     if not os.access(java, os.X_OK):
         return f"JAVA_HOME={java.parent.parent} has no bin/java"
-    done = subprocess.run(
-        [java, "-version"],
-        capture_output=True,
-        text=True,
-        timeout=_VERSION_SECONDS,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except OSError as error:
+        return f"{java} cannot be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"{java} -version does not end within {_VERSION_SECONDS} s"
     version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if version is None:
         return f"{java} -version names no version"

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import REQUEST_SECONDS
 from deelog_connector.runtime import Connector
 from deelog_schemas.config import Config, parse
 from deelog_schemas.keys import segment_of
@@ -34,13 +36,14 @@ def config_of(bootstrap: str, prefix: str, **fields: Any) -> Config:
 
 
 class Cache:
-    """A captured dict. It owns all segments."""
+    """A captured dict. It owns all segments. `seconds` is how long a request to Kafka may take."""
 
-    def __init__(self, config: Config, incarnation: int) -> None:
+    def __init__(self, config: Config, incarnation: int, seconds: float = REQUEST_SECONDS) -> None:
         self.config = config
         self.entries_of: dict[bytes, bytes] = {}
         self.stepped: list[int] = []
-        self.connector = Connector(config, f"{config['node.id']}@{incarnation}", self, connector_name="test")
+        member, port = f"{config['node.id']}@{incarnation}", Librdkafka(seconds)
+        self.connector = Connector(config, member, self, connector_name="test", port=port)
         self.core = self.connector.core
 
     def entries(self, segment: int) -> list[Entry]:
@@ -102,9 +105,11 @@ class Cache:
 
 
 @asynccontextmanager
-async def cache(config: Config, incarnation: int = 1, release: bool = False) -> AsyncIterator[Cache]:
+async def cache(
+    config: Config, incarnation: int = 1, release: bool = False, seconds: float = REQUEST_SECONDS
+) -> AsyncIterator[Cache]:
     """A started cache. At the end it is closed; with `release` its segments are released first."""
-    found = Cache(config, incarnation)
+    found = Cache(config, incarnation, seconds)
     await found.connector.start()
     try:
         yield found

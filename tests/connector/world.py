@@ -7,6 +7,7 @@ real broker behaves in the same way. Records go through the real encoder, decode
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -27,7 +28,7 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
-from deelog_connector.kafka.records import InRecord, OutRecord
+from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.transforms.pipeline import Pipeline
 from deelog_proof.simulation.stock_consumer import StockConsumer
@@ -143,7 +144,7 @@ class Node:
         self.session = 0
         self.tails = dict.fromkeys(range(PARTITIONS), 0)
         codec = JsonCodec(CHANGES, "test", "p", "c")
-        self.encoder = Encoder(codec, CHANGES, POSITIONS, member, True)
+        self.encoder = Encoder(codec, CHANGES, POSITIONS, member, True, clock=time)
         self.decoder = Decoder(codec, SEGMENTS)
         self.hanging: Commit | None = None
         self.unanswered: list[Effect] = []
@@ -482,7 +483,7 @@ def started(nodes: int = 2, batch: int = 50, pipeline: Pipeline | None = None) -
 def skipping(operations: str) -> Pipeline:
     """A pipeline with `skipped.operations`."""
     fields = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
-    pipeline = Pipeline.of(parse(fields | {"skipped.operations": operations}))
+    pipeline = Pipeline.of(parse(fields | {"skipped.operations": operations}), time)
     assert pipeline is not None
     return pipeline
 

@@ -28,6 +28,11 @@ HISTORY: Final = "connector/deelog_connector/core/history.py"
 OPLOG: Final = "connector/deelog_connector/core/oplog.py"
 HELD: Final = "connector/deelog_connector/core/reset_strategy.py"
 ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
+EXECUTOR: Final = "connector/deelog_connector/runtime/executor.py"
+READERS: Final = "connector/deelog_connector/runtime/readers.py"
+CONNECTOR: Final = "connector/deelog_connector/runtime/connector.py"
+RUN_STATE: Final = "connector/deelog_connector/runtime/run_state.py"
+LIFECYCLE: Final = "connector/deelog_connector/runtime/lifecycle.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
@@ -37,6 +42,8 @@ LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
 SIM_NODE: Final = "proof/deelog_proof/simulation/node.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
+SHELL_SEEDS: Final = "pytest tests/connector/seeds/test_seeds.py -k whatever"
+ANOTHER_SHELL: Final = "the simulation has a shell of its own; these seeds run the one that ships"
 
 TAKEOVER: Final = (
     Mutant(
@@ -823,5 +830,175 @@ BACKUPS: Final = (
     ),
 )
 
-MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS)
+SHELL: Final = (
+    Mutant(
+        "scan-begins-late",
+        "",
+        "a scan leaves out the first records",
+        (Edit(EXECUTOR, "{effect.partition: effect.from_offset}", "{effect.partition: effect.from_offset + 3}"),),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "scan-loses-a-record",
+        "",
+        "the core does not see the first record of each read",
+        (
+            Edit(
+                EXECUTOR,
+                "self._core.scanned(effect.partition, records)",
+                "self._core.scanned(effect.partition, records[1:])",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "no-node-is-fenced",
+        "",
+        "the core is told that nodes are fenced, and none is",
+        (Edit(EXECUTOR, "for one in ids))", "for one in ids[:0]))"),),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "commit-not-awaited",
+        "",
+        "a transaction counts as committed as soon as it is begun",
+        (
+            Edit(
+                EXECUTOR,
+                "await self._permitted(session.commit, encoder.records(items))",
+                "self._tasks.spawn(self._permitted(session.commit, list(encoder.records(items))))",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "states-lost",
+        "",
+        "the first state of each read of the positions topic is dropped",
+        (
+            Edit(
+                READERS,
+                "                for record in records:\n                    self._state_read",
+                "                for record in records[1:]:\n                    self._state_read",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "suspend-while-writing",
+        "",
+        "a restart does not wait for the transaction under way",
+        (Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "stop-looks-twice",
+        "",
+        "a stop looks first whether nothing is under way, and later whether all is read back: a scan begins meanwhile",
+        (
+            Edit(
+                CONNECTOR,
+                "await self._wait_for(lambda: core.idle and (not drains or self._has_read_back()), until)",
+                "await self._wait_for(lambda: core.idle, until)\n"
+                "            await self._wait_for(lambda: not drains or self._has_read_back(), until)",
+            ),
+        ),
+        detector="pytest tests/connector/runtime/test_connector.py -k closes_the_producer",
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "closed-not-told",
+        "",
+        "the core opens a session during a restart",
+        (
+            Edit(
+                CONNECTOR,
+                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
+                "self.core.paused = self._state.paused",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "paused-not-told",
+        "",
+        "the core begins transactions during a restart",
+        (
+            Edit(
+                CONNECTOR,
+                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
+                "self.core.closed = self._state.closed",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "effects-lost",
+        "",
+        "only the first effect of a poll is carried out",
+        (
+            Edit(
+                CONNECTOR,
+                "                self._executor.carry_out(effect)\n",
+                "                self._executor.carry_out(effect)\n                break\n",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "restart-never-ends",
+        "",
+        "after a restart nothing is written any more",
+        (
+            Edit(
+                LIFECYCLE,
+                "                self._restarting = False\n                for connector in running:\n",
+                "                self._restarting = False\n                for connector in running[:0]:\n",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "suspend-holds-nothing",
+        "",
+        "a suspended connector goes on writing",
+        (Edit(RUN_STATE, "(Event.SUSPEND, {_D}, {_R})", "(Event.SUSPEND, {_D}, ())"),),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "resume-of-part",
+        "",
+        "a connector that was stopped is not resumed",
+        (Edit(RUN_STATE, "(Event.RESUME, {_P, _S, _H}, ())", "(Event.RESUME, {_P, _H}, ())"),),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+    Mutant(
+        "deletes-not-scanned",
+        "",
+        "a scan passes on no record without a value, control records neither",
+        (
+            Edit(
+                ENCODE,
+                "if kind is Kind.TOMBSTONE and record.value is None and not wanted:",
+                "if record.value is None and not wanted:",
+            ),
+        ),
+        detector=SHELL_SEEDS,
+        because=ANOTHER_SHELL,
+    ),
+)
+
+MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL)
 """All mutants, by the part of the protocol that they break."""

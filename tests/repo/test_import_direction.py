@@ -38,11 +38,10 @@ SEAM = (
     *("deelog_connector.rest.served", "deelog_connector.rest.server.RestServer"),
     "deelog_connector.metrics.shared_server",
 )
-# The grid also elects its controller with a Kafka consumer group, and adds metrics of its own to the connector's.
+# The grid also has a topic and an election in Kafka, and adds metrics of its own to the connector's.
 BESIDE_THE_SEAM = (
-    ("deelog_interceptors.grid", "deelog_connector.kafka.election"),
-    ("deelog_interceptors.grid", "deelog_connector.kafka.fencing"),
-    ("deelog_interceptors.grid", "deelog_connector.kafka.follower"),
+    ("deelog_interceptors.grid", "deelog_connector.kafka_port"),
+    ("deelog_interceptors.grid.node", "deelog_connector.kafka.librdkafka"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
 )
 # What neither does I/O nor reads a clock nor draws randomness. Add to it only what is like that, too: the simulation

@@ -81,6 +81,18 @@ def test_another_broker_and_another_cause_are_told(logger: logging.Logger, lines
     assert {record.levelno for record in lines.records} == {logging.WARNING}
 
 
+def test_a_coordinator_that_refuses_has_its_address(logger: logging.Logger, lines: Lines) -> None:
+    logger.addFilter(OncePerCause())
+    says(logger, REFUSED.format(1))
+    for name, address in (
+        ("GroupCoordinator", "ipv4#127.0.0.1:9092"),
+        ("TxnCoordinator: 127.0.0.1:9092", "ipv4#127.0.0.1:9092"),
+        ("TxnCoordinator", "ipv6#[::1]:9094"),
+    ):
+        says(logger, f"[thrd:x]: {name}: Connect to {address} failed: Connection refused (after 0ms in state CONNECT)")
+    assert lines.texts == ["127.0.0.1:9092 refuses connections", "[::1]:9094 refuses connections"]
+
+
 def test_what_a_takeover_brings_about_is_a_detail(logger: logging.Logger, lines: Lines) -> None:
     logger.addFilter(OncePerCause())
     text = "[thrd:main]: Fatal error: Local: This instance has been fenced by a newer instance"

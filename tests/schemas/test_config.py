@@ -236,6 +236,7 @@ BAD_NAMES = [
     ("line\nbreak", "is no field", None),
     ("x" * 5000, "is no field", None),
     ("read.max.wait.ms", "known but not implemented", None),
+    ("signal.file", "signals are taken from the topic alone", None),
     ("producer.override.linger", "is no field", "producer.override.linger.ms"),
     ("producer.overide.linger.ms", "is no field", "producer.override.linger.ms"),
     ("producer.override.", "is no field", None),

@@ -76,6 +76,36 @@ def test_what_is_wrong_with_each_is_named(
     assert str(raised.value).startswith(f"JAVA_HOME={tmp_path}/nothing has no bin/java, {on_path} {problem}: run `pip")
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"not a program", "cannot be run: Exec format error"),
+        (b"#!/nowhere/sh\n", "cannot be run: No such file or directory"),
+        (b"#!/bin/sh\nprintf '\\377'\n", "-version names no version"),
+    ],
+)
+@pytest.mark.usefixtures("without_wheel")
+def test_a_broken_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, problem: str) -> None:
+    java = fake_java(tmp_path, "")
+    java.write_bytes(content)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match=rf"^{java} {problem}: run `pip"):
+        find_java()
+
+
+@pytest.mark.usefixtures("without_wheel")
+def test_a_java_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = fake_java(tmp_path, "")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    def hangs(command: list[str], timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hangs)
+    with pytest.raises(JavaError, match=rf"^{java} -version does not end within 30 s: run `pip"):
+        find_java()
+
+
 @pytest.mark.usefixtures("without_wheel")
 def test_no_java_names_the_remedies() -> None:
     with pytest.raises(JavaError) as raised:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from deelog_connector.kafka.sender import send
+from deelog_connector.kafka.publish import publish
 from deelog_schemas import canonical
 from deelog_schemas.config import Config, load
 from deelog_schemas.errors import RecordError
@@ -75,7 +75,7 @@ def signal(
         decode_signal(value)
     except RecordError as error:
         raise click.UsageError(str(error)) from error
-    send(config, value)
+    publish(config, config.topics.signal, config["topic.prefix"], value)
     click.echo(f"signal {identity} ({kind}) sent to {config.topics.signal}")
 
 

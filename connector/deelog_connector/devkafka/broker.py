@@ -29,7 +29,7 @@ from typing import IO, Self
 import javaproperties
 
 from deelog_connector.devkafka import jars
-from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed, PortTaken
+from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed, PortTaken, SetupError
 from deelog_connector.devkafka.ports import HOST, can_bind, free_port, wait_until_it_serves
 from deelog_connector.devkafka.running import STOP_SECONDS, Running, claim
 from deelog_connector.devkafka.server_properties import JVM, settings
@@ -104,7 +104,11 @@ class EmbeddedKafka:
         if self.pid is not None:
             raise AlreadyRunning(f"this broker runs already at {self.bootstrap}: stop() it first")
         java, classpath = find_java(), os.pathsep.join(map(str, jars.fetch("kafka")))
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = "name another folder (`--data-dir`)"
+            raise SetupError(f"{self.data_dir} cannot be made: {error.strerror}; {remedy}") from error
         for attempt in range(_PORT_ATTEMPTS):
             try:
                 self._start_once(java, classpath, timeout)

@@ -61,7 +61,7 @@ def running(data_dir: Path) -> Running | None:
     """The broker that runs on a data directory, whichever process started it; None without one."""
     try:
         lock = (data_dir / _FILE).open("r+", encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     with lock:
         try:

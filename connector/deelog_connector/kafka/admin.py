@@ -6,13 +6,14 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka.client import LOOK_SECONDS, REQUEST_SECONDS, common_settings, failure, hear, opened, reason
+from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened, reason
+from deelog_connector.kafka_port import REQUEST_SECONDS, PartitionEnd
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
@@ -20,19 +21,11 @@ from deelog_schemas.kafka.connections import Connections
 A = TypeVar("A")
 
 
-class PartitionEnd(NamedTuple):
-    """The last stable offset of a partition, and its leader epoch."""
-
-    partition: int
-    offset: int
-    leader_epoch: int
-
-
 class KafkaAdmin:
-    """Topic metadata, end offsets and creation of topics."""
+    """Topic metadata, end offsets and creation of topics. It blocks; `seconds` is how long one request may take."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, seconds: float = REQUEST_SECONDS) -> None:
+        self._config, self._seconds = config, seconds
         self._client: AdminClient | None = None
         self._connections = Connections("admin", {})
 
@@ -56,7 +49,7 @@ class KafkaAdmin:
         """
         admin = self._admin
         futures = ask(admin)
-        if concurrent.futures.wait(futures.values(), 2 * REQUEST_SECONDS).not_done:
+        if concurrent.futures.wait(futures.values(), 2 * self._seconds).not_done:
             self.close()
             raise KafkaUnavailable("the brokers did not answer in time")
         return futures
@@ -90,7 +83,7 @@ class KafkaAdmin:
         replication = replicas or self._config["topic.creation.default.replication.factor"]
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
         try:
-            self._asked(lambda admin: admin.create_topics([new], request_timeout=REQUEST_SECONDS))[topic].result()
+            self._asked(lambda admin: admin.create_topics([new], request_timeout=self._seconds))[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 what = f"topic {topic} does not exist and cannot be created"
@@ -108,18 +101,15 @@ class KafkaAdmin:
                 raise KafkaUnauthorized(denied) from error
 
     def _await(self, topic: str) -> None:
-        until = time.monotonic() + REQUEST_SECONDS
+        until = time.monotonic() + self._seconds
         while self.partitions(topic) == 0:
             if time.monotonic() > until:
                 raise KafkaUnusable(f"topic {topic} was created but does not appear")
             time.sleep(0.05)
 
-    def partitions(self, topic: str, seconds: float = REQUEST_SECONDS) -> int:
-        """How many partitions a topic has; 0 where it does not exist, or is hidden from this user.
-
-        Raises `KafkaUnavailable` where no broker answers within `seconds`, at once where waiting cannot help.
-        """
-        until = time.monotonic() + seconds
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 where it does not exist, or is hidden from this user."""
+        until = time.monotonic() + self._seconds
         while True:
             admin = self._admin
             try:
@@ -134,7 +124,7 @@ class KafkaAdmin:
     def cluster_id(self) -> str:
         """The id of the Kafka cluster."""
         try:
-            return str(self._admin.list_topics(timeout=REQUEST_SECONDS).cluster_id)
+            return str(self._admin.list_topics(timeout=self._seconds).cluster_id)
         except KafkaException as error:
             raise self._away("no broker answers", error) from error
 
@@ -147,13 +137,13 @@ class KafkaAdmin:
 
     def _described(self, topic: str) -> Any:
         topics = TopicCollection([topic])
-        return self._asked(lambda admin: admin.describe_topics(topics, request_timeout=REQUEST_SECONDS))[topic].result()
+        return self._asked(lambda admin: admin.describe_topics(topics, request_timeout=self._seconds))[topic].result()
 
     def setting(self, topic: str, name: str) -> str:
         """A topic's effective setting."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=REQUEST_SECONDS))
+            asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=self._seconds))
             settings = asked[resource].result()
         except KafkaException as error:
             raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
@@ -164,7 +154,7 @@ class KafkaAdmin:
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
         futures = self._asked(
             lambda admin: admin.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._seconds
             )
         )
         ends = []
@@ -181,4 +171,4 @@ class KafkaAdmin:
         return ends
 
 
-__all__ = ["KafkaAdmin", "PartitionEnd"]
+__all__ = ["KafkaAdmin"]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_schemas.config import Config
@@ -21,8 +21,6 @@ from deelog_schemas.kafka.connections import Connections, settle
 C = TypeVar("C")
 log = client_log("deelog_connector.kafka")
 
-REQUEST_SECONDS: Final = 10.0
-"""Seconds that one request to the brokers may take before it is retried or fails."""
 LOOK_SECONDS: Final = 1.0
 """Seconds that the first request may take before the connection is checked."""
 
@@ -61,9 +59,13 @@ def hear(client: Any, connections: Connections) -> None:
 
 
 def reason(error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> str:
-    """Why a request failed: a missing ACL, the connection, or the client's own reason."""
+    """Why a request failed: a missing ACL, what a broker answered, or the connection."""
     cause = error.args[0]
-    return missing_acl(cause, connections.client, **asked) or connections.why or str(cause.str())
+    if denied := missing_acl(cause, connections.client, **asked):
+        return denied
+    # _NOENT, "No leaders found": the brokers answered that they do not have the topic, or no leader of a partition.
+    answered = cause.code() > 0 or cause.code() == KafkaError._NOENT
+    return str(cause.str()) if answered and not connections.hopeless else connections.why
 
 
 def failure(what: str, error: KafkaException, connections: Connections, **asked: tuple[str, str]) -> KafkaUnavailable:

@@ -18,17 +18,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka.client import begin_session, common_settings, opened
-from deelog_connector.kafka.follower import CALL_SECONDS, POLL_SECONDS, hand_over
+from deelog_connector.kafka.threads import Run
+from deelog_connector.kafka_port import NotController
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
-
-
-class NotController(Exception):
-    """Another node is or may be controller: stop deciding, `rejoin()`, and wait to be elected again."""
+_POLL_SECONDS: Final = 0.1
 
 
 def _error(exception: KafkaException) -> KafkaError:
@@ -37,20 +35,16 @@ def _error(exception: KafkaException) -> KafkaError:
 
 
 class Election:
-    """A member of the controller group, and the producer of the member that is assigned the topology topic.
-
-    `on_seated(seated)` is called on `loop` when the node is elected or deposed, `on_refused(error)` where an ACL for
-    the election is missing. Once elected: `take()`, read the topic up to your own record, then `commit()` views. After
-    `NotController`: `rejoin()`, and no `take()` until elected again. You must call `stop()`.
-    """
+    """See `kafka_port.Election`. Make it on the loop on which the callbacks are called."""
 
     def __init__(
         self,
+        run: Run,
         config: Config,
-        loop: asyncio.AbstractEventLoop,
-        on_seated: Callable[[bool], None],
-        on_refused: Callable[[Exception], None],
         client_id: str,
+        on_elected: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+        seconds: float,
     ) -> None:
         self._config = config
         self._topic = config.topics.topology
@@ -68,7 +62,9 @@ class Election:
             "reconnect.backoff.max.ms": 500,
             **config.overrides("consumer"),
         }
-        self._loop, self._on_seated, self._on_refused = loop, on_seated, on_refused
+        self._run_blocking, self._seconds = run, seconds
+        self._loop = asyncio.get_running_loop()
+        self._on_elected, self._on_refused = on_elected, on_refused
         self._asked = {
             "group": ("Read", config.topics.controller_group),
             "transactional_id": ("Write", config.topics.transactional_id_controller),
@@ -82,36 +78,37 @@ class Election:
         self._thread = threading.Thread(target=self._run, name="deelog-controller-group", daemon=True)
 
     def start(self) -> None:
-        """Joins the group."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Leaves the group, so that the next member is assigned at once. Blocks."""
+    async def stop(self) -> None:
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            await self._run_blocking(self._thread.join)
 
     def rejoin(self) -> None:
-        """Leaves the group and joins it as a new member."""
         self._producer = None
         self._rejoin.set()
 
-    def take(self) -> None:
-        """Becomes controller: fences the last controller's producer. Blocks. Raises `NotController`."""
+    async def take(self) -> None:
+        await self._run_blocking(self._take)
+
+    async def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
+        await self._run_blocking(self._commit, records)
+
+    def _take(self) -> None:
         producer = self._candidate
         if producer is None:
             raise NotController("not elected")
         try:
-            begin_session(producer, CALL_SECONDS)
+            begin_session(producer, self._seconds)
         except KafkaException as error:
             self._report_denied(_error(error), "producer")
             raise NotController(f"cannot become controller: {_error(error).str()}") from error
         self._producer = producer
 
-    def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
-        """Commits records to the topology topic if this node is still controller. Blocks. Raises `NotController`."""
+    def _commit(self, records: Sequence[tuple[str, bytes]]) -> None:
         last = ""
-        deadline = time.monotonic() + CALL_SECONDS
+        deadline = time.monotonic() + self._seconds
         while time.monotonic() < deadline:
             try:
                 self._commit_once(records)
@@ -124,7 +121,7 @@ class Election:
                     break
                 if cause.code() == KafkaError.UNKNOWN_MEMBER_ID:
                     break
-                time.sleep(POLL_SECONDS)  # a rebalance: the next poll gets the group's new generation
+                time.sleep(_POLL_SECONDS)  # a rebalance: the next poll gets the group's new generation
         raise NotController(f"a view cannot be committed: {last}")
 
     def _commit_once(self, records: Sequence[tuple[str, bytes]]) -> None:
@@ -136,12 +133,12 @@ class Election:
             producer.produce(self._topic, value, key.encode(), partition=0)
         # With the group's metadata the broker refuses the view of a former member.
         offsets = [TopicPartition(self._topic, 0, 0)]
-        _within(2 * CALL_SECONDS, lambda: producer.send_offsets_to_transaction(offsets, metadata, CALL_SECONDS))
-        producer.commit_transaction(CALL_SECONDS)
+        _within(2 * self._seconds, lambda: producer.send_offsets_to_transaction(offsets, metadata, self._seconds))
+        producer.commit_transaction(self._seconds)
 
     def _aborted(self) -> bool:
         try:
-            self._producer.abort_transaction(CALL_SECONDS)
+            self._producer.abort_transaction(self._seconds)
         except KafkaException as error:
             log.warning("a view's transaction cannot be aborted: %s", _error(error).str())
             return False
@@ -161,7 +158,7 @@ class Election:
             try:
                 consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
                 while not self._stop.is_set() and not self._rejoin.is_set():
-                    error = getattr(consumer.poll(POLL_SECONDS), "error", lambda: None)()
+                    error = getattr(consumer.poll(_POLL_SECONDS), "error", lambda: None)()
                     if error is not None and not self._report_denied(error, "consumer"):
                         log.warning("controller group: %s", error.str())
                     if error is not None and error.fatal():
@@ -189,11 +186,19 @@ class Election:
         """Whether the error is a missing ACL; if so, calls `on_refused`."""
         denied = missing_acl(error, client, **self._asked)
         if denied is not None:
-            hand_over(self._loop, self._on_refused, TopologyError(denied))
+            _hand_over(self._loop, self._on_refused, TopologyError(denied))
         return denied is not None
 
-    def _tell(self, seated: bool) -> None:
-        hand_over(self._loop, self._on_seated, seated)
+    def _tell(self, elected: bool) -> None:
+        _hand_over(self._loop, self._on_elected, elected)
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        # The loop is closed: there is no receiver, and the stop flag ends the thread.
+        log.info("the event loop ended before %s", getattr(function, "__name__", "a callback"))
 
 
 def _transactional(config: Config, transactional_id: str) -> Any:

@@ -6,12 +6,12 @@ from confluent_kafka import KafkaException, Producer
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.client import REQUEST_SECONDS, begin_session, common_settings, hear, opened, reason
-from deelog_connector.kafka.records import WriteFailed
+from deelog_connector.kafka.client import begin_session, common_settings, hear, opened, reason
+from deelog_connector.kafka_port import REQUEST_SECONDS, WriteFailed
 from deelog_schemas.config import Config, ConfigError
 
 
-def fence(config: Config, transactional_id: str) -> None:
+def fence(config: Config, transactional_id: str, seconds: float = REQUEST_SECONDS) -> None:
     """Opens and drops a producer session with this id: aborts its open transaction, and fences its owner.
 
     Raises `WriteFailed(LOST)` where Kafka does not answer in time.
@@ -24,7 +24,7 @@ def fence(config: Config, transactional_id: str) -> None:
     except (KafkaUnusable, ConfigError) as error:
         raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
     try:
-        begin_session(producer, REQUEST_SECONDS)
+        begin_session(producer, seconds)
     except KafkaException as error:
         hear(producer, connections)
         why = reason(error, connections, transactional_id=("Write", transactional_id))

@@ -80,7 +80,7 @@ def _debezium(cache: str, connector: Connector, now: float, wall: float) -> Iter
     budget, primaries = core.budget, core.primaries()
     resetting = any(s.phase in RESETTING for s in primaries)
     undone = any(s.phase not in (Phase.WRITING, Phase.RELEASING, Phase.RELEASED) or s.owed for s in primaries)
-    running = connector.started and not connector.failure.done()
+    running = connector.started and not connector.failure.done() and connector.halted is None
     for context, events, at in (("streaming", seen.changes, seen.change_us), ("snapshot", seen.rows, seen.row_us)):
         since = -1.0 if at == 0 else max(0.0, round(wall * 1000 - at / 1000))
         yield "MilliSecondsSinceLastEvent", "Since the last change was taken up for writing; -1: none.", context, since

@@ -46,7 +46,7 @@ def problems(connector: Connector, now: float) -> list[str]:
     if failure.done():
         error = None if failure.cancelled() else failure.exception()
         return [f"the connector cannot go on: {error}" if error is not None else "the connector was stopped"]
-    reasons = []
+    reasons = [] if connector.halted is None else [str(connector.halted)]
     if not connector.started:
         reasons.append("the positions topic is not read to its end yet")
     kafka = connector.observed.kafka_problem(now)

@@ -31,7 +31,7 @@ async def served(
 ) -> RestServer | None:
     """The API, started, where `rest.port` is set; `metrics` gives the page of `/metrics` and its content type.
 
-    Raises `ConfigError` or `RestError` where it cannot be served as configured, `MissingExtraError` without the extra.
+    Raises `ConfigError` where it cannot be served as configured, `MissingExtraError` without the extra.
     """
     if not config["rest.port"]:
         return None

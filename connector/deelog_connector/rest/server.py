@@ -15,7 +15,7 @@ from typing import Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from deelog_connector.errors import DeelogError, KafkaUnusable
+from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.rest.access import Access
 from deelog_connector.rest.app import application
@@ -32,10 +32,6 @@ HEAD_SECONDS: Final = 5.0
 _MAX_HEAD_BYTES: Final = 65_536
 _STOP_SECONDS: Final = 3
 _ASK_AGAIN_SECONDS: Final = 5.0
-
-
-class RestError(DeelogError):
-    """The API cannot be served; the message says why."""
 
 
 class RestServer:
@@ -56,7 +52,7 @@ class RestServer:
         self.address = ""
 
     async def start(self) -> None:
-        """Listens. Raises `ConfigError` or `RestError`."""
+        """Listens. Raises `ConfigError`."""
         config = self._config
         access, tls = Access(config), _tls(config)
         host, port = config["rest.host.name"], config["rest.port"]
@@ -159,7 +155,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise RestError(f"rest.port: cannot listen at {host}:{port}: {error}") from error
+        problem = f"cannot be listened on at rest.host.name={host} ({error.strerror}): name another port or host, or 0"
+        raise ConfigError([FieldError("rest.port", problem, str(port))]) from error
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:
@@ -190,4 +187,4 @@ def _tls(config: Config) -> ssl.SSLContext | None:
     return context
 
 
-__all__ = ["RestError", "RestServer"]
+__all__ = ["RestServer"]

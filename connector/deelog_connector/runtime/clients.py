@@ -3,100 +3,124 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
-from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.consumer import can_read
-from deelog_connector.kafka.scanner import Scanner
-from deelog_connector.kafka.topics import audit, ensure_topics
-from deelog_connector.kafka.writer import Writer
-from deelog_connector.runtime.tasks import Tasks
+from deelog_connector.kafka_port import Brokers, KafkaPort, Reader, Session
+from deelog_connector.runtime.topics import audit, ensure_topics
 from deelog_schemas.config import Config
 
-SCANNERS: Final = 4
+SCANS: Final = 4
 """The most scans at the same time."""
+
+T = TypeVar("T")
 
 
 class Clients:
-    """Admin client, writer and scanners of one node, made by `config`.
+    """The clients of one node, made by `config`.
 
     Call `open` before anything else, `close` at the end.
     """
 
-    def __init__(self, config: Config, node_id: str, tasks: Tasks) -> None:
+    def __init__(self, config: Config, node_id: str, port: KafkaPort) -> None:
         self.config = config
-        self.admin = KafkaAdmin(config)
+        self.brokers = port.brokers(config)
+        self._notes = port.notes(config)
+        self._dropped = 0
+        """Records that earlier `notes` dropped."""
         self._transactional_id = config.topics.transactional_id_node(node_id)
-        self._tasks = tasks
-        self._writer: Writer | None = None
-        self._free = asyncio.Semaphore(SCANNERS)
-        self._scanners: list[Scanner] = []
-        """Idle scanners."""
+        self._port = port
+        self._session: Session | None = None
+        self._free = asyncio.Semaphore(SCANS)
+        self._idle: list[Reader] = []
+        """Readers between two scans."""
 
     async def open(self) -> None:
         """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`."""
-        await self._tasks.blocking(ensure_topics, self.admin, self.config)
-        limit = await self._tasks.blocking(audit, self.admin, self.config)
-        self._writer = Writer(self.config, self._transactional_id, limit)
-        self._scanners = self._new_scanners()
+        await ensure_topics(self.brokers, self.config)
+        limit = await audit(self.brokers, self.config)
+        self._session = await self._port.session(self.config, self._transactional_id, limit)
 
     @property
-    def writer(self) -> Writer:
+    def session(self) -> Session:
         """The node's producer."""
-        assert self._writer is not None, "call `open` first"
-        return self._writer
+        assert self._session is not None, "call `open` first"
+        return self._session
 
-    def _new_scanners(self) -> list[Scanner]:
-        return [Scanner(self.config, self.config.topics.changes) for _ in range(SCANNERS)]
+    def send(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        """Sends a record that may be lost. See `kafka_port.Notes`."""
+        self._notes.send(topic, key, value, partition)
 
-    @asynccontextmanager
-    async def scanner(self) -> AsyncIterator[Scanner]:
-        """A scanner for one scan; waits for an idle one."""
+    @property
+    def dropped(self) -> int:
+        """Records that `send` could not send."""
+        return self._dropped + self._notes.dropped
+
+    async def following(self, topic: str, offsets: Mapping[int, int]) -> Reader:
+        """A reader of a topic from these offsets on, which you must close. Errors: see `Reader.seek`."""
+        reader = await self._port.reader(self.config, topic)
+        try:
+            await reader.seek(offsets)
+        except BaseException:
+            await asyncio.shield(reader.close())
+            raise
+        return reader
+
+    async def scanning(self, scan: Callable[[Reader], Awaitable[T]]) -> T:
+        """Calls it with a reader of the change topic, once few others run."""
         async with self._free:
-            scanner = self._scanners.pop()
+            topic = self.config.topics.changes
+            reader = self._idle.pop() if self._idle else await self._port.reader(self.config, topic)
             try:
-                yield scanner
-            finally:
-                self._scanners.append(scanner)
+                result = await scan(reader)
+                await reader.seek({})
+            except BaseException:
+                await asyncio.shield(reader.close())
+                raise
+            self._idle.append(reader)
+            return result
 
-    async def prepared(self, config: Config) -> tuple[KafkaAdmin, Writer]:
+    async def prepared(self, config: Config) -> tuple[Brokers, Session]:
         """The clients of another configuration with the same topics, for `replace`.
 
         Raises `KafkaUnusable` or `ConfigError` where it does not work; nothing has changed then.
         """
-        admin = KafkaAdmin(config)
-        limit = await self._tasks.blocking(audit, admin, config)
-        writer = Writer(config, self._transactional_id, limit, self.writer.has_written)
-        await self._tasks.blocking(writer.settings)
-        await self._tasks.blocking(can_read, config)
-        return admin, writer
+        brokers = self._port.brokers(config)
+        limit = await audit(brokers, config)
+        session = await self._port.session(config, self._transactional_id, limit)
+        await (await self._port.reader(config, config.topics.changes)).close()
+        return brokers, session
 
-    async def replace(self, config: Config, admin: KafkaAdmin, writer: Writer) -> None:
-        """Closes the scanners, each once its scan has ended, and switches to the clients of `config`."""
-        self.admin.close()
-        for _ in range(SCANNERS):
+    async def replace(self, config: Config, brokers: Brokers, session: Session) -> None:
+        """Switches to the clients of `config`, once the running scans have ended."""
+        for _ in range(SCANS):
             await self._free.acquire()
-        for scanner in self._scanners:
-            await self._tasks.blocking(scanner.close)
-        self.config, self.admin, self._writer = config, admin, writer
-        self._scanners = self._new_scanners()
-        for _ in range(SCANNERS):
+        await self._close_idle()
+        await self.brokers.close()
+        old, self._notes = self._notes, self._port.notes(config)
+        self._dropped += (before := old.dropped)
+        await old.close()
+        self._dropped += old.dropped - before
+        self.config, self.brokers, self._session = config, brokers, session
+        for _ in range(SCANS):
             self._free.release()
 
     def give_up(self) -> None:
         """Waiting for Kafka ends soon."""
-        if self._writer is not None:
-            self._writer.closing = True
+        if self._session is not None:
+            self._session.give_up()
 
-    def close(self) -> None:
-        """Closes every client, which must not be used any more. It blocks."""
-        for scanner in self._scanners:
-            scanner.close()
-        if self._writer is not None:
-            self._writer.discard()
-        self.admin.close()
+    async def close(self) -> None:
+        """Closes every client, which must not be used any more."""
+        await self._close_idle()
+        if self._session is not None:
+            await self._session.discard()
+        await self._notes.close()
+        await self.brokers.close()
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
 
 
-__all__ = ["SCANNERS", "Clients"]
+__all__ = ["SCANS", "Clients"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-
 from deelog_connector.core import Settings
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
+from deelog_connector.kafka_port import KafkaPort
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.executor import SCAN_SECONDS
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
@@ -35,7 +34,7 @@ def settings_of(config: Config, pipeline: Pipeline | None) -> Settings:
     )
 
 
-def codecs_of(config: Config, member: str, connector_name: str) -> tuple[Encoder, Decoder]:
+def codecs_of(config: Config, member: str, connector_name: str, port: KafkaPort) -> tuple[Encoder, Decoder]:
     """The encoder and decoder of records. It blocks: it reads a schema registry. Raises `RegistryError`."""
     topics, codec = config.topics, codec_of(connected(config, connector_name), connector_name)
     has_letters = config["event.processing.failure.handling.mode"] == "dead-letter"
@@ -46,13 +45,14 @@ def codecs_of(config: Config, member: str, connector_name: str) -> tuple[Encoder
         member,
         config["tombstones.on.delete"],
         config["tracing.headers.enabled"],
-        _context_headers(config),
+        _context_headers(config, port.new_id()),
         DeadLetterEncoder(config) if has_letters else None,
+        clock=port.clock,
     )
     return encoder, Decoder(codec, config["segment.count"])
 
 
-def _context_headers(config: Config) -> tuple[tuple[str, str], ...]:
+def _context_headers(config: Config, run_id: str) -> tuple[tuple[str, str], ...]:
     """Debezium's context headers."""
     if not config["extended.headers.enabled"]:
         return ()
@@ -60,7 +60,7 @@ def _context_headers(config: Config) -> tuple[tuple[str, str], ...]:
         "connectorLogicalName": config["topic.prefix"],
         "taskId": "0",
         "connectorName": config["name"],
-        "runId": str(uuid.uuid4()),
+        "runId": run_id,
     }
     return tuple((f"__debezium.context.{name}", value) for name, value in context.items())
 

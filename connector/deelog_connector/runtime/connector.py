@@ -1,8 +1,7 @@
 """The connector: the shell around the core, one for each cache of a node, on an asyncio loop.
 
 The core runs on the loop's thread, between two awaits, so that it needs no lock and a cache on the same loop sees it
-consistent. Everything that blocks (produce and commit, the tail of the positions topic, scans, fences, requests
-to the brokers) runs in a few threads and returns as a call on the loop.
+consistent. Everything else, Kafka, clocks, chance and threads, is behind the port (`kafka_port`).
 
 Weighed in docs/decisions.md, "The core runs on the cache's loop".
 """
@@ -10,9 +9,9 @@ Weighed in docs/decisions.md, "The core runs on the cache's loop".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,8 +19,9 @@ from deelog_connector.cache_side import CacheSide, ReplicaSink
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
-from deelog_connector.kafka.best_effort import BestEffortProducer
-from deelog_connector.runtime.clients import SCANNERS, Clients
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import KafkaPort
+from deelog_connector.runtime.clients import Clients
 from deelog_connector.runtime.configured import codecs_of, settings_of
 from deelog_connector.runtime.executor import Executor
 from deelog_connector.runtime.meters import EventMeter
@@ -53,36 +53,46 @@ class Connector:
     `member` is `<node.id>@<incarnation>`, `connector_name` the short name in the source schema (`grid`,
     `cachetools`). Call `start` once, `stop` at the end; watch `failure`, which gets the exception when the connector
     cannot go on (then the process should end), and `finished`, which is done once there is nothing more to capture
-    (`snapshot.mode=initial_only`; then stop it). Not thread-safe: everything on the loop's thread.
+    (`snapshot.mode=initial_only`; then stop it). Not thread-safe: everything on the loop's thread. `port` is of this
+    connector alone, which closes it; by default it is librdkafka's.
     """
 
-    def __init__(self, config: Config, member: str, cache_side: CacheSide, *, connector_name: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        member: str,
+        cache_side: CacheSide,
+        *,
+        connector_name: str,
+        port: KafkaPort | None = None,
+    ) -> None:
         self.member = member
         self._connector_name = connector_name
-        self._pipeline = Pipeline.of(config)
+        self._port = port = port or Librdkafka()
+        self._pipeline = Pipeline.of(config, port.clock)
         self.core = core = ConnectorCore(member, settings_of(config, self._pipeline), cache_side)
         self._state = RunState()
         self._halted: DeelogError | None = None
+        self._closing: asyncio.Future[None] | None = None
         self.observed = EventMeter()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed, self._pruned = asyncio.Event(), asyncio.Event()
-        self._tasks = tasks = Tasks(SCANNERS + 4)
-        self._clients = clients = Clients(config, node_id_of(member), tasks)
-        self._retries = retries = Retries(lambda: clients.config)
-        self._announcer = announcer = BestEffortProducer(config)
+        self._tasks = tasks = Tasks()
+        self._clients = clients = Clients(config, node_id_of(member), port)
+        self._retries = retries = Retries(lambda: clients.config, port)
         cache, topic, key = config.topics.cache, config.topics.signal, progress_key(config["topic.prefix"])
-        notifications = Notifications(config, cache, announcer)
+        notifications = Notifications(config, cache, clients.send, port)
         self._progress = SegmentProgress(notifications, member)
         self.snapshots = Snapshots(
             core,
             cache,
             member,
-            lambda progress: announcer.send(topic, key, encode_progress(progress), 0),
+            lambda progress: clients.send(topic, key, encode_progress(progress), 0),
             notifications,
         )
         self._signals = Signals(config, {cache: self})
         self._readers = Readers(
-            core, clients, tasks, retries, self._signals, self.observed, wake=self.wake, pruned=self._pruned.set
+            core, clients, tasks, retries, self._signals, self.observed, port, wake=self.wake, pruned=self._pruned.set
         )
         self._executor = Executor(
             core,
@@ -93,6 +103,7 @@ class Connector:
             self._pipeline,
             self.snapshots,
             self.observed,
+            port,
             wake=self.wake,
             halt=self._halt,
             opening=lambda: not self._state.closed,
@@ -108,13 +119,13 @@ class Connector:
         a schema registry is configured and does not serve.
         """
         # First, so that nothing is written or created where records cannot be encoded.
-        self._executor.encoder, self._executor.decoder = await self._tasks.blocking(
-            codecs_of, self.config, self.member, self._connector_name
+        self._executor.encoder, self._executor.decoder = await self._port.work(
+            codecs_of, self.config, self.member, self._connector_name, self._port
         )
         await self._clients.open()
         await self._retries.reading(self._readers.read_topic_id)
         await self._retries.reading(self._readers.read_ends)
-        self.observed.kafka_answered(time.monotonic())
+        self.observed.kafka_answered(self._port.clock.monotonic())
         caught_up: asyncio.Future[Any] = asyncio.ensure_future(self._readers.follow_positions().wait())
         await asyncio.wait({caught_up, self.failure}, return_when=asyncio.FIRST_COMPLETED)
         if not caught_up.done():
@@ -122,8 +133,6 @@ class Connector:
             await self.stop(release=False)
             self.failure.result()
         await self._readers.follow_signals()
-        if "file" in self.config["signal.enabled.channels"]:
-            self._tasks.spawn(self._signals.watch_file(self._tasks.blocking, self._tasks.stopping))
         self._retries.started = True
         for work in (self._drive, self._readers.watch, self._announce):
             self._tasks.spawn(work())
@@ -136,13 +145,15 @@ class Connector:
         if release and not self.failure.done():
             self.end()
             await self._release_all()
-        self._tasks.stopping.set()
+        self._tasks.stopping = True
         self._readers.stop()
         self._clients.give_up()
         if self._pipeline:
             self._pipeline.closing.set()
         await self._tasks.cancel()
-        await asyncio.get_running_loop().run_in_executor(None, self._close)
+        if self._closing is None:  # a failed start has stopped it already
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
         if not self.failure.done():
             self.failure.cancel()
 
@@ -151,18 +162,19 @@ class Connector:
         for number in mine:
             self.core.release(number)
         self.wake()
-        until = time.monotonic() + self.config["transaction.timeout.ms"] / 1000 * 2
+        until = self._port.clock.monotonic() + self.config["transaction.timeout.ms"] / 1000 * 2
         while left := [s for s in self.core.primaries() if s.phase is not Phase.RELEASED and not s.stopped_by]:
-            if time.monotonic() > until or self.failure.done() or self.halted:
+            if self._port.clock.monotonic() > until or self.failure.done() or self.halted:
                 log.warning("%d of %d segments are not released: their next owner resets them", len(left), len(mine))
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _close(self) -> None:
-        self._tasks.shutdown()
-        self._clients.close()
-        self._progress.announce()
-        self._announcer.close()
+    async def _close(self) -> None:
+        try:
+            self._progress.announce()
+            await self._clients.close()
+        finally:
+            await self._port.close()
 
     # -- for the interceptor --------------------------------------------------------------------------------------
 
@@ -197,14 +209,13 @@ class Connector:
         if policy == "coalesce":
             core.coalesce_all()
         elif policy == "block" and not core.paused:  # no room is made while nothing is written
-            until = time.monotonic() + self.config["max.block.ms"] / 1000
-            while not core.has_room(size) and (left := until - time.monotonic()) > 0:
+            until = self._port.clock.monotonic() + self.config["max.block.ms"] / 1000
+            while not core.has_room(size) and (left := until - self._port.clock.monotonic()) > 0:
                 core.counts.overflows["block"] += 1
                 self._pruned.clear()
-                try:
-                    await asyncio.wait_for(self._pruned.wait(), left)
-                except TimeoutError:
-                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._pruned.wait()
         core.make_room(segment, size)
 
     # -- run state ------------------------------------------------------------------------------------------------
@@ -271,8 +282,8 @@ class Connector:
         not accept it within `seconds`; the connector then goes on as before.
         """
         drains = write_out and not self._state.paused
-        writer, core = self._clients.writer, self.core
-        until = time.monotonic() + seconds
+        session, core = self._clients.session, self.core
+        until = self._port.clock.monotonic() + seconds
         try:
             if drains:
                 self.apply(Event.DRAIN)
@@ -281,19 +292,18 @@ class Connector:
             self.apply(Event.SUSPEND)
             # A stop waits for the transaction under way, also of a paused connector. A restart ends waits for Kafka:
             # their results are not needed, and Kafka may be unavailable for long.
-            writer.closing = not write_out
-            await self._wait_for(lambda: core.idle, until)
-            if drains:  # else offsets would still move after the stop
-                await self._wait_for(self._has_read_back, until)
+            if not write_out:
+                session.give_up()
+            # Both at the same moment: while it waits to have read back, a takeover may begin a scan. Without the wait,
+            # offsets would still move after the stop.
+            await self._wait_for(lambda: core.idle and (not drains or self._has_read_back()), until)
             if not self._state.closed:
                 raise TimeoutError("the connector ends")
         except BaseException:
             self.apply(Event.CONTINUE)
             raise
-        finally:
-            writer.closing = False
         core.close_producer()
-        await self._tasks.writing(writer.discard)
+        await session.discard()
 
     async def restart(self, config: Config) -> None:
         """Replaces every client of a suspended connector by those of `config`, which has the same topics.
@@ -304,7 +314,6 @@ class Connector:
         prepared = await self._clients.prepared(config)  # errors appear before anything is closed
         try:
             await self._readers.end()
-            await self._tasks.blocking(self._announcer.renew(config))
             await self._clients.replace(config, *prepared)
             self.core.configured(settings_of(config, self._pipeline))
             self._signals.config = config
@@ -332,7 +341,7 @@ class Connector:
         while not condition():
             if self.failure.done():
                 self.failure.result()
-            if time.monotonic() > until:
+            if self._port.clock.monotonic() > until:
                 raise TimeoutError("Kafka did not take what there is to write in time")
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -356,7 +365,7 @@ class Connector:
             zombie_commits_refused=self._executor.failed[Cause.FENCED],
             signals=self._signals.counts,
             snapshots=self.snapshots.running,
-            announcements_dropped=self._announcer.dropped,
+            announcements_dropped=self._clients.dropped,
             piped=self._pipeline.counts if self._pipeline else {},
             halted=str(self.halted or ""),
         )
@@ -364,35 +373,35 @@ class Connector:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        core = self.core
-        while not self._tasks.stopping.is_set():
+        core, clock = self.core, self._port.clock
+        while True:
             self._changed.clear()
-            for effect in core.poll(time.monotonic(), time.time_ns() // 1000):
+            for effect in core.poll(clock.monotonic(), clock.time_ns() // 1000):
                 self._executor.carry_out(effect)
-            self.snapshots.work(time.monotonic())
+            self.snapshots.work(clock.monotonic())
             self._progress.look(core.primaries())
             if core.finished and not self.finished.done():
                 self.finished.set_result(None)
-            wait = max(0.001, core.next_poll(time.monotonic()) or self.config["commit.interval.ms"] / 1000)
-            try:
-                await asyncio.wait_for(self._changed.wait(), wait)
-            except TimeoutError:
-                continue
+            wait = max(0.001, core.next_poll(clock.monotonic()) or self.config["commit.interval.ms"] / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):  # not `wait_for`: of Python 3.11 it may swallow a cancellation
+                    await self._changed.wait()
 
     async def _announce(self) -> None:
         """Sends notifications of segments, and heartbeats."""
         key = heartbeat_key(self.config["topic.prefix"], self.config["key.converter.schemas.enable"])
-        last = -math.inf
-        while not self._tasks.stopping.is_set():
+        last, clock = -math.inf, self._port.clock
+        while True:
             interval = self.config["heartbeat.interval.ms"] / 1000  # a restart may have changed it
             await asyncio.sleep(min(ANNOUNCE_SECONDS, interval))
             self._progress.announce()
-            due = time.monotonic() >= last + interval
+            due = clock.monotonic() >= last + interval
             if due and any(s.phase is Phase.WRITING for s in self.core.primaries()):
-                last = time.monotonic()
-                value = heartbeat_value(time.time_ns() // 1_000_000, self.config["value.converter.schemas.enable"])
-                self._announcer.send(self.config.topics.heartbeat, key, value, 0)
-            self._announcer.poll()
+                last = clock.monotonic()
+                value = heartbeat_value(
+                    self._port.clock.time_ns() // 1_000_000, self.config["value.converter.schemas.enable"]
+                )
+                self._clients.send(self.config.topics.heartbeat, key, value, 0)
 
 
 __all__ = ["Connector"]

@@ -1,8 +1,7 @@
-"""Encodes the core's items as Kafka records: codec, header, tombstones. Runs in the writer's thread."""
+"""Encodes the core's items as Kafka records: codec, header, tombstones. Runs in a thread."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from deelog_connector.core.effects import (
     StateItem,
     TakenBackItem,
 )
-from deelog_connector.kafka.records import InRecord, OutRecord
+from deelog_connector.kafka_port import Clock, InRecord, OutRecord
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import (
     DeadLetter,
@@ -88,9 +87,12 @@ class Encoder:
         traced: bool = False,
         context: Headers = (),
         letters: DeadLetterEncoder | None = None,
+        *,
+        clock: Clock,
     ) -> None:
         self._codec, self._traced, self._context, self._letters = codec, traced, context, letters
         self.tally = Tally()
+        self._clock = clock
         self._skips = 0
         self._changes, self._positions = changes, positions
         self._member, self.tombstones = member, tombstones
@@ -99,7 +101,7 @@ class Encoder:
 
     def records(self, items: Sequence[PipedItem]) -> Iterator[OutRecord]:
         """The records of one transaction, in order."""
-        now_us = time.time_ns() // 1000
+        now_us = self._clock.time_ns() // 1000
         self.tally = Tally(encoded_us=now_us)
         for item in items:
             if isinstance(item, OperationsItem):

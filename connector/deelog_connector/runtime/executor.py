@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from deelog_connector.cache_side import CacheSide
 from deelog_connector.core import ConnectorCore
@@ -18,17 +18,18 @@ from deelog_connector.core.effects import (
     Effect,
     Fence,
     OpenProducer,
+    OperationsItem,
     Released,
+    RowsItem,
     Scan,
     SnapshotRead,
     SnapshotRefused,
     SteppedDown,
     Superseded,
 )
+from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, NodeSuperseded, TransformFailed
-from deelog_connector.kafka.fencing import fence
-from deelog_connector.kafka.records import WriteFailed
-from deelog_connector.kafka.scanner import Scanner
+from deelog_connector.kafka_port import InRecord, KafkaPort, Reader, WriteFailed
 from deelog_connector.runtime.clients import Clients
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.meters import EventMeter
@@ -44,6 +45,8 @@ SCAN_SECONDS: Final = 15.0
 """Seconds that a scan waits for its own record, hidden by an open transaction, before the node is fenced."""
 GATHER_SECONDS: Final = 2.0
 """Seconds that a scan for the keys of consumers takes before other scans of its partition run."""
+POLL_SECONDS: Final = 0.02
+"""Seconds that one read of a scan may wait for records."""
 RETRY_SECONDS: Final = 0.2
 DENIED_SECONDS: Final = 1.0
 
@@ -64,6 +67,7 @@ class Executor:
         pipeline: Pipeline | None,
         snapshots: Snapshots,
         meter: EventMeter,
+        port: KafkaPort,
         *,
         wake: Callable[[], None],
         halt: Callable[[DeelogError], None],
@@ -75,8 +79,8 @@ class Executor:
         """Transactions that were not committed."""
         self._core, self._cache, self._clients, self._tasks, self._retries = core, cache, clients, tasks, retries
         self._pipeline, self._snapshots, self._meter = pipeline, snapshots, meter
-        self._wake, self._halt, self._opening = wake, halt, opening
-        self._has_read = False
+        self._port, self._wake, self._halt, self._opening = port, wake, halt, opening
+        self._has_read = self._has_written = False
 
     def carry_out(self, effect: Effect) -> None:
         """Begins an effect. Raises `NodeSuperseded`."""
@@ -104,9 +108,7 @@ class Executor:
 
     async def _open(self) -> None:
         try:
-            await self._retries.writing(
-                self._tasks.writing, self._clients.writer.open, stop=lambda _: not self._opening()
-            )
+            await self._retries.writing(self._permitted, self._clients.session.open, stop=lambda: not self._opening())
         except WriteFailed as error:
             log.warning("no session is opened: %s", error)
             self._core.opening_given_up()
@@ -115,23 +117,26 @@ class Executor:
         self._wake()
 
     async def _commit(self, effect: Commit) -> None:
-        writer, encoder = self._clients.writer, self.encoder
-        began = time.monotonic()
+        session, encoder, clock = self._clients.session, self.encoder, self._port.clock
+        began = clock.monotonic()
         try:
             items = await self._piped(effect)
-            await self._tasks.writing(lambda: writer.commit(encoder.records(items)))
+            await self._permitted(session.commit, encoder.records(items))
         except WriteFailed as error:
             log.warning("transaction not committed: %s", error)
             self.failed[error.cause] += 1
             if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
             self._core.commit_failed(effect.token, error.cause)
+            if error.cause is Cause.REFUSED:
+                self._log_stopped(effect, error.reason)
             self._retries.count(error)
         except TransformFailed as error:
             self._halt(error)
             self._core.commit_failed(effect.token, Cause.LOST)
         else:
-            self._meter.committed(encoder.tally, time.monotonic() - began)
+            self._has_written = True
+            self._meter.committed(encoder.tally, clock.monotonic() - began)
             if self._pipeline is not None:
                 counts = self._pipeline.counts
                 self._meter.filtered, self._meter.erroneous = counts["filtered"], counts["erroneous"]
@@ -139,44 +144,58 @@ class Executor:
             self._core.committed(effect.token)
         self._wake()
 
+    def _log_stopped(self, effect: Commit, reason: str) -> None:
+        """Logs the segment that the core has stopped, since the broker refused a record of this transaction."""
+        sizes = [len(o.value or b"") for i in effect.items if isinstance(i, OperationsItem) for o in i.operations]
+        sizes += [len(entry.value) for i in effect.items if isinstance(i, RowsItem) for entry in i.entries]
+        concerned = {item.segment for item in effect.items}
+        for segment in self._core.primaries():
+            if segment.phase is Phase.STOPPED and segment.number in concerned:
+                why = f"{segment.stopped_by}: {reason}; its largest value is {max(sizes, default=0)} bytes"
+                log.error("segment %d is stopped: %s. Mend it, then signal reset-segment", segment.number, why)
+
+    async def _permitted(self, write: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """A node that is refused before it has ever written is misconfigured, and ends. Later its changes are kept."""
+        try:
+            await write(*args)
+        except WriteFailed as error:
+            if error.denied and not self._has_written:
+                raise KafkaUnauthorized(error.reason) from error
+            raise
+
     async def _piped(self, effect: Commit) -> Sequence[PipedItem]:
         pipeline = self._pipeline
         if pipeline is None:
             return effect.items
-        work = asyncio.ensure_future(self._tasks.writing(pipeline, effect.items))
+        work = asyncio.ensure_future(self._port.work(pipeline, effect.items))
         while not (await asyncio.wait({work}, timeout=SLOW_SECONDS))[0]:
-            since, alias = pipeline.at or (time.monotonic(), "")
-            log.warning(
-                "transform %s: %.0f s on one record; nothing is written meanwhile", alias, time.monotonic() - since
-            )
-        items: list[PipedItem] = work.result()
-        return items
+            now = self._port.clock.monotonic()
+            since, alias = pipeline.at or (now, "")
+            log.warning("transform %s: %.0f s on one record; nothing is written meanwhile", alias, now - since)
+        return work.result()
 
     async def _fence(self, effect: Fence) -> None:
-        config = self._clients.config
+        config, brokers = self._clients.config, self._clients.brokers
         ids = [config.topics.transactional_id_node(n) for n in sorted(effect.node_ids)]
         log.info("fencing %s for %d segments", ", ".join(sorted(effect.node_ids)), len(effect.segments))
-        await asyncio.gather(*(self._retries.writing(self._tasks.blocking, fence, config, one) for one in ids))
+        await asyncio.gather(*(self._retries.writing(brokers.fence, one) for one in ids))
         self._core.fenced(effect.segments)
         self._wake()
 
     # -- scans ----------------------------------------------------------------------------------------------------
 
     async def _scan(self, effect: Scan) -> None:
-        wanted, early = set(effect.until), False
-        while not self._tasks.stopping.is_set():
-            async with self._clients.scanner() as scanner:
-                try:
-                    early = await self._tasks.blocking(self._read_up_to, scanner, effect, wanted)
-                    self._has_read = True
-                    break
-                except (KafkaUnusable, ConfigError) as error:
-                    passing = isinstance(error, KafkaUnavailable) and not isinstance(error, KafkaUnauthorized)
-                    if not passing and not self._has_read:
-                        raise
-                    log.warning("%s; trying again", error)
-                    await self._tasks.blocking(scanner.close)
-                    await asyncio.sleep(RETRY_SECONDS)
+        wanted = set(effect.until)
+        while True:
+            try:
+                early = await self._clients.scanning(partial(self._read_up_to, effect, wanted))
+                break
+            except (KafkaUnusable, ConfigError) as error:
+                passing = isinstance(error, KafkaUnavailable) and not isinstance(error, KafkaUnauthorized)
+                if not passing and not self._has_read:
+                    raise
+                log.warning("%s; trying again", error)
+                await asyncio.sleep(RETRY_SECONDS)
         if wanted and not early:
             log.warning(
                 "partition %d of %s: own record not readable after %.0f s; an open transaction of another client "
@@ -188,18 +207,33 @@ class Executor:
         self._core.scan_ended(effect.partition, early or not wanted)
         self._wake()
 
-    def _read_up_to(self, scanner: Scanner, effect: Scan, wanted: set[bytes]) -> bool:
-        """In a thread: passes batches to the core until all wanted keys were read. Returns whether it ended early."""
-        loop, until = self._tasks.failure.get_loop(), time.monotonic() + GATHER_SECONDS
-        for batch in scanner.read(effect.partition, effect.from_offset, SCAN_SECONDS):
-            records = self.decoder.scanned(batch, effect.keys)
-            loop.call_soon_threadsafe(self._core.scanned, effect.partition, records)
-            wanted.difference_update(r.key for r in records)
-            if not wanted or self._tasks.stopping.is_set():
-                return False
-            if effect.keys and time.monotonic() > until:
-                return True
+    async def _read_up_to(self, effect: Scan, wanted: set[bytes], reader: Reader) -> bool:
+        """Passes records to the core until all wanted keys were read. Returns whether it ended early."""
+        clock = self._port.clock
+        await reader.seek({effect.partition: effect.from_offset})
+        began = clock.monotonic()
+        while clock.monotonic() - began < SCAN_SECONDS:
+            raw = await self._read(reader)
+            if raw:
+                records = await self._port.work(self.decoder.scanned, raw, effect.keys)
+                self._core.scanned(effect.partition, records)
+                wanted.difference_update(record.key for record in records)
+                if not wanted:
+                    break
+                if effect.keys and clock.monotonic() - began > GATHER_SECONDS:
+                    return True
         return False
+
+    async def _read(self, reader: Reader) -> list[InRecord]:
+        try:
+            records = await reader.read(POLL_SECONDS)
+        except KafkaUnauthorized:
+            raise
+        except KafkaUnusable as error:  # the topic is being made again, or was truncated: READ decides by its records
+            raise KafkaUnavailable(str(error)) from error
+        # A read without records says nothing: a refusal takes a few of them.
+        self._has_read |= bool(records) or reader.caught_up
+        return records
 
 
 __all__ = ["SCAN_SECONDS", "Executor"]

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from deelog_connector.core.durations import Durations
-from deelog_connector.kafka.client import REQUEST_SECONDS
+from deelog_connector.kafka_port import REQUEST_SECONDS
 from deelog_connector.runtime.encode import Tally
 
 ANSWER_SECONDS: Final = 2 * REQUEST_SECONDS
@@ -55,7 +55,7 @@ class EventMeter:
     def kafka_problem(self, now: float) -> str | None:
         """What is wrong with Kafka, or None."""
         if self.kafka_away:
-            return f"Kafka does not answer: {self.kafka_away}"
+            return f"Kafka cannot be used: {self.kafka_away}"
         if now - self._answered > ANSWER_SECONDS:
             since = "yet" if math.isinf(self._answered) else f"for {now - self._answered:.0f} s"
             return f"Kafka has not answered {since}"

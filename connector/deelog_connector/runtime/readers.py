@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from deelog_connector.core import ConnectorCore
-from deelog_connector.errors import KafkaUnusable, MapError
-from deelog_connector.kafka.consumer import still_holds
-from deelog_connector.kafka.records import InRecord
-from deelog_connector.kafka.tail import Tail
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnusable, MapError
+from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort, PartitionEnd, Reader
 from deelog_connector.runtime.clients import Clients
 from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.runtime.tasks import Retries, Tasks
@@ -28,6 +23,10 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 1.0
 """Interval at which the end offsets of the change topic are read."""
+POLL_SECONDS: Final = 0.1
+"""Seconds that one read of the positions topic may wait for records."""
+DENIED_SECONDS: Final = 1.0
+"""Seconds before the next read where the right to read was taken away."""
 
 
 class Readers:
@@ -41,14 +40,17 @@ class Readers:
         retries: Retries,
         signals: Signals,
         meter: EventMeter,
+        port: KafkaPort,
         *,
         wake: Callable[[], None],
         pruned: Callable[[], None],
     ) -> None:
         self._core, self._clients, self._tasks, self._retries = core, clients, tasks, retries
         self._signals, self._meter, self._wake, self._pruned = signals, meter, wake, pruned
+        self._clock = port.clock
         self._following: list[asyncio.Task[None]] = []
-        self._end = threading.Event()
+        self._end = asyncio.Event()
+        self._topic_id = ""
 
     # -- topics that are followed ---------------------------------------------------------------------------------
 
@@ -61,14 +63,20 @@ class Readers:
     async def follow_signals(self) -> None:
         """Returns once the present signals are read, and reads on. Does nothing without the channel."""
         if "kafka" in self._clients.config["signal.enabled.channels"]:
-            blocking = partial(self._retries.reading, self._tasks.blocking)
-            await self._signals.catch_up(blocking)
-            self._following.append(self._tasks.spawn(self._signals.follow(blocking, self._end)))
+            reading = self._retries.reading
+            reader = await reading(self._signal_reader)
+            await self._signals.catch_up(reader, reading)
+            self._following.append(self._tasks.spawn(self._signals.follow(reader, reading, self._end)))
+
+    async def _signal_reader(self) -> Reader:
+        topic = self._clients.config.topics.signal
+        (end,) = await self._clients.brokers.ends(topic, [0])
+        return await self._clients.following(topic, {0: self._signals.first_offset(end.offset)})
 
     async def end(self) -> None:
         """Ends following the topics, for a restart."""
         self.stop()
-        # They end by themselves: closing a consumer while another thread reads from it crashes the process.
+        # They end by themselves: what they have read and not passed on yet is not lost.
         await asyncio.gather(*self._following)
         self._end.clear()
 
@@ -80,17 +88,27 @@ class Readers:
         """Follows the positions topic, which prunes op logs and confirms claims."""
         config = self._clients.config
         topic, partitions = config.topics.positions, self._core.settings.partitions
-        tail = await self._retries.reading(
-            self._tasks.blocking, partial(Tail, config, topic, partitions, serves=self._retries.started)
+        reader = await self._retries.reading(
+            self._clients.following, topic, dict.fromkeys(range(partitions), BEGINNING)
         )
+        has_read = self._retries.started
         try:
             while not self._end.is_set():
-                for record in await self._tasks.blocking(tail.read, 0.1):
+                try:
+                    records = await reader.read(POLL_SECONDS)
+                except KafkaUnauthorized as error:
+                    if not has_read:
+                        raise
+                    log.warning("%s", error)
+                    await asyncio.sleep(DENIED_SECONDS)
+                    continue
+                for record in records:
                     self._state_read(record)
-                if tail.caught_up:
+                if reader.caught_up:
+                    has_read = True
                     caught_up.set()
         finally:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, tail.close))
+            await asyncio.shield(reader.close())
 
     def _state_read(self, raw: InRecord) -> None:
         record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers, ON_POSITIONS)
@@ -114,33 +132,38 @@ class Readers:
     # -- the change topic -----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Reads end offsets, leader epochs and the topic id every second, to detect lost records."""
-        while not self._tasks.stopping.is_set():
+        """Reads the topic id, end offsets and leader epochs every second, to detect lost records."""
+        while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
+                await self.read_topic_id()  # first: the ends of a topic made again look as if it had been truncated
                 await self.read_ends()
-                await self.read_topic_id()
             except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
-                log.warning("Kafka does not answer: %s", error)
+                if str(error) != self._meter.kafka_away:  # once for each reason
+                    log.warning("Kafka cannot be used: %s", error)
                 self._meter.kafka_away = str(error)
                 continue
-            self._meter.kafka_answered(time.monotonic())
+            if self._meter.kafka_away:
+                log.info("Kafka can be used again")
+            self._meter.kafka_answered(self._clock.monotonic())
             self._wake()
 
     async def read_topic_id(self) -> None:
         """Passes the topic id to the core."""
         topic = self._clients.config.topics.changes
-        self._core.topic_is(await self._tasks.blocking(self._clients.admin.topic_id, topic))
+        before, self._topic_id = self._topic_id, await self._clients.brokers.topic_id(topic)
+        if before not in ("", self._topic_id):
+            log.error("%s was deleted and made again: all of its segments are reset", topic)
+        self._core.topic_is(self._topic_id)
 
     async def read_ends(self) -> None:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""
-        config, blocking = self._clients.config, self._tasks.blocking
-        topic = config.topics.changes
-        for end in await blocking(self._clients.admin.ends, topic, range(self._core.settings.partitions)):
+        topic, brokers = self._clients.config.topics.changes, self._clients.brokers
+        for end in await brokers.ends(topic, range(self._core.settings.partitions)):
             offset, epoch = self._core.end_of(end.partition)
             intact: bool | None = None
             if self._core.doubts(end.partition, end.offset, end.leader_epoch):
-                intact = await blocking(still_holds, config, topic, end.partition, offset, epoch)
+                intact = await brokers.still_holds(topic, PartitionEnd(end.partition, offset, epoch))
             lost = self._core.end_read(end.partition, end.offset, end.leader_epoch, intact)
             if lost:
                 log.error("%s[%d] was truncated to %d: segments %s are reset", topic, end.partition, end.offset, lost)

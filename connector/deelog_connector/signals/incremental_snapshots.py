@@ -9,8 +9,7 @@ A note is written after its rows, not with them: a note in the topic is true, an
 again. Weighed in docs/decisions.md, "Progress of incremental snapshots".
 
 Snapshots that run at the same time share reads: a segment is read once for all that were requested before it was
-begun. Snapshots that were requested in a file of this process are kept apart from the others, whose state must be the
-same on all nodes.
+begun.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 INCREMENTAL: Final = "Incremental Snapshot"
 MAX_RUNNING: Final = 16
-"""Running snapshots of one cache, and as many requested in a file; more are refused."""
+"""Running snapshots of one cache; more are refused."""
 MAX_PASSES: Final = 8
 """Segments read at the same time: each holds a list of its keys."""
 NOTE_SECONDS: Final = 0.5
@@ -39,18 +38,13 @@ AGAIN_SECONDS: Final = 10.0
 """After this, a note that was not read back is written again."""
 
 
-Key = tuple[bool, str]
-"""`(local, id)`"""
-
-
 @dataclass(slots=True)
 class Running:
-    """One snapshot. `local`: requested in a file of this process, and unknown to other nodes."""
+    """One snapshot."""
 
     id: str
     left: set[int]
     total: int
-    local: bool = False
     rows: int = 0
     started: bool = False
     lowest: int = -1
@@ -61,16 +55,11 @@ class Running:
     """By segment, when its note was written."""
     announced: int = 0
 
-    @property
-    def key(self) -> Key:
-        """`(local, id)`."""
-        return self.local, self.id
-
 
 class Pass(NamedTuple):
     """A segment that is being read, for these snapshots."""
 
-    keys: tuple[Key, ...]
+    ids: tuple[str, ...]
     snapshot: Snapshot
 
 
@@ -87,7 +76,7 @@ class Snapshots:
     ) -> None:
         self._core, self._cache, self._member = core, cache, member
         self._note, self._notifications = note, notifications
-        self._running: dict[Key, Running] = {}
+        self._running: dict[str, Running] = {}
         self._passes: dict[int, Pass] = {}
         """By segment being read."""
         self._noted_at = 0.0
@@ -101,25 +90,21 @@ class Snapshots:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def ask(self, identity: str, segments: Iterable[int] | None, local: bool = False) -> str | None:
+    def ask(self, identity: str, segments: Iterable[int] | None) -> str | None:
         """Adds a snapshot of these segments (None: all). Returns None, or why it is refused."""
         wanted = set(range(self._core.segments) if segments is None else segments)
         if wanted and max(wanted) >= self._core.segments:
             return f"segment {max(wanted)} does not exist (segment.count={self._core.segments})"
-        if local:
-            wanted &= {segment.number for segment in self._core.primaries()}
-            if not wanted:
-                return "this node owns none of these segments, and a signal in a file is for one node only"
-        if (local, identity) in self._running:
+        if identity in self._running:
             return "a snapshot with this id is already running"
-        if sum(running.local is local for running in self._running.values()) >= MAX_RUNNING:
+        if len(self._running) >= MAX_RUNNING:
             return f"{MAX_RUNNING} snapshots are already running"
-        self._running[local, identity] = Running(identity, wanted, len(wanted), local, lowest=min(wanted))
+        self._running[identity] = Running(identity, wanted, len(wanted), lowest=min(wanted))
         return None
 
-    def stop(self, local: bool = False) -> None:
-        """Ends all snapshots of this kind."""
-        for running in [running for running in self._running.values() if running.local is local]:
+    def stop(self) -> None:
+        """Ends all snapshots."""
+        for running in list(self._running.values()):
             self._end(running, "ABORTED", self._speaks_for(running), reason="stop-snapshot")
 
     def paused(self, paused: bool) -> None:
@@ -130,7 +115,7 @@ class Snapshots:
 
     def progressed(self, note: Progress) -> None:
         """A note was read from the topic."""
-        running = self._running.get((False, note.id))
+        running = self._running.get(note.id)
         if running is None:
             return
         mine = note.member == self._member
@@ -150,18 +135,15 @@ class Snapshots:
     def heard(self, effect: SnapshotRead | SnapshotRefused) -> None:
         """The core has read a segment, or a row was refused."""
         finished = self._passes.pop(effect.segment, None)
-        for key in finished.keys if finished is not None else ():
-            running = self._running.get(key)
+        for identity in finished.ids if finished is not None else ():
+            running = self._running.get(identity)
             if running is None or effect.segment not in running.left:
                 continue
             if isinstance(effect, SnapshotRead):
                 running.read[effect.segment] = effect.rows
                 continue
             log.error("segment %d: snapshot %s is aborted: a row was refused", effect.segment, running.id)
-            if running.local:
-                self._end(running, "ABORTED", True, reason="refused", segments=effect.segment)
-            else:
-                self._note(Progress(running.id, self._cache, (effect.segment,), 0, self._member, True))
+            self._note(Progress(running.id, self._cache, (effect.segment,), 0, self._member, True))
 
     def work(self, now: float) -> None:
         """Begins segments of this node, and writes notes of those that are read. Call it after every poll."""
@@ -170,9 +152,6 @@ class Snapshots:
         for segment, one in list(self._passes.items()):
             if not one.snapshot.over and self._core.snapshot_of(segment) is not one.snapshot:
                 del self._passes[segment]  # a takeover dropped it
-        for running in list(self._running.values()):
-            if running.local:
-                self._keep_own(running)
         self._begin()
         if now - self._noted_at >= NOTE_SECONDS:
             self._noted_at = now
@@ -187,38 +166,18 @@ class Snapshots:
                 if segment in self._passes or not self._core.may_snapshot(segment):
                     continue
                 asked = [r for r in self._running.values() if segment in r.left and segment not in r.read]
-                self._passes[segment] = Pass(tuple(r.key for r in asked), self._core.snapshot(segment))
+                self._passes[segment] = Pass(tuple(r.id for r in asked), self._core.snapshot(segment))
                 for one in asked:
                     if segment == one.lowest and not one.started:
                         one.started = True
                         self._tell(one, "STARTED", segments=ranges(one.left))
 
     def _note_read(self, running: Running, now: float) -> None:
-        if running.local:
-            self._count_local(running)
-            return
         new = {s: n for s, n in running.read.items() if now - running.noted.get(s, -AGAIN_SECONDS) >= AGAIN_SECONDS}
         if new:
             running.noted.update(dict.fromkeys(new, now))
             self._note(Progress(running.id, self._cache, tuple(sorted(new)), sum(new.values()), self._member, False))
             self._tell_progress(running, len(new))
-
-    def _count_local(self, running: Running) -> None:
-        done = len(running.read)
-        if done:
-            running.left.difference_update(running.read)
-            running.rows += sum(running.read.values())
-            running.read.clear()
-            if running.left:
-                self._tell_progress(running, done)
-            else:
-                self._complete(running, True)
-
-    def _keep_own(self, running: Running) -> None:
-        """Drops segments that have another owner by now: this node cannot read them."""
-        running.left &= {segment.number for segment in self._core.primaries()} | running.read.keys()
-        if not running.left:
-            self._end(running, "ABORTED", True, reason="owner change")
 
     # -- notifications ------------------------------------------------------------------------------------------------
 
@@ -245,9 +204,9 @@ class Snapshots:
         self._end(running, "COMPLETED", mine)
 
     def _end(self, running: Running, kind: str, tell: bool, **more: object) -> None:
-        del self._running[running.key]
+        del self._running[running.id]
         for segment, one in list(self._passes.items()):
-            if not any(key in self._running for key in one.keys):
+            if not any(identity in self._running for identity in one.ids):
                 self._core.stop_snapshot(segment)
                 del self._passes[segment]
         if tell:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
-import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.kafka_port import KafkaPort
 from deelog_schemas.config import Config
 from deelog_schemas.notifications import Notification
 
@@ -15,15 +13,15 @@ log = logging.getLogger(__name__)
 
 
 class Notifications:
-    """Sends the notifications of one cache."""
+    """Sends the notifications of one cache, by `send(topic, key, value)`."""
 
-    def __init__(self, config: Config, cache: str, announcer: BestEffortProducer) -> None:
+    def __init__(self, config: Config, cache: str, send: Callable[[str, bytes, bytes], None], port: KafkaPort) -> None:
         channels = config["notification.enabled.channels"]
         self._topic: str | None = config["notification.sink.topic.name"] if "sink" in channels else None
         self._log = "log" in channels
         self._schemas = config["key.converter.schemas.enable"], config["value.converter.schemas.enable"]
         self._always = {"connector_name": config["topic.prefix"], "data_collections": cache}
-        self._announcer = announcer
+        self._send, self._port = send, port
 
     @property
     def enabled(self) -> bool:
@@ -35,11 +33,12 @@ class Notifications:
         if not self.enabled:
             return
         data = {**self._always, **{name: str(value) for name, value in more.items() if value is not None}}
-        one = Notification(identity or str(uuid.uuid4()), aggregate, kind, data, time.time_ns() // 1_000_000)
+        now_ms = self._port.clock.time_ns() // 1_000_000
+        one = Notification(identity or self._port.new_id(), aggregate, kind, data, now_ms)
         if self._log:
             log.info("[Notification Service] %s", one.value(False).decode())
         if self._topic is not None:
-            self._announcer.send(self._topic, one.key(self._schemas[0]), one.value(self._schemas[1]))
+            self._send(self._topic, one.key(self._schemas[0]), one.value(self._schemas[1]))
 
 
 def ranges(segments: Iterable[int]) -> str:

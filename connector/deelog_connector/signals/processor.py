@@ -1,11 +1,9 @@
-"""Signals from the topic `<topic.prefix>-signal` and from a file, in Debezium's format (`deelog_schemas.signals`).
+"""Signals from the topic `<topic.prefix>-signal`, in Debezium's format (`deelog_schemas.signals`).
 
 The topic is for all nodes of the prefix: each reads all of it, from its beginning. The last `pause-writing` or
 `resume-writing` is in force, also for a node that starts later, and an incomplete incremental snapshot goes on.
 One-time signals (`reset-segment`, `log`) are not repeated. Weighed in
 docs/decisions.md, "A pause is read from the signals".
-
-A signal in the file (`file_channel`) is only for this process, its caches and segments, and is not kept.
 
 No content of a signal is fatal: others may write there. A signal without effect is logged and counted.
 """
@@ -14,17 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.records import InRecord
-from deelog_connector.kafka.tail import Tail
-from deelog_connector.signals.file_channel import SignalFile
+from deelog_connector.kafka_port import InRecord, Reader
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import ranges
 from deelog_schemas import signals
@@ -36,6 +30,12 @@ log = logging.getLogger(__name__)
 
 MAX_REPLAY: Final = 100_000
 """Newest records of the topic that are read at the start."""
+POLL_SECONDS: Final = 0.5
+"""Seconds that one read of the topic may wait for records."""
+
+
+Reading = Callable[..., Awaitable[Any]]
+"""Calls a coroutine function with arguments until Kafka answers."""
 
 
 class Target(Protocol):
@@ -68,50 +68,51 @@ class Signals:
         self._topic = config.topics.signal
         self._key = str(config["topic.prefix"]).encode()
         self._progress_key = signals.progress_key(config["topic.prefix"])
-        self._tail: Tail | None = None
         self._next: int | None = None
         """The offset of the next record; None before the first catch-up."""
         self.counts: Counter[str] = Counter()
 
-    # -- the topic ----------------------------------------------------------------------------------------------------
+    def first_offset(self, end: int) -> int:
+        """Where to begin to read the topic, which ends at the offset `end`."""
+        if self._next is None:
+            return max(0, end - MAX_REPLAY)
+        self._next = min(self._next, end)  # a topic that was made again
+        return self._next
 
-    async def catch_up(self, blocking: Callable[..., Awaitable[Any]]) -> None:
-        """Reads the topic's present records before anything is written. A later call continues after the last one."""
-        tail = self._tail = await blocking(
-            Tail, self.config, self._topic, 1, MAX_REPLAY, self._next, self._next is not None
-        )
+    async def catch_up(self, reader: Reader, reading: Reading) -> None:
+        """Reads the topic's present records before anything is written; a later call has nothing to do."""
         if self._next is not None:
             return
         pauses: dict[str, bool] = {}
         for target in self._targets.values():
             target.snapshots.replaying = True
-        while not tail.caught_up:
-            for record in await blocking(tail.read, 0.05):
+        while not reader.caught_up:
+            for record in await reading(reader.read, 0.05):
                 self._replay(record, pauses)
-        self._next = tail.next_offset(0)
+        self._next = reader.next_offset(0)
         for cache, target in self._targets.items():
             target.snapshots.replaying = False
             if pauses.get(cache):
                 log.warning("cache %s: pause-writing on %s is in force: nothing is written", cache, self._topic)
                 target.pause()
 
-    async def follow(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
-        """Follows the topic after `catch_up`."""
-        tail = self._tail
-        assert tail is not None
+    async def follow(self, reader: Reader, reading: Reading, end: asyncio.Event) -> None:
+        """Follows the topic after `catch_up`, until `end` is set; then closes the reader."""
         try:
-            while not stopping.is_set():
+            while not end.is_set():
                 try:
-                    records = await blocking(tail.read, 0.5)
+                    records = await reading(reader.read, POLL_SECONDS)
                 except KafkaUnusable as error:
                     log.warning("signals: %s", error)
                     await asyncio.sleep(1.0)
                     continue
                 for record in records:
-                    self.take(record)
-                    self._next = record.offset + 1
+                    # Where the log is shorter for a moment than its end was, it is read from its beginning.
+                    if self._next is None or record.offset >= self._next:
+                        self.take(record)
+                        self._next = record.offset + 1
         finally:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, tail.close))
+            await asyncio.shield(reader.close())
 
     def _replay(self, record: InRecord, pauses: dict[str, bool]) -> None:
         if record.key == self._progress_key:
@@ -128,14 +129,14 @@ class Signals:
             if handler.pauses is not None:
                 pauses[cache] = handler.pauses
             elif handler.goes_on:
-                handler.act(signal, cache, self._targets[cache], False)
+                handler.act(signal, cache, self._targets[cache])
 
     def take(self, record: InRecord) -> None:
         """Acts on one record of the signal topic."""
         if record.key == self._progress_key:
             self._progress(record)
         elif record.key == self._key:
-            self._act(record.value, f"{record.topic}@{record.offset}", local=False)
+            self._act(record.value, f"{record.topic}@{record.offset}")
         else:
             self.counts["other"] += 1
 
@@ -149,26 +150,9 @@ class Signals:
         if target is not None:
             target.snapshots.progressed(note)
 
-    # -- the file -----------------------------------------------------------------------------------------------------
-
-    async def watch_file(self, blocking: Callable[..., Awaitable[Any]], stopping: threading.Event) -> None:
-        """Reads the file every `signal.poll.interval.ms`."""
-        path = self.config["signal.file"]
-        file = SignalFile.of(Path(path))
-        with file.listening(self):
-            while not stopping.is_set():
-                try:
-                    lines = await blocking(file.lines, self)
-                except OSError as error:
-                    log.warning("signal.file=%s: %s", path, error)
-                    lines = []
-                for line in lines:
-                    self._act(line, path, local=True)
-                await asyncio.sleep(self.config["signal.poll.interval.ms"] / 1000)
-
     # -- actions ------------------------------------------------------------------------------------------------------
 
-    def _act(self, raw: bytes | None, where: str, local: bool) -> None:
+    def _act(self, raw: bytes | None, where: str) -> None:
         try:
             signal = signals.decode_signal(raw)
         except signals.UnknownSignal as error:
@@ -178,7 +162,7 @@ class Signals:
         except RecordError as error:
             self._malformed(where, error)
             return
-        outcomes = set(self._outcomes(signal, local))
+        outcomes = set(self._outcomes(signal))
         self.counts[signal.kind if None in outcomes else "refused" if outcomes else "other"] += 1
         for problem in outcomes - {None}:
             log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", signal.kind, where, problem)
@@ -189,15 +173,15 @@ class Signals:
         self.counts["malformed"] += 1
         log.warning("a signal (%s) is malformed and ignored: %s", where, error)
 
-    def _outcomes(self, signal: Signal, local: bool) -> Iterator[str | None]:
+    def _outcomes(self, signal: Signal) -> Iterator[str | None]:
         """Acts on the signal for each cache that it names: None, or why it is refused."""
         for cache in filter(signal.concerns, self._targets):
             target = self._targets[cache]
-            yield HANDLERS[type(signal)].act(signal, cache, target, local)
+            yield HANDLERS[type(signal)].act(signal, cache, target)
             target.wake()
 
 
-def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target, local: bool) -> str | None:
+def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target) -> str | None:
     if bad := [s for s in signal.segments if s >= target.core.segments]:
         return f"segment {bad[0]} does not exist (segment.count={target.core.segments})"
     mine = _primary_of(target)
@@ -208,23 +192,23 @@ def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target, loc
     return None
 
 
-def _execute_snapshot(signal: signals.ExecuteSnapshot, cache: str, target: Target, local: bool) -> str | None:
-    return target.snapshots.ask(signal.id, signal.segments, local)
+def _execute_snapshot(signal: signals.ExecuteSnapshot, cache: str, target: Target) -> str | None:
+    return target.snapshots.ask(signal.id, signal.segments)
 
 
-def _stop_snapshot(signal: signals.StopSnapshot, cache: str, target: Target, local: bool) -> str | None:
-    target.snapshots.stop(local)
+def _stop_snapshot(signal: signals.StopSnapshot, cache: str, target: Target) -> str | None:
+    target.snapshots.stop()
     return None
 
 
-def _pause_writing(signal: signals.PauseWriting, cache: str, target: Target, local: bool) -> str | None:
+def _pause_writing(signal: signals.PauseWriting, cache: str, target: Target) -> str | None:
     if not target.wants_pause:
         target.pause()
         target.snapshots.paused(True)
     return None
 
 
-def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target, local: bool) -> str | None:
+def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target) -> str | None:
     if target.stopped:
         return "the connector was stopped over REST, and goes on when it is resumed there"
     if target.paused or target.wants_pause:
@@ -233,7 +217,7 @@ def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target, l
     return None
 
 
-def _log(signal: signals.Log, cache: str, target: Target, local: bool) -> str | None:
+def _log(signal: signals.Log, cache: str, target: Target) -> str | None:
     message = "".join(c if c.isprintable() else " " for c in signal.message)
     place = f"cache {cache}, primary of segments {ranges(_primary_of(target)) or 'none'}"
     log.info("%s", message.replace("{}", place))
@@ -250,7 +234,7 @@ class _Handler(NamedTuple):
     `goes_on`: a starting node acts on earlier signals of this type too. `pauses`: only on the last one.
     """
 
-    act: Callable[[Any, str, Target, bool], str | None]
+    act: Callable[[Any, str, Target], str | None]
     goes_on: bool = False
     pauses: bool | None = None
 

@@ -7,7 +7,7 @@ the ACLs of the cache itself. The names are those of the diff job's dead letters
 
 from __future__ import annotations
 
-from deelog_connector.kafka.records import OutRecord
+from deelog_connector.kafka_port import OutRecord
 from deelog_connector.transforms.pipeline import DeadLetter
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import Codec, Stamp

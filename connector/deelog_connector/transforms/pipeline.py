@@ -11,7 +11,7 @@ A correction replaces a phantom, so it is never skipped; one that a transform dr
 a reset. For the same reason a pending operation does not replace a phantom where it may be dropped
 (`Settings.may_skip`).
 
-Runs in the writer's thread, before the transaction is begun: a slow transform delays the writer, not the cache or
+Runs in a thread, before the transaction is begun: a slow transform delays the writer, not the cache or
 the readers, and a failing one leaves no transaction open.
 """
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem
 from deelog_connector.errors import TransformFailed
+from deelog_connector.kafka_port import Clock
 from deelog_connector.transforms.loading import Step, steps_of
 from deelog_connector.transforms.record import Header, Record, Row
 from deelog_connector.transforms.values import Unencodable, Values
@@ -112,8 +112,8 @@ class _Failure(Exception):
 class Pipeline:
     """The pipeline of one connector. Its only state: counters and, per segment, the sums of an open reset's rows."""
 
-    def __init__(self, config: Config, steps: Sequence[Step]) -> None:
-        self._steps = steps
+    def __init__(self, config: Config, steps: Sequence[Step], clock: Clock) -> None:
+        self._steps, self._clock = steps, clock
         self._mode: str = config["event.processing.failure.handling.mode"]
         self._skipped = frozenset(config["skipped.operations"])
         self._topic = config.topics.changes
@@ -132,11 +132,11 @@ class Pipeline:
         """`(since, alias)` of the running transform, in monotonic seconds; None while none runs."""
 
     @classmethod
-    def of(cls, config: Config) -> Pipeline | None:
+    def of(cls, config: Config, clock: Clock) -> Pipeline | None:
         """None where there is nothing to do, so that it costs nothing. Raises `ConfigError`."""
         steps = steps_of(config)
         needed = steps or config["skipped.operations"] != ("none",) or config["extended.headers.enabled"]
-        return cls(config, steps) if needed else None
+        return cls(config, steps, clock) if needed else None
 
     @property
     def may_skip(self) -> bool:
@@ -225,7 +225,7 @@ class Pipeline:
     # -- rows of a reset ------------------------------------------------------------------------------------------
 
     def _rows(self, item: RowsItem) -> PipedRows:
-        now_us = time.time_ns() // 1000
+        now_us = self._clock.time_ns() // 1000
         entries: list[Entry] = []
         headers: list[Headers] = []
         letters: list[DeadLetter] = []
@@ -304,7 +304,7 @@ class Pipeline:
         return value, image, record.headers
 
     def _step(self, step: Step, record: Record) -> Record | None:
-        self.at = (time.monotonic(), step.alias)
+        self.at = (self._clock.monotonic(), step.alias)
         try:
             if step.predicate is not None:
                 holds = step.predicate.test(record)
@@ -340,8 +340,9 @@ class Pipeline:
         )
         if self._mode == "fail":
             raise TransformFailed(
-                f"{problem}. Nothing is written until it is mended and the connector resumed or restarted; to go on "
-                "without such changes, set event.processing.failure.handling.mode to skip, warn or dead-letter"
+                f"{problem}. Nothing is written until that is mended. Mend the class or its options, or set "
+                "event.processing.failure.handling.mode to skip, warn or dead-letter, and start the process again; if "
+                "the cause was outside of the process, resume the connector"
             ) from failure
         self.counts["erroneous"] += 1
         if self._mode != "skip":
@@ -352,7 +353,7 @@ class Pipeline:
 
     def _log(self, problem: str) -> None:
         """Logs at most one line a second, which counts the suppressed ones."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - self._logged_at < _LOG_SECONDS:
             self._unlogged += 1
             return

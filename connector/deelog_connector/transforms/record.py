@@ -2,7 +2,7 @@
 
 Weighed in docs/decisions.md, "Transforms declare their options".
 
-A transform runs in the writer's thread, once for each record of a transaction, again where the transaction is
+A transform runs in a thread, once for each record of a transaction, again where the transaction is
 retried, and on another node after a takeover. So its result must depend only on the record and its options: no clock,
 no randomness, no state between records, no outside data. It may change values, add headers, or drop the record. It must
 not change key, operation, expiry, topic or position: they choose the partition, and readers fold by them, in the order

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from deelog_connector.errors import TopologyError
-from deelog_connector.kafka.follower import TopologyReader, TopologyRecord, create_topology_topic, publish
+from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Lifecycle
 from deelog_interceptors.grid.data.expiry import ExpiryTimer
@@ -33,9 +32,10 @@ from deelog_interceptors.grid.topology.controller_service import ControllerServi
 from deelog_interceptors.grid.topology.lease import Lease
 from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.requests import Request
+from deelog_interceptors.grid.topology.topic import TopologyTopic
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_schemas.config import Config
-from deelog_schemas.errors import DeelogError
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError
 from deelog_schemas.operation import Entry, Operation
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._config = config
+        self._port = port = Librdkafka()
+        self._topology = TopologyTopic(config, port)
         hello = Hello(settings.cluster, self.member, settings.segments)
         self._links = Links(hello, self)
         self._listener = PeerListener(hello, self)
@@ -80,10 +82,10 @@ class Node:
         self.backup = Backup(self.store, core)
         self.roles = Roles(self.member, self.store, core, self.replicator, self.backup, self.connector.wake)
         self._registry = Registry(config.topics.topology, settings.segments, self._view_read, self._registry_read)
-        self._registry.own, self._registry.token = self.member, uuid.uuid4().hex
-        self._reader = TopologyReader(config, self._loop, self._records, self.failed)
+        self._registry.own, self._registry.token = self.member, port.new_id()
         self.controller_service = ControllerService(
             config,
+            port,
             self.member,
             self._registry,
             copies=settings.copies,
@@ -126,8 +128,8 @@ class Node:
         await self._listen()
         self.connector.failure.add_done_callback(self._connector_failed)
         await self.connector.start()
-        await asyncio.to_thread(create_topology_topic, self._config)
-        self._reader.start()
+        await self._topology.create()
+        self._spawn(self._topology.follow(self._registry.read), "topology")
         # Registered only now: a registered incarnation has fenced the producers of the older ones.
         read = self._registry.expect(self._registry.token)
         await self._register()
@@ -135,15 +137,13 @@ class Node:
         self._turned = time.monotonic()
         self.controller_service.start()
         for work in (self._beat_regularly, self._sweep):
-            task = asyncio.create_task(work(), name=work.__name__)
-            task.add_done_callback(self._task_ended)
-            self._tasks.append(task)
+            self._spawn(work(), work.__name__)
         await self._or_failure(self._until(lambda: self.member in self.view.members))
 
     async def _register(self) -> None:
         client, peer = self.addresses
         record = self._registry.registration(Registration(self.member, client, peer))
-        await asyncio.to_thread(publish, self._config, *record)
+        await self._topology.publish(*record)
 
     async def _register_sometime(self) -> None:
         """Registers again once Kafka answers."""
@@ -161,7 +161,8 @@ class Node:
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._or_failure(self._until(self._has_left))
             except (TimeoutError, DeelogError) as error:
-                log.warning("%s could not hand over all of its segments: %s", self.member, error or "no time left")
+                why = str(error) or "no time left"  # a TimeoutError has no text
+                log.warning("%s could not hand over all of its segments: %s", self.member, why)
         for segment in self.store.segments:
             segment.releasing = True  # capture has ended
         await self.connector.stop(release=not self.failure.done())
@@ -173,15 +174,15 @@ class Node:
             self._server = await self._loop.create_server(self.clients, settings.client_host, settings.client_port)
             self.client_port = self._server.sockets[0].getsockname()[1]
         except OSError as error:
-            raise NodeError(
-                f"cache.listen: cannot listen at {settings.client_host}:{settings.client_port}: {error}"
-            ) from error
+            raise self._taken("cache.listen", error) from error
         try:
             self.peer_port = await self._listener.listen(settings.peer_host, settings.peer_port)
         except OSError as error:
-            raise NodeError(
-                f"cache.peer.listen: cannot listen at {settings.peer_host}:{settings.peer_port}: {error}"
-            ) from error
+            raise self._taken("cache.peer.listen", error) from error
+
+    def _taken(self, field: str, error: OSError) -> ConfigError:
+        problem = f"cannot be listened on ({error.strerror}): name another port or host"
+        return ConfigError([FieldError(field, problem, str(self._config[field]))])
 
     async def abort(self) -> None:
         """After a failed start: closes everything and releases nothing."""
@@ -197,7 +198,7 @@ class Node:
         if self._beat_timer is not None:
             self._beat_timer.cancel()
         await self.controller_service.stop()
-        await asyncio.to_thread(self._reader.stop)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._links.dial({})
         await self._listener.close()
         if self._server is not None:
@@ -206,6 +207,7 @@ class Node:
             connection.abort()
         if self._served is not None:
             await asyncio.to_thread(self._served.close)  # in a thread: it may be waiting for this loop
+        await self._port.close()  # last: requests to Kafka that nobody waits for take their time
 
     async def _or_failure(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -235,6 +237,11 @@ class Node:
         else:
             self.failed(error)
 
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -251,18 +258,10 @@ class Node:
 
     # -- topology ---------------------------------------------------------------------------------------------------
 
-    def _records(self, records: list[TopologyRecord]) -> None:
-        try:
-            self._registry.read(records)
-        except DeelogError as error:
-            self.failed(error)
-
     def _registry_read(self) -> None:
         if self._registry.overwritten and self._beats > 0:
             self._registry.overwritten = False
-            task = asyncio.create_task(self._register_sometime(), name="register again")
-            task.add_done_callback(self._task_ended)
-            self._tasks.append(task)
+            self._spawn(self._register_sometime(), "register again")
         self._dial()
         self.controller_service.changed()
 
@@ -328,7 +327,7 @@ class Node:
             self.replicator.renewed()
 
     def _notice_pause(self, now: float) -> None:
-        if self._tasks and now - self._turned > self.settings.failure_timeout:  # a slow start is no pause
+        if self._turned and now - self._turned > self.settings.failure_timeout:  # a slow start is no pause
             log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
             self.controller_service.doubt()
         self._turned = now

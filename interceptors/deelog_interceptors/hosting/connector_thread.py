@@ -63,7 +63,7 @@ class ConnectorThread:
     async def join(self, cache: str, connector: Connector) -> None:
         """Adds a connector before it starts; it takes over the others' paused or stopped state.
 
-        Raises `ConfigError` or `RestError` where the REST API cannot be served as configured.
+        Raises `ConfigError` where the REST API cannot be served as configured.
         """
         assert self._lifecycle is not None
         assert self._opening is not None

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from deelog_connector.kafka import sender
+from deelog_connector.kafka.publish import publish
 from deelog_proof.conformance.driver import Driver
 from deelog_proof.conformance.history import Change, History, Reset, Step, Write
 from deelog_proof.conformance.observed import Observed, observe
@@ -130,7 +130,7 @@ class Trial:
         """Sends the signal `reset-segment` for every segment."""
         data = {"cache": self._config["cache.name"], "segments": list(range(SEGMENTS))}
         signal = {"id": "conformance", "type": "reset-segment", "data": data}
-        sender.send(self._config, json.dumps(signal).encode())
+        publish(self._config, self._config.topics.signal, self._config["topic.prefix"], json.dumps(signal).encode())
 
     def _observe(self) -> Observed:
         return observe(self._bootstrap, self._config.topics.changes)

@@ -23,12 +23,13 @@ from typing import Final
 from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect
 from deelog_connector.core.history import History
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View
+from deelog_proof.memory.broker import Log
 from deelog_proof.simulation.context import Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
-from deelog_proof.simulation.kafka import CHANGES, Log
+from deelog_proof.simulation.kafka import CHANGES
 from deelog_proof.simulation.process import Process
 from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.envelope import JsonCodec

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.view import View
-from deelog_proof.simulation.engine import Engine
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.group import Group
 from deelog_proof.simulation.kafka import Kafka
 from deelog_proof.simulation.network import Network

@@ -7,6 +7,7 @@ reset. In such a run the checker only checks that a survivor once held each deri
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Mapping
 from functools import cache
@@ -45,7 +46,7 @@ def pipeline(skips: int) -> Pipeline | None:
     if not skips:
         return None
     transform = ByKey({}) if skips == BY_KEY else ByValue({})
-    return Pipeline(_config(), [Step("s", type(transform).__name__, transform)])
+    return Pipeline(_config(), [Step("s", type(transform).__name__, transform)], time)
 
 
 def content_of(held: Mapping[bytes, tuple[bytes, int | None]], skips: int) -> Content:

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from deelog_interceptors.grid.replication.frames import AnyFrame, Ask
 from deelog_interceptors.grid.replication.peers import Incoming, Link
-from deelog_proof.simulation.engine import Engine, Yield
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.process import Process
+from deelog_proof.simulation.tasks import Yield
 from deelog_schemas.member import node_id_of
 
 _DIAL_SECONDS = 0.02

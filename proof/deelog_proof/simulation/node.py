@@ -6,6 +6,7 @@ each as an event of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from deelog_connector.core.effects import (
     Superseded,
 )
 from deelog_connector.errors import NodeSuperseded
-from deelog_connector.kafka.records import OutRecord
+from deelog_connector.kafka_port import OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_interceptors.grid.data.policy import peek
 from deelog_interceptors.grid.data.segment import Role, Segment
@@ -42,10 +43,10 @@ from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_proof.simulation.context import Context
 from deelog_proof.simulation.controller_seat import ControllerSeat
-from deelog_proof.simulation.engine import Task
 from deelog_proof.simulation.filtering import pipeline
 from deelog_proof.simulation.kafka import CHANGES, POSITIONS
 from deelog_proof.simulation.network import SimLink
+from deelog_proof.simulation.tasks import Task
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.positions import decode_state
@@ -96,10 +97,10 @@ class Node:
         self._pipeline = pipeline(w.skips)
         self.core = ConnectorCore(self.member, settings, self)
         codec = JsonCodec(CHANGES, "grid", "p", "c")
-        self._encoder = Encoder(codec, CHANGES, POSITIONS, self.member, w.tombstones)
+        self._encoder = Encoder(codec, CHANGES, POSITIONS, self.member, w.tombstones, clock=time)
         self._decoder = Decoder(codec, w.segments)
         self.session = 0
-        self.core.topic_is(self.kafka.topic_id)
+        self.core.topic_is(self.kafka.topics[CHANGES].id)
         self._tails = dict.fromkeys(range(w.partitions), 0)
         self._caught_up: set[int] = set()
         self._woken = self._driving = False
@@ -508,5 +509,5 @@ class Node:
             if self.core.doubts(partition, log.stable, log.epoch):
                 intact = log.holds(*self.core.end_of(partition))
             self.core.end_read(partition, log.stable, log.epoch, intact)
-        self.core.topic_is(self.kafka.topic_id)
+        self.core.topic_is(self.kafka.topics[CHANGES].id)
         self.wake()

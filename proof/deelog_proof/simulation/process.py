@@ -12,7 +12,7 @@ from deelog_interceptors.grid.replication.frames import AnyFrame
 from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_proof.simulation.engine import Engine
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.kafka import Kafka
 from deelog_schemas.operation import Entry
 

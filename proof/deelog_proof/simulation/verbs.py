@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, NamedTuple, Protocol
 
-from deelog_connector.kafka.records import OutRecord
+from deelog_connector.kafka_port import OutRecord
 from deelog_proof.simulation.clients import Clients
 from deelog_proof.simulation.context import Context
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import Failpoints
-from deelog_proof.simulation.kafka import CHANGES
+from deelog_proof.simulation.kafka import CHANGES, POSITIONS
 from deelog_proof.simulation.process import Process
 from deelog_schemas import keys
 from deelog_schemas.member import node_id_of
@@ -251,21 +251,21 @@ def foreign(cluster: Cluster, partition: str, ms: str) -> None:
 @_verb("partition", "number")
 def truncate(cluster: Cluster, partition: str, count: str) -> bool:
     number = int(partition)
-    lost = cluster.kafka.truncate(number, int(count))
+    lost = cluster.kafka.truncate(CHANGES, number, int(count))
     cluster.checker.lose(number, lost)
     return bool(lost)
 
 
 @_verb()
 def recreate(cluster: Cluster) -> None:
-    cluster.kafka.recreate()
+    cluster.kafka.recreate(CHANGES)
     for partition in range(cluster.partitions):
         cluster.checker.lose(partition, None)
 
 
 @_verb()
 def compact(cluster: Cluster) -> None:
-    cluster.kafka.compact()
+    cluster.kafka.compact(POSITIONS)
 
 
 @_verb("", "segment")

@@ -16,9 +16,9 @@ from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
 from deelog_interceptors.grid.topology.view import View
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.checker import Checker, Violation
 from deelog_proof.simulation.clients import Clients
-from deelog_proof.simulation.engine import Engine
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import Failpoints
 from deelog_proof.simulation.group import Group

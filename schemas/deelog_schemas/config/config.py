@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from deelog_schemas.config import checks, sources, transforms
 from deelog_schemas.config.field import REQUIRED, Field, Importance, Refused, Role, Type
-from deelog_schemas.config.fields import FIELDS, PLANNED
+from deelog_schemas.config.fields import DROPPED, FIELDS, PLANNED
 from deelog_schemas.config.naming import named_by
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
 from deelog_schemas.config.secrets import MASK, Masked, hides, is_secret, references, shown
@@ -284,6 +284,8 @@ def _unknown(name: Any) -> FieldError:
         return FieldError(repr(name[:200]), "is no field of deelog")
     if name in PLANNED:
         return FieldError(name, "is known but not implemented in this version; remove it")
+    if name in DROPPED:
+        return FieldError(name, f"is no field of deelog: {DROPPED[name]}")
     known = [*FIELDS, *(f"{c}.override.{s}" for c in CLIENTS for s in sorted(ALLOWED[c]))]
     for client in CLIENTS:
         prefix = f"{client}.override."

@@ -1,7 +1,7 @@
 """Every field of the configuration, declared once, in the order in which the documentation shows them.
 
 Names and values are Debezium's and Kafka Connect's where the meaning is the same. A field is here only if it has an
-effect; `PLANNED` names those that a later version adds, so that the error can say so.
+effect; `PLANNED` names those that a later version adds, `DROPPED` those that none does, so that the error can say so.
 """
 
 from __future__ import annotations
@@ -258,16 +258,11 @@ group("observe", "Heartbeat, signals and notifications",
         doc="The written position of an idle segment is renewed this often, so that silence and progress differ; and "
             "a heartbeat is written to `__debezium-heartbeat.<topic.prefix>`, as Debezium does."),
     Field("signal.enabled.channels", LIST, ("kafka",),
-        allowed=("kafka", "file"), planned=("source", "jmx", "in-process"), importance=LOW,
+        allowed=("kafka",), planned=("source", "jmx", "in-process"), importance=LOW,
         doc="Where signals are taken from; empty for nowhere."),
     Field("signal.kafka.topic", STRING, None, derived="`<topic.prefix>-signal`", importance=LOW,
         doc="Topic of the signals; key `topic.prefix`, value `{id, type, data}`. One partition. It is read from its "
             "beginning at the start: it says whether writing is paused, and which incremental snapshots go on."),
-    Field("signal.file", STRING, "file-signals.txt", importance=LOW,
-        doc="File of signals for this process alone, one in a line, with `file` among `signal.enabled.channels`. "
-            "What was read is taken out of the file."),
-    Field("signal.poll.interval.ms", INT, 5000, low=10, high=3_600_000, importance=LOW,
-        doc="How often `signal.file` is looked at."),
     Field("notification.enabled.channels", LIST, (), allowed=("sink", "log"), planned=("jmx",), importance=LOW,
         doc="Where notifications go: to a topic (`sink`), or into the log at level INFO."),
     Field("notification.sink.topic.name", STRING, None, pattern=re.compile(r"[A-Za-z0-9._-]{1,249}"), importance=LOW,
@@ -360,3 +355,7 @@ FIELDS: Final[dict[str, Field]] = {field.name: field for group in _GROUPS for fi
 
 # Known, but without an effect yet: an error says so instead of suggesting another spelling.
 PLANNED: Final = frozenset({"read.max.wait.ms"})
+
+_NO_FILE: Final = "signals are taken from the topic alone, which all nodes read: `deelog signal` writes to it"
+DROPPED: Final = {"signal.file": _NO_FILE, "signal.poll.interval.ms": _NO_FILE}
+"""Debezium's names of what is left out here on purpose, each with its reason, which is an error's text."""

@@ -22,7 +22,7 @@ _FORMAT: Final = "%s [%s] %s"
 _PREFIX: Final = re.compile(r"^\[thrd:[^]]*\]: ")
 _SUFFIX: Final = re.compile(r" \(after \d+ms in state .*\)$")
 _BROKER: Final = re.compile(r"^(\S+:\d+)/\S+: ")
-_REFUSED: Final = re.compile(r"Connect to \S+ failed: Connection refused")
+_REFUSED: Final = re.compile(r"Connect to (?:ipv[46]#)?(\S+) failed: Connection refused")
 # Lines of a normal takeover, and of a coordinator that starts.
 _DETAILS: Final = (
     "_FENCED",
@@ -49,8 +49,9 @@ class OncePerCause(logging.Filter):
         broker = _BROKER.match(text)
         address, text = (broker[1], text[broker.end() :]) if broker else ("", text)
         record.msg, record.args = f"{address}: {text}" if address else text, ()
-        if _REFUSED.search(text):
-            record.msg = f"{address} refuses connections"
+        if refused := _REFUSED.search(text):
+            address, text = address or refused[1], "refuses connections"  # a coordinator's line begins without one
+            record.msg = f"{address} {text}"
         level = logging.INFO if any(words in text for words in _DETAILS) else min(record.levelno, logging.WARNING)
         record.levelno, record.levelname = level, logging.getLevelName(level)
         if level < logging.WARNING:

@@ -19,7 +19,7 @@ from deelog_connector.core.resets import Resets
 from deelog_connector.core.segment import Phase, Reset, Snapshot
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka_port import InRecord
 from deelog_proof.simulation.filtering import BY_VALUE, pipeline
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack

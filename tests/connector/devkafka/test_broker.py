@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
-from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed, PortTaken
+from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed, PortTaken, SetupError
 from deelog_connector.devkafka.ports import free_port
 from deelog_connector.devkafka.running import STOP_SECONDS, running, stop_running
 from tests.support.java import hide_java
@@ -154,6 +154,14 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         with pytest.raises(PortTaken, match=rf"port {port} .* is taken: stop .* or choose another port"):
             EmbeddedKafka(tmp_path, port).start()
     assert running(tmp_path) is None
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "data"
+    assert running(folder) is None
+    with pytest.raises(SetupError, match=rf"^{folder} cannot be made: Not a directory; name another folder"):
+        EmbeddedKafka(folder).start()
 
 
 def test_a_broker_that_does_not_come_up_shows_its_log(tmp_path: Path) -> None:

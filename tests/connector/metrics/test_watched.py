@@ -229,7 +229,7 @@ def test_kafka_away_is_not_ready_and_alive(own_kafka: Broker, prefix: str) -> No
             await asyncio.to_thread(own_kafka.stop)
             await until_health(config, 503)
             status, body = await health(config)
-            assert body["reasons"][0].startswith("cache c: Kafka does not answer: ")
+            assert body["reasons"][0].startswith("cache c: Kafka cannot be used: ")
             assert (await health(config, "/health/live"))[0] == 200
             await asyncio.to_thread(own_kafka.start)
             await until_health(config, 200)

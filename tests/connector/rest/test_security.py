@@ -27,7 +27,6 @@ from deelog_connector.rest.app import MAX_BODY_BYTES
 from deelog_connector.rest.server import MAX_CONNECTIONS
 from deelog_connector.runtime.lifecycle import Lifecycle
 from deelog_schemas.config import ConfigError, parse
-from deelog_schemas.errors import DeelogError
 from tests.connector.rest.client import Api, api_of
 from tests.interceptors.grid.cluster import Grid, GridNode, eventually
 from tests.support.kafka import Broker
@@ -326,7 +325,10 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
             {"rest.ssl.certificate.location": "/nowhere", "rest.ssl.key.location": "/nowhere"},
             "rest.ssl.certificate.location: certificate, key or authorities cannot be used: No such file",
         ),
-        ({"rest.host.name": "203.0.113.1", "rest.token": TOKEN}, "rest.port: cannot listen at 203.0.113.1"),
+        (
+            {"rest.host.name": "203.0.113.1", "rest.token": TOKEN},
+            "cannot be listened on at rest.host.name=203.0.113.1 (Cannot assign requested address",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused_at_the_start(given: dict[str, str], words: str) -> None:
@@ -334,7 +336,7 @@ def test_what_cannot_be_served_is_refused_at_the_start(given: dict[str, str], wo
         config = parse(BASE | {"rest.port": str(free_port())} | given)
         await served(config, Lifecycle(config, {}))
 
-    with pytest.raises(DeelogError) as refused:
+    with pytest.raises(ConfigError) as refused:
         asyncio.run(work())
     assert words in str(refused.value)
     assert TOKEN not in str(refused.value)

@@ -1,192 +1,220 @@
-"""The clients of one configuration: few scanners, each for one scan, and all replaced at once."""
+"""The clients of one configuration: few scans at a time, and all replaced at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import pytest
 
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.runtime import clients as module
-from deelog_connector.runtime.clients import SCANNERS, Clients
-from deelog_connector.runtime.tasks import Tasks
+from deelog_connector.kafka_port import KafkaPort, Reader
+from deelog_connector.runtime.clients import SCANS, Clients
 from deelog_schemas.config import Config
 from tests.connector.cache import config_of, run
 
 BEFORE, AFTER = config_of("h:1", "p"), config_of("h:1", "p", **{"commit.interval.ms": "77"})
+BROKEN = config_of("h:1", "p", **{"commit.interval.ms": "99"})
+TOPIC = BEFORE.topics.changes
 
 
 class Double:
     """A client that does nothing but remember."""
 
-    made: list[Double]
+    def __init__(self, kind: str, config: Config, *args: Any) -> None:
+        self.kind, self.config, self.args = kind, config, args
+        self.closed, self.hurries, self.dropped = 0, False, 0
+        self.sought: list[Mapping[int, int]] = []
+        self.topics: list[str] = []
 
-    def __init__(self, config: Config, *args: Any) -> None:
-        self.config, self.args, self.closed, self.closing = config, args, 0, False
-        self.has_written = False
-        Double.made.append(self)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         self.closed += 1
 
     discard = close
 
-    def settings(self) -> None:
-        if self.config is BROKEN:
+    def give_up(self) -> None:
+        self.hurries = True
+
+    def send(self, topic: str, *args: object) -> None:
+        self.dropped += 1
+
+    async def seek(self, offsets: Mapping[int, int]) -> None:
+        self.sought.append(offsets)
+        if offsets == {9: 9}:
+            raise KafkaUnusable("there is no such partition")
+
+    async def ensure(self, topic: str, *args: object) -> None:
+        self.topics.append(topic)
+
+    async def setting(self, topic: str, name: str) -> str:
+        return {"cleanup.policy": "delete", "unclean.leader.election.enable": "false"}.get(name, "1234567")
+
+
+class Port:
+    """Makes doubles; of a broken configuration it makes no producer."""
+
+    def __init__(self) -> None:
+        self.made: list[Double] = []
+
+    def _double(self, kind: str, config: Config, *args: object) -> Double:
+        self.made.append(Double(kind, config, *args))
+        return self.made[-1]
+
+    async def session(self, config: Config, *args: object) -> Double:
+        if config is BROKEN:
             raise KafkaUnusable("a secret is missing")
+        return self._double("session", config, *args)
+
+    async def reader(self, config: Config, topic: str) -> Double:
+        return self._double("reader", config, topic)
+
+    def brokers(self, config: Config) -> Double:
+        return self._double("brokers", config)
+
+    def notes(self, config: Config) -> Double:
+        return self._double("notes", config)
+
+    def of_kind(self, kind: str) -> list[Double]:
+        return [one for one in self.made if one.kind == kind]
 
 
-BROKEN = config_of("h:1", "p", **{"commit.interval.ms": "99"})
-
-
-class Admin(Double):
-    pass
-
-
-class Writer(Double):
-    pass
-
-
-class Scanner(Double):
-    pass
-
-
-def of_kind(kind: type[Double]) -> list[Double]:
-    return [one for one in Double.made if isinstance(one, kind)]
-
-
-def with_clients(monkeypatch: pytest.MonkeyPatch, test: Callable[[Clients], Awaitable[None]]) -> None:
-    Double.made = []
-    monkeypatch.setattr(module, "KafkaAdmin", Admin)
-    monkeypatch.setattr(module, "Writer", Writer)
-    monkeypatch.setattr(module, "Scanner", Scanner)
-    monkeypatch.setattr(module, "ensure_topics", lambda admin, config: None)
-    monkeypatch.setattr(module, "audit", lambda admin, config: 1234)
-    monkeypatch.setattr(module, "can_read", lambda config: None)
-
+def with_clients(test: Callable[[Clients, Port], Awaitable[None]], opened: bool = True) -> None:
     async def work() -> None:
-        tasks = Tasks(2)
-        clients = Clients(BEFORE, "n1", tasks)
-        try:
+        port = Port()
+        clients = Clients(BEFORE, "n1", cast("KafkaPort", port))
+        if opened:
             await clients.open()
-            await test(clients)
-        finally:
-            tasks.shutdown()
-            tasks.failure.cancel()
+        await test(clients, port)
 
     run(work(), 20)
 
 
-def test_they_are_made_by_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(clients: Clients) -> None:
-        (writer,) = of_kind(Writer)
-        assert clients.writer is cast("Any", writer)
-        assert (writer.config, writer.args) == (BEFORE, (BEFORE.topics.transactional_id_node("n1"), 1234))
-        assert [one.args for one in of_kind(Scanner)] == [(BEFORE.topics.changes,)] * SCANNERS
+async def scanned(clients: Clients) -> Double:
+    async def scan(reader: Reader) -> Double:
+        return cast("Double", reader)
 
-    with_clients(monkeypatch, test)
+    return await clients.scanning(scan)
 
 
-def test_there_is_a_scanner_for_each_of_a_few_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(clients: Clients) -> None:
-        go = asyncio.Event()
-        used: list[object] = []
+def test_they_are_made_by_the_configuration() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        (session,), (brokers,) = port.of_kind("session"), port.of_kind("brokers")
+        assert clients.session is cast("Any", session)
+        assert (session.config, session.args) == (BEFORE, (BEFORE.topics.transactional_id_node("n1"), 1234567))
+        assert brokers.topics[:2] == [TOPIC, BEFORE.topics.positions]
+        reader = await scanned(clients)
+        assert (reader.config, reader.args) == (BEFORE, (TOPIC,))
 
-        async def scan() -> None:
-            async with clients.scanner() as scanner:
-                used.append(scanner)
-                await go.wait()
+    with_clients(test)
 
-        scans = [asyncio.ensure_future(scan()) for _ in range(SCANNERS + 1)]
+
+def test_few_scans_run_at_the_same_time_each_with_a_reader_at_rest() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        go, used = asyncio.Event(), []
+
+        async def scan(reader: Reader) -> None:
+            used.append(cast("Double", reader))
+            await go.wait()
+
+        scans = [asyncio.ensure_future(clients.scanning(scan)) for _ in range(SCANS + 1)]
         for _ in range(10):
             await asyncio.sleep(0)
-        assert len(used) == len(set(map(id, used))) == SCANNERS
+        assert len(used) == len(set(map(id, used))) == SCANS
         go.set()
         await asyncio.gather(*scans)
-        assert len(used) == SCANNERS + 1
+        assert len(used) == SCANS + 1
         assert used[-1] in used[:-1]
+        assert all(reader.sought[-1] == {} for reader in used)
 
-    with_clients(monkeypatch, test)
+    with_clients(test)
 
 
-def test_a_scan_that_fails_gives_its_scanner_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(clients: Clients) -> None:
-        for _ in range(SCANNERS + 1):
+def test_the_reader_of_a_scan_that_failed_is_closed_and_another_one_made() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        async def scan(reader: Reader) -> None:
+            raise ValueError("scan")
+
+        for _ in range(SCANS + 1):
             with pytest.raises(ValueError, match="scan"):
-                async with clients.scanner():
-                    raise ValueError("scan")
+                await clients.scanning(scan)
+        assert [one.closed for one in port.of_kind("reader")] == [1] * (SCANS + 1)
+        assert (await scanned(clients)).closed == 0
 
-    with_clients(monkeypatch, test)
+    with_clients(test)
 
 
-def test_all_are_replaced_once_the_last_scan_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(clients: Clients) -> None:
-        clients.writer.has_written = True
-        old = Double.made[:]
-        go, under_way, later = asyncio.Event(), asyncio.Event(), []
+def test_a_reader_that_cannot_seek_is_closed() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        assert cast("Double", await clients.following("t", {0: 5})).sought == [{0: 5}]
+        with pytest.raises(KafkaUnusable, match="no such partition"):
+            await clients.following("t", {9: 9})
+        assert [(one.args, one.closed) for one in port.of_kind("reader")] == [(("t",), 0), (("t",), 1)]
 
-        async def scan() -> None:
-            async with clients.scanner():
-                under_way.set()
-                await go.wait()
+    with_clients(test)
 
-        async def another() -> None:
-            async with clients.scanner() as scanner:
-                later.append(scanner.config)  # type: ignore[attr-defined]
 
-        scanning = asyncio.ensure_future(scan())
+def test_all_are_replaced_once_the_last_scan_is_done() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        await scanned(clients)
+        clients.send("t", b"k", b"v")
+        old = port.made[:]
+        go, under_way = asyncio.Event(), asyncio.Event()
+
+        async def scan(reader: Reader) -> None:
+            under_way.set()
+            await go.wait()
+
+        scanning = asyncio.ensure_future(clients.scanning(scan))
         await under_way.wait()
         prepared = await clients.prepared(AFTER)
         replacing = asyncio.ensure_future(clients.replace(AFTER, *prepared))
         await asyncio.sleep(0)
-        waiting = asyncio.ensure_future(another())
+        later = asyncio.ensure_future(scanned(clients))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not replacing.done()
         assert clients.config is BEFORE
         go.set()
-        await asyncio.gather(scanning, replacing, waiting)
+        await asyncio.gather(scanning, replacing)
         assert clients.config is AFTER
-        assert [one.closed for one in old if not isinstance(one, Writer)] == [1] * (SCANNERS + 1)
-        assert all(one.config is AFTER for one in Double.made if one not in old)
-        assert later == [AFTER]
-        # The new writer knows that a missing right is no reason to end any more.
-        assert of_kind(Writer)[-1].args[-1] is True
+        assert [one.kind for one in old if one.closed != 1] == ["session"]  # it was discarded before
+        tried = next(one for one in port.of_kind("reader") if one.config is AFTER)
+        assert tried.closed == 1
+        assert (await later).config is AFTER
+        assert all(one.config is AFTER for one in port.made if one not in old)
+        clients.send("t", b"k", b"v")
+        assert clients.dropped == 2
 
-    with_clients(monkeypatch, test)
+    with_clients(test)
 
 
-def test_what_is_wrong_with_a_configuration_shows_before_anything_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(clients: Clients) -> None:
+def test_what_is_wrong_with_a_configuration_shows_before_anything_is_closed() -> None:
+    async def test(clients: Clients, port: Port) -> None:
         with pytest.raises(KafkaUnusable, match="a secret is missing"):
             await clients.prepared(BROKEN)
         assert clients.config is BEFORE
-        assert not any(one.closed for one in Double.made)
+        assert not any(one.closed for one in port.made)
 
-    with_clients(monkeypatch, test)
+    with_clients(test)
 
 
-def test_the_end_closes_every_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(clients: Clients) -> None:
+def test_the_end_closes_every_client() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        await scanned(clients)
         clients.give_up()
-        assert [one.closing for one in of_kind(Writer)] == [True]
-        clients.close()
-        assert all(one.closed == 1 for one in Double.made)
+        assert [one.hurries for one in port.of_kind("session")] == [True]
+        await clients.close()
+        assert all(one.closed == 1 for one in port.made)
 
-    with_clients(monkeypatch, test)
+    with_clients(test)
 
 
 def test_clients_that_were_never_opened_can_be_closed() -> None:
-    async def work() -> None:
-        tasks = Tasks(1)
-        clients = Clients(BEFORE, "n1", tasks)
+    async def test(clients: Clients, port: Port) -> None:
         clients.give_up()
-        clients.close()
+        await clients.close()
         with pytest.raises(AssertionError, match="open"):
-            _ = clients.writer
-        tasks.shutdown()
-        tasks.failure.cancel()
+            _ = clients.session
 
-    run(work(), 20)
+    with_clients(test, opened=False)

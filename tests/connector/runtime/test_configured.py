@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from deelog_connector.core.effects import OperationsItem
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
-from deelog_connector.kafka.records import InRecord, OutRecord
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.configured import codecs_of, settings_of
 from deelog_connector.runtime.executor import SCAN_SECONDS
 from deelog_connector.transforms.pipeline import DeadLetter, PipedOperations, Pipeline, TransformedOperation
@@ -20,7 +22,7 @@ DELETE = Operation(1, 1, "remove", b"k", None, None, 1000, True)
 
 
 def records(item: Any, **fields: Any) -> list[OutRecord]:
-    encoder, _ = codecs_of(config_of("h:1", "p", **fields), "n1@1", "test")
+    encoder, _ = codecs_of(config_of("h:1", "p", **fields), "n1@1", "test", Librdkafka())
     return list(encoder.records([item]))
 
 
@@ -65,7 +67,7 @@ def test_acks(acks: str) -> None:
 )
 def test_only_what_leaves_something_out_may_skip(fields: dict[str, str], may_skip: bool) -> None:
     config = config_of("h:1", "p", **{"skipped.operations": "none", **fields})
-    assert settings_of(config, Pipeline.of(config)).may_skip is may_skip
+    assert settings_of(config, Pipeline.of(config, time)).may_skip is may_skip
 
 
 @pytest.mark.parametrize(("given", "count"), [("true", 2), ("false", 1)])
@@ -100,7 +102,7 @@ def test_dead_letters() -> None:
 
 def test_records_name_topic_and_node_and_can_be_decoded() -> None:
     config = config_of("h:1", "p")
-    encoder, decoder = codecs_of(config, "n1@1", "test")
+    encoder, decoder = codecs_of(config, "n1@1", "test", Librdkafka())
     (change, _) = encoder.records([OperationsItem(3, 1, [DELETE])])
     assert (change.topic, change.partition) == (config.topics.changes, 1)
     raw = InRecord(change.topic, 1, 5, change.key, change.value, change.headers)  # type: ignore[arg-type]

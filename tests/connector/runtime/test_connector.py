@@ -8,6 +8,7 @@ Outages of Kafka are in `test_outages.py`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -19,14 +20,10 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable, MapError, NodeSuperseded
-from deelog_connector.kafka import admin as brokers_module
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.client import begin_session
-from deelog_connector.kafka.consumer import still_holds
-from deelog_connector.kafka.records import OutRecord, WriteFailed
-from deelog_connector.kafka.writer import Writer
+from deelog_connector.kafka.reader import still_holds
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from tests.connector.cache import Cache, cache, config_of, run, started
@@ -271,9 +268,9 @@ def test_a_log_tells_whether_it_still_holds_an_offset(kafka: Broker, prefix: str
         produce(kafka.bootstrap, prefix, b"k", b"v")
     end = KafkaAdmin(config).ends(prefix, [0])[0]
     assert end.offset == 3
-    assert still_holds(config, prefix, 0, 2, end.leader_epoch)
-    assert still_holds(config, prefix, 0, 3, end.leader_epoch)
-    assert not still_holds(config, prefix, 0, 4, end.leader_epoch)
+    assert still_holds(config, prefix, end._replace(offset=2), 10)
+    assert still_holds(config, prefix, end._replace(offset=3), 10)
+    assert not still_holds(config, prefix, end._replace(offset=4), 10)
 
 
 def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,11 +290,10 @@ def test_an_end_that_the_client_makes_up_is_no_answer(monkeypatch: pytest.Monkey
         brokers.ends("p.c", [0])
 
 
-def test_a_question_is_answered_though_another_thread_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_is_answered_though_another_thread_lets_go_of_the_client() -> None:
     """As a restart does. The futures of a client that is garbage collected stay open for ever."""
-    monkeypatch.setattr(brokers_module, "REQUEST_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as threads:
-        brokers = KafkaAdmin(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"))
+        brokers = KafkaAdmin(config_of(f"127.0.0.1:{mute.getsockname()[1]}", "p"), 1.0)
         asked = threads.submit(brokers.ends, "p.c", [0])
         with mute.accept()[0]:  # the request is under way
             brokers.close()
@@ -327,47 +323,26 @@ def test_no_broker_is_one_clear_sentence(prefix: str) -> None:
 @pytest.mark.parametrize("write_out", [False, True])
 def test_a_stop_waits_for_the_transaction_under_way_and_a_restart_gives_it_up(write_out: bool, paused: bool) -> None:
     class Noted:
-        """A writer that notes whether it was told to give up while the connector was suspended."""
+        """A session that notes whether it was told to give up while the connector was suspended."""
 
-        closed = False
+        hurries = closed = False
 
-        def __init__(self) -> None:
-            self.closings: list[bool] = []
+        def give_up(self) -> None:
+            self.hurries = True
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "closing":
-                self.closings.append(value)
-
-        def discard(self) -> None:
+        async def discard(self) -> None:
             self.closed = True
 
     async def work() -> None:
-        connector, writer = Cache(config_of("nowhere:1", "p"), 1).connector, Noted()
-        connector._clients._writer = cast("Writer", writer)
+        connector, session = Cache(config_of("nowhere:1", "p"), 1).connector, Noted()
+        connector._clients._session = cast("Any", session)
         if paused:
             connector.pause()
         await connector.suspend(1, write_out)
-        assert (writer.closings, writer.closed) == ([not write_out, False], True)
+        assert (session.hurries, session.closed) == (not write_out, True)
         await connector.stop(release=False)
 
     run(work())
-
-
-def test_a_session_that_was_fenced_cannot_commit(kafka: Broker, prefix: str) -> None:
-    """The behaviour that the in-memory Kafka of `world.py` assumes, checked on a real one."""
-    config = config_of(kafka.bootstrap, prefix)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result()
-    first, second = (Writer(config, f"{prefix}/node", 1_000_000) for _ in range(2))
-    record = OutRecord(prefix, 0, b"k", b"v", [])
-    first.open()
-    second.open()
-    with pytest.raises(WriteFailed) as refused:
-        first.commit([record])
-    assert refused.value.cause is Cause.FENCED
-    second.commit([record])
-    second.discard()
 
 
 def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str) -> None:
@@ -397,3 +372,54 @@ def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str)
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(begun, range(24))) == {1}
+
+
+class AwaySession:
+    """A session that no broker answers."""
+
+    async def open(self) -> None:
+        await asyncio.Event().wait()
+
+    def give_up(self) -> None:
+        pass
+
+    async def discard(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_the_end_is_not_missed_when_there_is_something_to_do_at_the_same_moment(
+    monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """`asyncio.wait_for` of Python 3.11 swallows a cancellation that comes with its result."""
+
+    async def work() -> None:
+        connector = Cache(config_of("nowhere:1", "p"), 1).connector
+        connector._clients._session = cast("Any", AwaySession())
+        monkeypatch.setattr(connector.core, "next_poll", lambda now: 60.0)
+        connector._tasks.spawn(connector._drive())
+        await asyncio.sleep(0.01)
+        connector.wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(connector.stop(release=False), 20)
+
+    run(work())
+
+
+def test_a_stop_closes_the_producer_only_while_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A takeover may begin to read Kafka while a stop waits for what it has written to be read back."""
+
+    async def work() -> None:
+        connector = Cache(config_of("nowhere:1", "p"), 1).connector
+        connector._clients._session = cast("Any", AwaySession())
+        states = [(True, False), (False, True), (True, True)]  # idle, has read back
+        monkeypatch.setattr(type(connector.core), "idle", property(lambda _: states[0][0]))
+        monkeypatch.setattr(connector, "_has_read_back", lambda: states[0][1])
+        for number in (1, 2):
+            asyncio.get_running_loop().call_later(0.05 * number, states.pop, 0)
+        await connector.suspend(10, write_out=True)
+        assert states == [(True, True)]
+        await connector.stop(release=False)
+
+    run(work())

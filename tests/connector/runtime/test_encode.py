@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem, TakenBackItem
-from deelog_connector.kafka.records import InRecord, OutRecord
+from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder, Tally
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import (
@@ -39,7 +39,7 @@ CONTEXT = (("__debezium.context.taskId", "0"),)
 
 
 def encoder(tombstones: bool = True, **more: Any) -> Encoder:
-    return Encoder(CODEC, CHANGES, POSITIONS, MEMBER, tombstones, **more)
+    return Encoder(CODEC, CHANGES, POSITIONS, MEMBER, tombstones, clock=time, **more)
 
 
 def encoded(*items: PipedItem, by: Encoder | None = None) -> list[OutRecord]:

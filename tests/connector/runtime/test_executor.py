@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -26,6 +25,8 @@ from deelog_connector.core.effects import (
     SteppedDown,
     Superseded,
 )
+from deelog_connector.core.oplog import Budget, OpLog
+from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.errors import (
     KafkaUnauthorized,
     KafkaUnavailable,
@@ -33,7 +34,8 @@ from deelog_connector.errors import (
     RetriesExhausted,
     TransformFailed,
 )
-from deelog_connector.kafka.records import InRecord, OutRecord, WriteFailed
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import InRecord, OutRecord, WriteFailed
 from deelog_connector.runtime import executor as module
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.executor import Executor
@@ -49,10 +51,11 @@ CONFIG = config_of("h:1", "p", **{"retriable.restart.connector.wait.ms": "1", "e
 CODEC = JsonCodec("p.c", "test", "p", "c")
 OPERATION = Operation(1, 1, "put", b"k", b"v", None, 1000, False)
 COMMIT = Commit(7, [OperationsItem(0, 0, [OPERATION])])
-RECORD = next(Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True).records(COMMIT.items))
+RECORD = next(Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True, clock=time).records(COMMIT.items))
 SCANNED = InRecord("p.c", 0, 5, RECORD.key, RECORD.value, cast("Any", RECORD.headers))
 KEY = CODEC.decode_key(RECORD.key)
 LOST = WriteFailed(Cause.LOST, "gone")
+DENIED = WriteFailed(Cause.LOST, "topic p.c: Write is missing", denied=True)
 
 
 class Recorder:
@@ -62,59 +65,103 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.owned: list[Segment] = []
+
+    def primaries(self) -> list[Segment]:
+        return self.owned
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args: self.calls.append((name, *args))
 
 
 @dataclass
-class Writer:
+class Session:
     """Fails with each of `errors` in turn, then takes everything."""
 
     errors: list[Exception] = field(default_factory=list)
     written: list[OutRecord] = field(default_factory=list)
     opened: int = 0
 
-    def open(self) -> None:
+    async def open(self) -> None:
         self.opened += 1
         if self.errors:
             raise self.errors.pop(0)
 
-    def commit(self, records: Iterable[OutRecord]) -> None:
+    async def commit(self, records: Iterable[OutRecord]) -> None:
         if self.errors:
             raise self.errors.pop(0)
         self.written += records
 
 
 @dataclass
-class Scanner:
-    """Gives its batches, one of which may be an error."""
+class Reader:
+    """Gives its batches, one of which may be an error, and then nothing until it is too late."""
+
+    late: Callable[[], None]
 
     batches: list[list[InRecord] | Exception] = field(default_factory=list)
     reads: list[tuple[int, int]] = field(default_factory=list)
-    closed: int = 0
+    seeking: Callable[[], None] = lambda: None
+    caught_up = False
 
-    def read(self, partition: int, offset: int, seconds: float) -> Iterator[list[InRecord]]:
-        self.reads.append((partition, offset))
-        while self.batches:
-            batch = self.batches.pop(0)
-            if isinstance(batch, Exception):
-                raise batch
-            yield batch
+    async def seek(self, offsets: Mapping[int, int]) -> None:
+        self.reads += offsets.items()
+        self.seeking()
 
-    def close(self) -> None:
-        self.closed += 1
+    async def read(self, seconds: float) -> list[InRecord]:
+        if not self.batches:
+            self.late()
+            return []
+        batch = self.batches.pop(0)
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
 
 class Clients:
     config = CONFIG
 
-    def __init__(self) -> None:
-        self.writer, self.one = Writer(), Scanner()
+    def __init__(self, late: Callable[[], None]) -> None:
+        self.session, self.one, self.brokers = Session(), Reader(late), Brokers()
 
-    @asynccontextmanager
-    async def scanner(self) -> AsyncIterator[Scanner]:
-        yield self.one
+    async def scanning(self, scan: Callable[[Reader], Awaitable[Any]]) -> Any:
+        return await scan(self.one)
+
+
+class Brokers:
+    """Fences each id at the second request."""
+
+    def __init__(self) -> None:
+        self.fenced: list[str] = []
+
+    async def fence(self, transactional_id: str) -> None:
+        self.fenced.append(transactional_id)
+        if self.fenced.count(transactional_id) == 1:
+            raise LOST
+
+
+class Clock:
+    """Runs as fast as a test wants."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.skipped
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+    def skip(self) -> None:
+        self.skipped += 5.0
+
+
+class Port(Librdkafka):
+    """That of librdkafka, with another clock; it makes no client here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = self.fast = Clock()
 
 
 class World:
@@ -122,10 +169,11 @@ class World:
 
     def __init__(self, pipeline: Any = None) -> None:
         self.core, self.cache, self.snapshots = Recorder(), Recorder(), Recorder()
-        self.clients, self.tasks, self.meter = Clients(), Tasks(2), EventMeter()
+        self.port = Port()
+        self.clients, self.tasks, self.meter = Clients(self.port.fast.skip), Tasks(), EventMeter()
         self.halts: list[DeelogError] = []
         self.wakes, self.opening = 0, True
-        self.retries = Retries(lambda: CONFIG)
+        self.retries = Retries(lambda: CONFIG, self.port)
         self.retries.started = True
         self.executor = Executor(
             cast("Any", self.core),
@@ -136,11 +184,12 @@ class World:
             cast("Pipeline | None", pipeline),
             cast("Any", self.snapshots),
             self.meter,
+            self.port,
             wake=self.wake,
             halt=self.halts.append,
             opening=lambda: self.opening,
         )
-        self.executor.encoder = Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True)
+        self.executor.encoder = Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True, clock=time)
         self.executor.decoder = Decoder(CODEC, 8)
         self.woken = asyncio.Event()
 
@@ -164,9 +213,9 @@ def of_a(test: Callable[[World], Any], pipeline: Any = None) -> None:
         try:
             await test(world)
         finally:
-            world.tasks.stopping.set()
+            world.tasks.stopping = True
             await world.tasks.cancel()
-            world.tasks.shutdown()
+            await world.port.close()
             if not world.tasks.failure.done():
                 world.tasks.failure.cancel()
 
@@ -207,7 +256,7 @@ def test_a_newer_process_ends_this_one() -> None:
 def test_a_transaction_is_written_counted_and_reported() -> None:
     async def test(world: World) -> None:
         assert await world.after(COMMIT) == [("committed", 7)]
-        assert [record.key for record in world.clients.writer.written] == [RECORD.key]
+        assert [record.key for record in world.clients.session.written] == [RECORD.key]
         assert (world.meter.creates, sum(world.executor.failed.values())) == (1, 0)
 
     of_a(test)
@@ -216,7 +265,7 @@ def test_a_transaction_is_written_counted_and_reported() -> None:
 @pytest.mark.parametrize("cause", list(Cause))
 def test_a_transaction_that_failed_is_reported_with_its_cause(cause: Cause) -> None:
     async def test(world: World) -> None:
-        world.clients.writer.errors = [WriteFailed(cause, "no")]
+        world.clients.session.errors = [WriteFailed(cause, "no")]
         assert await world.after(COMMIT) == [("commit_failed", 7, cause)]
         assert world.executor.failed == {cause: 1}
         assert world.meter.creates == 0
@@ -224,14 +273,35 @@ def test_a_transaction_that_failed_is_reported_with_its_cause(cause: Cause) -> N
     of_a(test)
 
 
+def test_a_segment_that_is_stopped_is_an_error_with_the_brokers_words_and_the_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    operations = [OPERATION, OPERATION._replace(sequence=2, value=b"v" * 50)]
+    effect = Commit(7, [OperationsItem(0, 0, operations), OperationsItem(3, 1, [OPERATION])])
+
+    async def test(world: World) -> None:
+        for number, phase in ((0, Phase.STOPPED), (3, Phase.ACTIVE), (5, Phase.STOPPED)):  # 5 has been for long
+            segment = Segment(number, 0, OpLog(Budget(10, 1000)), phase=phase, stopped_by="refused (too large?)")
+            world.core.owned.append(segment)
+        world.clients.session.errors = [WriteFailed(Cause.REFUSED, "Message size too large")]
+        await world.after(effect)
+
+    of_a(test)
+    (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert line.message == (
+        "segment 0 is stopped: refused (too large?): Message size too large; its largest value is 50 bytes. "
+        "Mend it, then signal reset-segment"
+    )
+
+
 def test_errors_in_a_row_end_the_connector_and_a_commit_begins_the_row_anew() -> None:
     async def test(world: World) -> None:
         for errors in ([LOST], [LOST], [LOST], [], [LOST], [LOST], [LOST]):
-            world.clients.writer.errors = list(errors)
+            world.clients.session.errors = list(errors)
             world.woken.clear()
             await world.after(COMMIT)
         assert not world.tasks.failure.done()
-        world.clients.writer.errors = [LOST]
+        world.clients.session.errors = [LOST]
         world.woken.clear()
         await world.after(COMMIT)
         with pytest.raises(RetriesExhausted):
@@ -244,12 +314,25 @@ def test_a_missing_right_hurries_nobody(monkeypatch: pytest.MonkeyPatch, caplog:
     monkeypatch.setattr(module, "DENIED_SECONDS", 0.0)
 
     async def test(world: World) -> None:
-        world.clients.writer.errors = [WriteFailed(Cause.LOST, "topic p.c: Write is missing", denied=True)]
-        assert await world.after(COMMIT) == [("commit_failed", 7, Cause.LOST)]
+        await world.after(COMMIT)
+        world.woken.clear()
+        world.clients.session.errors = [DENIED]
+        assert (await world.after(COMMIT))[1:] == [("commit_failed", 7, Cause.LOST)]
 
     of_a(test)
     (line,) = [one for one in caplog.records if "Write is missing" in one.message]
     assert line.levelno == logging.WARNING  # it is tried again
+
+
+@pytest.mark.parametrize("effect", [COMMIT, OpenProducer()])
+def test_a_node_that_is_refused_before_it_has_written_ends(effect: Effect) -> None:
+    async def test(world: World) -> None:
+        world.clients.session.errors = [DENIED]
+        assert await world.after(effect) == []
+        with pytest.raises(KafkaUnauthorized, match=r"^topic p\.c: Write is missing$"):
+            world.tasks.failure.result()
+
+    of_a(test)
 
 
 def test_a_transform_that_fails_halts_and_counts_as_no_error_of_kafka() -> None:
@@ -262,7 +345,7 @@ def test_a_transform_that_fails_halts_and_counts_as_no_error_of_kafka() -> None:
         assert await world.after(COMMIT) == [("commit_failed", 7, Cause.LOST)]
         assert world.halts == [error]
         assert world.executor.failed == {}
-        assert world.clients.writer.written == []
+        assert world.clients.session.written == []
 
     of_a(test, pipeline)
 
@@ -295,37 +378,28 @@ def test_a_slow_transform_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
 def test_a_session_is_opened_however_often_it_takes() -> None:
     async def test(world: World) -> None:
-        world.clients.writer.errors = [LOST, LOST]
+        world.clients.session.errors = [LOST, LOST]
         assert await world.after(OpenProducer()) == [("producer_opened",)]
-        assert world.clients.writer.opened == 3
+        assert world.clients.session.opened == 3
 
     of_a(test)
 
 
 def test_a_session_that_nobody_waits_for_is_given_up() -> None:
     async def test(world: World) -> None:
-        world.clients.writer.errors = [LOST, LOST]
+        world.clients.session.errors = [LOST, LOST]
         world.opening = False
         assert await world.after(OpenProducer()) == [("opening_given_up",)]
-        assert world.clients.writer.opened == 1
+        assert world.clients.session.opened == 1
 
     of_a(test)
 
 
-def test_every_node_of_a_fence_is_fenced_before_the_core_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    fenced: list[str] = []
-
-    def fence(config: object, transactional_id: str) -> None:
-        fenced.append(transactional_id)
-        if fenced.count(transactional_id) == 1:
-            raise LOST
-
-    monkeypatch.setattr(module, "fence", fence)
-
+def test_every_node_of_a_fence_is_fenced_before_the_core_hears_of_it() -> None:
     async def test(world: World) -> None:
         assert await world.after(Fence(frozenset({"n2", "n3"}), (4, 5))) == [("fenced", (4, 5))]
         ids = [CONFIG.topics.transactional_id_node(node) for node in ("n2", "n3")]
-        assert sorted(fenced) == sorted(ids * 2)
+        assert sorted(world.clients.brokers.fenced) == sorted(ids * 2)
 
     of_a(test)
 
@@ -363,6 +437,20 @@ def test_a_scan_that_waits_in_vain_says_so(caplog: pytest.LogCaptureFixture) -> 
     assert any("partition 0 of p.c: own record not readable" in message for message in caplog.messages)
 
 
+def test_the_time_of_a_scan_is_that_of_reading() -> None:
+    async def test(world: World) -> None:
+        def slow() -> None:
+            for _ in range(4):
+                world.port.fast.skip()
+
+        world.clients.one.seeking = slow
+        world.clients.one.batches = [[encoded_key(b"other")], [SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [[1], [5], (0, True)]
+
+    of_a(test)
+
+
 def test_a_scan_for_keys_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_SECONDS", -1.0)
 
@@ -386,7 +474,7 @@ def test_a_scan_is_tried_again_with_a_new_consumer(monkeypatch: pytest.MonkeyPat
         world.clients.one.batches = [KafkaUnavailable("no leader"), [SCANNED]]
         await world.after(Scan(0, 3, frozenset({KEY})))
         assert heard(world) == [[5], (0, True)]
-        assert world.clients.one.closed == 1
+        assert world.clients.one.reads == [(0, 3), (0, 3)]
 
     of_a(test)
 
@@ -405,7 +493,7 @@ def test_a_missing_right_ends_the_first_scan_and_no_later_one(monkeypatch: pytes
     of_a(test)
 
     async def first(world: World) -> None:
-        world.clients.one.batches = [KafkaUnauthorized("Read is missing")]
+        world.clients.one.batches = [[], KafkaUnauthorized("Read is missing")]  # the refusal takes a few reads
         await world.after(Scan(0, 3, frozenset({KEY})))
         with pytest.raises(KafkaUnauthorized, match="Read is missing"):
             world.tasks.failure.result()

@@ -25,7 +25,8 @@ from deelog_connector.errors import (
     NotStoppedError,
     TransformFailed,
 )
-from deelog_connector.kafka import admin, consumer, writer
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka.session import Session
 from deelog_connector.runtime import Lifecycle
 from deelog_connector.runtime import lifecycle as module
 from deelog_connector.runtime.connector import Connector
@@ -54,15 +55,6 @@ def asked(found: Cache) -> Lifecycle:
 
 
 @contextmanager
-def impatient() -> Iterator[None]:
-    """While Kafka is paused on purpose: a request is given up after a second."""
-    with pytest.MonkeyPatch.context() as patched:
-        for module in (admin, consumer, writer):
-            patched.setattr(module, "REQUEST_SECONDS", 1.0)
-        yield
-
-
-@contextmanager
 def paused(kafka: Broker) -> Iterator[None]:
     kafka.pause()
     try:
@@ -82,12 +74,18 @@ async def written(found: Cache, bootstrap: str) -> None:
 
 def test_a_session_is_opened_with_the_secret_of_now(kafka: Broker, prefix: str, tmp_path: Path) -> None:
     config, secrets = with_secret(kafka.bootstrap, prefix, tmp_path)
-    session = writer.Writer(config, f"{prefix}/node", 1_000_000)
-    session.open()
-    secrets.write_text("password=second\n")
-    assert session.settings()["sasl.password"] == "second"
-    session.open()
-    session.discard()
+
+    async def work() -> None:
+        port = Librdkafka()
+        session = await port.session(config, f"{prefix}/node", 1_000_000)
+        await session.open()
+        secrets.write_text("password=second\n")
+        assert session._settings()["sasl.password"] == "second"
+        await session.open()
+        await session.discard()
+        await port.close()
+
+    run(work())
 
 
 def test_a_restart_that_cannot_be_changes_nothing(kafka: Broker, prefix: str, tmp_path: Path) -> None:
@@ -119,8 +117,8 @@ def test_a_file_that_is_gone_for_a_moment_ends_nothing(
         async with cache(config) as found:
             await started(found)
             secrets.rename(tmp_path / "away")
-            found.connector._clients.admin.close()  # as after an error of Kafka: each client is made anew
-            found.connector._clients.writer.discard()
+            await found.connector._clients.brokers.close()  # as after an error of Kafka: each client is made anew
+            await found.connector._clients.session.discard()
             await found.put(b"a", b"1")
             await found.until(lambda: caplog.text.count("secrets.properties") >= 4)
             assert not found.connector.failure.done()
@@ -135,9 +133,11 @@ def test_a_restart_while_kafka_is_away_is_given_up_in_time(own_kafka: Broker, pr
     """A commit is under way and cannot end: it is not waited for, and nothing is lost by it."""
 
     async def work() -> None:
-        async with cache(config_of(own_kafka.bootstrap, prefix, **{"transaction.timeout.ms": "5000"})) as found:
+        async with cache(
+            config_of(own_kafka.bootstrap, prefix, **{"transaction.timeout.ms": "5000"}), seconds=1.0
+        ) as found:
             await started(found)
-            with impatient(), paused(own_kafka):
+            with paused(own_kafka):
                 await found.put(b"a", b"1")
                 await found.until(lambda: bool(found.core._transactions.segments))
                 with pytest.raises(KafkaUnusable):
@@ -279,11 +279,11 @@ def test_at_its_end_nobody_pauses_it(own_kafka: Broker, prefix: str) -> None:
     """A restart is under way, which waits for Kafka; then a pause comes."""
 
     async def work() -> None:
-        found = Cache(config_of(own_kafka.bootstrap, prefix), 1)
+        found = Cache(config_of(own_kafka.bootstrap, prefix), 1, seconds=1.0)
         await found.connector.start()
         await started(found)
         lifecycle = asked(found)
-        with impatient(), paused(own_kafka):
+        with paused(own_kafka):
             await found.put(b"a", b"1")
             restarting = asyncio.ensure_future(lifecycle.restart())
             await found.until(lambda: found.core.paused)
@@ -305,17 +305,17 @@ def test_at_its_end_nobody_pauses_it(own_kafka: Broker, prefix: str) -> None:
 def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str) -> None:
     async def work() -> None:
         config = config_of(own_kafka.bootstrap, prefix, **{"producer.override.queue.buffering.max.messages": "10"})
-        found = Cache(config, 1)
+        found = Cache(config, 1, seconds=1.0)
         await found.connector.start()
         await started(found)
         # One transaction takes all: one of less than ten records that is under way would leave the queue with room.
         found.connector.apply(Event.PAUSE)
         await found.until(lambda: found.core.idle)
-        with impatient(), paused(own_kafka):
+        with paused(own_kafka):
             for number in range(200):
                 await found.put(b"k%d" % number, b"v")
             found.connector.apply(Event.RESUME)
-            producer = found.connector._clients.writer._producer
+            producer = cast("Session", found.connector._clients.session)._producer
             assert producer is not None
             await found.until(lambda: len(producer) >= 10)
             await asyncio.wait_for(found.connector.stop(release=False), 60)

@@ -33,6 +33,6 @@ def test_a_request_that_failed_is_a_problem_until_the_next_answer() -> None:
     meter = EventMeter()
     meter.kafka_answered(100.0)
     meter.kafka_away = "no broker answers"
-    assert meter.kafka_problem(100.0) == "Kafka does not answer: no broker answers"
+    assert meter.kafka_problem(100.0) == "Kafka cannot be used: no broker answers"
     meter.kafka_answered(101.0)
     assert meter.kafka_problem(101.0) is None

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from deelog_connector.errors import KafkaUnavailable
-from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.tail import Tail
-from deelog_connector.runtime import clients, readers
+from deelog_connector.kafka.librdkafka import Brokers
+from deelog_connector.kafka.reader import Reader
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from deelog_schemas.records import ON_POSITIONS
@@ -148,29 +147,22 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
     kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was seen right after topics were made: `Not leader for partition`, of each of the three first questions."""
-    asked = {"Tail": 0, "ends": 0, "topic_id": 0}
+    asked = {"seek": 0, "ends": 0, "topic_id": 0}
 
-    class AskedTail(Tail):
-        def __init__(self, *args: Any, **more: Any) -> None:
-            refuse_once("Tail")
-            super().__init__(*args, **more)
+    def refuse_once(of: type, what: str) -> None:
+        call = getattr(of, what)
 
-    class AskedAdmin(KafkaAdmin):
-        def ends(self, *args: Any) -> Any:
-            refuse_once("ends")
-            return super().ends(*args)
+        async def refused(self: Any, *args: Any) -> Any:
+            asked[what] += 1
+            if asked[what] == 1:
+                raise KafkaUnavailable(f"{what}: Broker: Not leader for partition")
+            return await call(self, *args)
 
-        def topic_id(self, *args: Any) -> Any:
-            refuse_once("topic_id")
-            return super().topic_id(*args)
+        monkeypatch.setattr(of, what, refused)
 
-    def refuse_once(what: str) -> None:
-        asked[what] += 1
-        if asked[what] == 1:
-            raise KafkaUnavailable(f"{what}: Broker: Not leader for partition")
-
-    monkeypatch.setattr(readers, "Tail", AskedTail)
-    monkeypatch.setattr(clients, "KafkaAdmin", AskedAdmin)
+    refuse_once(Reader, "seek")
+    refuse_once(Brokers, "ends")
+    refuse_once(Brokers, "topic_id")
 
     async def work() -> None:
         async with cache(config_of(kafka.bootstrap, prefix)) as found:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-from collections.abc import Awaitable, Callable
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import pytest
 
 from deelog_connector.core.effects import StateItem
-from deelog_connector.errors import KafkaUnavailable, MapError, RecordError
-from deelog_connector.kafka.admin import PartitionEnd
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, MapError, RecordError
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd
 from deelog_connector.runtime import readers as module
 from deelog_connector.runtime.encode import Encoder
 from deelog_connector.runtime.meters import EventMeter
@@ -25,7 +26,7 @@ from deelog_schemas.positions import ClaimState, PositionState, State
 from tests.connector.cache import config_of, run
 
 CONFIG = config_of("h:1", "p", **{"retriable.restart.connector.wait.ms": "1"})
-ENCODER = Encoder(JsonCodec("p.c", "test", "p", "c"), "p.c", CONFIG.topics.positions, "n1@1", True)
+ENCODER = Encoder(JsonCodec("p.c", "test", "p", "c"), "p.c", CONFIG.topics.positions, "n1@1", True, clock=time)
 CLAIM = ClaimState(2, "n2@1", 8, 2, 1)
 
 
@@ -41,31 +42,42 @@ def claim(state: ClaimState | None = CLAIM) -> InRecord:
 POSITION = record(Kind.POSITION, position_key(3), PositionState(2, 5, 40, 5, 0, 10, 8, "id", "n2@1"))
 
 
-class Tail:
+class Reader:
     """Gives what is put into `batches`, and has caught up with the first `behind` of them."""
 
-    made: list[Tail]
-
-    def __init__(self, config: object, topic: str, partitions: int, serves: bool = False) -> None:
-        self.arguments = (config, topic, partitions, serves)
-        self.batches: queue.Queue[list[InRecord]] = queue.Queue()
+    def __init__(self, topic: str, offsets: Mapping[int, int]) -> None:
+        self.topic, self.offsets = topic, offsets
+        self.batches: asyncio.Queue[list[InRecord] | Exception] = asyncio.Queue()
         self.behind, self.closed = 1, 0
-        Tail.made.append(self)
 
     @property
     def caught_up(self) -> bool:
         return self.behind <= 0
 
-    def read(self, seconds: float) -> list[InRecord]:
+    async def read(self, seconds: float) -> list[InRecord]:
         try:
-            batch = self.batches.get(timeout=seconds)
-        except queue.Empty:
+            batch = await asyncio.wait_for(self.batches.get(), seconds)
+        except TimeoutError:
             return []
+        if isinstance(batch, Exception):
+            raise batch
         self.behind -= 1
         return batch
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.closed += 1
+
+
+class Clients:
+    """Makes readers that can be told what they read."""
+
+    def __init__(self, config: Any) -> None:
+        self.config, self.brokers = config, Brokers()
+        self.made: list[Reader] = []
+
+    async def following(self, topic: str, offsets: Mapping[int, int]) -> Reader:
+        self.made.append(Reader(topic, offsets))
+        return self.made[-1]
 
 
 class Core:
@@ -76,6 +88,7 @@ class Core:
         self.states: list[Any] = []
         self.ends: list[tuple[int, int, int, bool | None]] = []
         self.ids: list[str] = []
+        self.calls: list[str] = []
         self.doubted: set[int] = set()
         self.lost: list[int] = []
 
@@ -84,6 +97,7 @@ class Core:
 
     def topic_is(self, topic_id: str) -> None:
         self.ids.append(topic_id)
+        self.calls.append(topic_id)
 
     def end_of(self, partition: int) -> tuple[int, int]:
         return 100 + partition, 7
@@ -93,22 +107,33 @@ class Core:
 
     def end_read(self, partition: int, offset: int, epoch: int, intact: bool | None) -> list[int]:
         self.ends.append((partition, offset, epoch, intact))
+        self.calls.append("end")
         return self.lost
 
 
-class Admin:
-    """Answers with the ends of two partitions, unless there is a problem."""
+class Brokers:
+    """Answers with the ends of two partitions, unless there is a problem. No partition still holds what it held."""
 
     problem: Exception | None = None
+    id = "id"
 
-    def topic_id(self, topic: str) -> str:
+    def __init__(self) -> None:
+        self.doubted: list[tuple[str, PartitionEnd]] = []
+        self.asked = 0
+
+    async def topic_id(self, topic: str) -> str:
         assert topic == "p.c"
-        return "id"
+        return self.id
 
-    def ends(self, topic: str, partitions: range) -> list[PartitionEnd]:
+    async def ends(self, topic: str, partitions: range) -> list[PartitionEnd]:
+        self.asked += 1
         if self.problem is not None:
             raise self.problem
         return [PartitionEnd(partition, 50 + partition, 8) for partition in partitions]
+
+    async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
+        self.doubted.append((topic, end))
+        return False
 
 
 class Signals:
@@ -117,31 +142,38 @@ class Signals:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    async def catch_up(self, blocking: Callable[..., Awaitable[Any]]) -> None:
-        self.calls.append(await blocking(lambda: "caught up"))
+    def first_offset(self, end: int) -> int:
+        return end - 7
 
-    async def follow(self, blocking: Callable[..., Awaitable[Any]], stopping: Any) -> None:
+    async def catch_up(self, reader: Any, reading: Callable[..., Awaitable[Any]]) -> None:
+        assert (reader.topic, reader.offsets) == (CONFIG.topics.signal, {0: 43})
+        self.calls.append(await reading(self._caught_up))
+
+    async def _caught_up(self) -> str:
+        return "caught up"
+
+    async def follow(self, reader: Any, reading: Callable[..., Awaitable[Any]], end: asyncio.Event) -> None:
         self.calls.append("followed")
-        await blocking(stopping.wait, 10)
-        self.calls.append("ended" if stopping.is_set() else "held up")
+        await end.wait()
+        self.calls.append("ended")
 
 
 class World:
     """Readers among doubles."""
 
     def __init__(self, config: Any) -> None:
-        Tail.made = []
-        self.core, self.admin, self.signals, self.meter = Core(), Admin(), Signals(), EventMeter()
-        self.tasks, self.retries = Tasks(4), Retries(lambda: config)
+        self.port = Librdkafka()
+        self.core, self.clients, self.signals, self.meter = Core(), Clients(config), Signals(), EventMeter()
+        self.tasks, self.retries = Tasks(), Retries(lambda: config, self.port)
         self.wakes = self.pruned = 0
-        clients = type("Clients", (), {"config": config, "admin": self.admin})()
         self.readers = Readers(
             cast("Any", self.core),
-            cast("Any", clients),
+            cast("Any", self.clients),
             self.tasks,
             self.retries,
             cast("Any", self.signals),
             self.meter,
+            self.port,
             wake=self.wake,
             pruned=self.prune,
         )
@@ -159,23 +191,21 @@ class World:
                 self.tasks.failure.result()
             await asyncio.sleep(0.001)
 
-    async def tail(self) -> Tail:
-        await self.until(lambda: bool(Tail.made))
-        return Tail.made[-1]
+    async def tail(self) -> Reader:
+        await self.until(lambda: bool(self.clients.made))
+        return self.clients.made[-1]
 
 
-def of_a(monkeypatch: pytest.MonkeyPatch, test: Callable[[World], Awaitable[None]], config: Any = CONFIG) -> None:
-    monkeypatch.setattr(module, "Tail", Tail)
-
+def of_a(test: Callable[[World], Awaitable[None]], config: Any = CONFIG) -> None:
     async def work() -> None:
         world = World(config)
         try:
             await test(world)
         finally:
-            world.tasks.stopping.set()
+            world.tasks.stopping = True
             world.readers.stop()
             await world.tasks.cancel()
-            world.tasks.shutdown()
+            await world.port.close()
             if not world.tasks.failure.done():
                 world.tasks.failure.cancel()
 
@@ -185,60 +215,60 @@ def of_a(monkeypatch: pytest.MonkeyPatch, test: Callable[[World], Awaitable[None
 # -- the positions topic --------------------------------------------------------------------------------------------
 
 
-def test_states_go_to_the_core_and_only_claims_wake_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_go_to_the_core_and_only_claims_wake_it() -> None:
     async def test(world: World) -> None:
         caught_up = world.readers.follow_positions()
         tail = await world.tail()
-        assert tail.arguments == (CONFIG, CONFIG.topics.positions, 2, False)
-        tail.batches.put([POSITION])
+        assert (tail.topic, tail.offsets) == (CONFIG.topics.positions, {0: BEGINNING, 1: BEGINNING})
+        tail.batches.put_nowait([POSITION])
         await caught_up.wait()
         assert (len(world.core.states), world.pruned, world.wakes) == (1, 1, 0)
-        tail.batches.put([claim(), claim(None)])
+        tail.batches.put_nowait([claim(), claim(None)])
         await world.until(lambda: world.pruned == 3)
         assert world.core.states[1:] == [CLAIM, None]
         assert world.wakes == 2
 
-    of_a(monkeypatch, test)
+    of_a(test)
 
 
-def test_it_has_caught_up_only_with_all_that_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_has_caught_up_only_with_all_that_was_there() -> None:
     async def test(world: World) -> None:
         caught_up = world.readers.follow_positions()
         tail = await world.tail()
         tail.behind = 2
-        tail.batches.put([POSITION])
+        tail.batches.put_nowait([POSITION])
         await world.until(lambda: world.pruned == 1)
         await asyncio.sleep(0)
         assert not caught_up.is_set()
-        tail.batches.put([POSITION])
+        tail.batches.put_nowait([POSITION])
         await caught_up.wait()
 
-    of_a(monkeypatch, test)
+    of_a(test)
 
 
 @pytest.mark.parametrize("other", [CLAIM._replace(segments=16), CLAIM._replace(partitions=3)])
-def test_another_map_of_segments_ends_it(monkeypatch: pytest.MonkeyPatch, other: ClaimState) -> None:
+def test_another_map_of_segments_ends_it(other: ClaimState) -> None:
     async def test(world: World) -> None:
         world.readers.follow_positions()
-        (await world.tail()).batches.put([claim(other)])
+        (await world.tail()).batches.put_nowait([claim(other)])
         with pytest.raises(MapError, match=rf"\[1\]@42: n2@1 claims with segment.count={other.segments} on "):
             await world.until(lambda: False)
         assert world.core.states == []
 
-    of_a(monkeypatch, test)
+    of_a(test)
 
 
-def test_a_foreign_record_ends_it_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_record_ends_it_and_is_named() -> None:
     async def test(world: World) -> None:
         world.readers.follow_positions()
-        (await world.tail()).batches.put([claim()._replace(value=b"{}")])
+        (await world.tail()).batches.put_nowait([claim()._replace(value=b"{}")])
         with pytest.raises(RecordError, match=r"^p\.c\S*\[1\]@42: "):
             await world.until(lambda: False)
 
-    of_a(monkeypatch, test)
+    of_a(test)
 
 
-def test_a_restart_ends_the_tail_before_another_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_ends_the_tail_before_another_one_is_made() -> None:
     async def test(world: World) -> None:
         world.readers.follow_positions()
         first = await world.tail()
@@ -246,20 +276,49 @@ def test_a_restart_ends_the_tail_before_another_one_is_made(monkeypatch: pytest.
         assert first.closed == 1
         world.retries.started = True
         world.readers.follow_positions()
-        await world.until(lambda: len(Tail.made) == 2)
-        second = Tail.made[-1]
-        assert second.arguments[-1] is True, "a missing right is no reason to end any more"
-        second.batches.put([POSITION])
+        await world.until(lambda: len(world.clients.made) == 2)
+        second = world.clients.made[-1]
+        second.batches.put_nowait([POSITION])
         await world.until(lambda: world.pruned == 1)
         assert (first.closed, second.closed) == (1, 0)
 
-    of_a(monkeypatch, test)
+    of_a(test)
+
+
+def test_a_right_that_is_missing_ends_a_start_and_nothing_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "DENIED_SECONDS", 0.0)
+    denied = KafkaUnauthorized("Read is missing")
+
+    async def test(world: World) -> None:
+        world.readers.follow_positions()
+        tail = await world.tail()
+        tail.batches.put_nowait([POSITION])
+        tail.batches.put_nowait(denied)
+        tail.batches.put_nowait([POSITION])
+        await world.until(lambda: world.pruned == 2)
+        assert not world.tasks.failure.done()
+
+    of_a(test)
+    assert "Read is missing" in caplog.messages
+
+    async def first(world: World) -> None:
+        world.readers.follow_positions()
+        tail = await world.tail()
+        tail.behind = 2
+        tail.batches.put_nowait([POSITION])
+        tail.batches.put_nowait(denied)
+        with pytest.raises(KafkaUnauthorized, match="Read is missing"):
+            await world.until(lambda: False)
+
+    of_a(first)
 
 
 # -- signals --------------------------------------------------------------------------------------------------------
 
 
-def test_signals_are_read_before_they_are_followed_and_end_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_are_read_before_they_are_followed_and_end_with_the_others() -> None:
     async def test(world: World) -> None:
         world.readers.follow_positions()
         await world.tail()
@@ -269,41 +328,34 @@ def test_signals_are_read_before_they_are_followed_and_end_with_the_others(monke
         await world.readers.end()
         assert world.signals.calls == ["caught up", "followed", "ended"]
 
-    of_a(monkeypatch, test, config_of("h:1", "p", **{"signal.enabled.channels": "kafka"}))
+    of_a(test, config_of("h:1", "p", **{"signal.enabled.channels": "kafka"}))
 
 
-def test_without_the_channel_no_signal_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_channel_no_signal_is_read() -> None:
     async def test(world: World) -> None:
         await world.readers.follow_signals()
         assert world.signals.calls == []
 
-    of_a(monkeypatch, test, config_of("h:1", "p", **{"signal.enabled.channels": "file"}))
+    of_a(test, config_of("h:1", "p", **{"signal.enabled.channels": ""}))
 
 
 # -- the change topic -----------------------------------------------------------------------------------------------
 
 
 def test_ends_go_to_the_core_and_only_a_doubt_is_looked_into(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asked: list[Any] = []
-
-    def still_holds(*arguments: Any) -> bool:
-        asked.append(arguments)
-        return False
-
-    monkeypatch.setattr(module, "still_holds", still_holds)
-
     async def test(world: World) -> None:
         await world.readers.read_ends()
-        assert (world.core.ends, asked) == ([(0, 50, 8, None), (1, 51, 8, None)], [])
+        assert world.core.ends == [(0, 50, 8, None), (1, 51, 8, None)]
+        assert world.clients.brokers.doubted == []
         world.core.ends.clear()
         world.core.doubted, world.core.lost = {1}, [3]
         await world.readers.read_ends()
         assert world.core.ends == [(0, 50, 8, None), (1, 51, 8, False)]
-        assert asked == [(CONFIG, "p.c", 1, 101, 7)]
+        assert world.clients.brokers.doubted == [("p.c", PartitionEnd(1, 101, 7))]
 
-    of_a(monkeypatch, test)
+    of_a(test)
     assert "p.c[1] was truncated to 51: segments [3] are reset" in caplog.messages
 
 
@@ -311,15 +363,58 @@ def test_the_ends_are_watched_though_kafka_is_away_now_and_then(monkeypatch: pyt
     monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
 
     async def test(world: World) -> None:
-        world.admin.problem = KafkaUnavailable("no broker answers")
+        world.clients.brokers.problem = KafkaUnavailable("no broker answers")
         watching = world.tasks.spawn(world.readers.watch())
-        await world.until(lambda: world.meter.kafka_problem(0.0) == "Kafka does not answer: no broker answers")
-        assert (world.core.ids, world.wakes) == ([], 0)
-        world.admin.problem = None
+        await world.until(lambda: world.meter.kafka_problem(0.0) == "Kafka cannot be used: no broker answers")
+        assert (world.core.ends, world.wakes) == ([], 0)
+        world.clients.brokers.problem = None
         await world.until(lambda: world.wakes >= 2)
         assert set(world.core.ids) == {"id"}
         assert not world.meter.kafka_away
-        world.tasks.stopping.set()
-        await watching
+        watching.cancel()
 
-    of_a(monkeypatch, test)
+    of_a(test)
+
+
+def test_a_topic_made_again_is_named_as_that_before_its_ends_are_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its ends alone it would be one that was truncated."""
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        await world.readers.read_topic_id()
+        assert caplog.messages == []
+        world.clients.brokers.id = "another"
+        watching = world.tasks.spawn(world.readers.watch())
+        await world.until(lambda: world.wakes > 1)
+        assert world.core.calls[:4] == ["id", "another", "end", "end"]
+        watching.cancel()
+
+    of_a(test)
+    assert caplog.messages == ["p.c was deleted and made again: all of its segments are reset"]
+
+
+def test_that_kafka_is_away_is_logged_once_per_reason_and_so_is_its_return(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, module.log.name)
+
+    async def test(world: World) -> None:
+        brokers = world.clients.brokers
+        watching = world.tasks.spawn(world.readers.watch())
+        await world.until(lambda: world.wakes > 1)
+        for reason in ("no broker answers", "no broker answers", "Describe is missing"):
+            brokers.problem, asked = KafkaUnavailable(reason), brokers.asked
+            await world.until(lambda: brokers.asked > asked + 2)  # noqa: B023 - it is awaited at once
+        brokers.problem, wakes = None, world.wakes
+        await world.until(lambda: world.wakes > wakes + 1)
+        watching.cancel()
+
+    of_a(test)
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (logging.WARNING, "Kafka cannot be used: no broker answers"),
+        (logging.WARNING, "Kafka cannot be used: Describe is missing"),
+        (logging.INFO, "Kafka can be used again"),
+    ]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, RetriesExhausted
-from deelog_connector.kafka.records import WriteFailed
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import WriteFailed
 from deelog_connector.runtime import tasks as tasks_module
 from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_schemas.config import Config
@@ -25,7 +25,7 @@ def config(**fields: str) -> Config:
 
 
 def retries(started: bool = True, errors: int = -1) -> Retries:
-    made = Retries(lambda: config(**{"errors.max.retries": str(errors)}))
+    made = Retries(lambda: config(**{"errors.max.retries": str(errors)}), Librdkafka())
     made.started = started
     return made
 
@@ -48,13 +48,12 @@ class Failing:
 
 def with_tasks(test: Callable[[Tasks], Awaitable[None]]) -> None:
     async def work() -> None:
-        made = Tasks(2)
+        made = Tasks()
         try:
             await test(made)
         finally:
-            made.stopping.set()
+            made.stopping = True
             await made.cancel()
-            made.shutdown()
             if not made.failure.done():
                 made.failure.cancel()
 
@@ -89,47 +88,11 @@ def test_what_ends_well_or_is_cancelled_is_no_failure() -> None:
 
 def test_an_error_during_the_end_is_none_of_the_connectors() -> None:
     async def test(tasks: Tasks) -> None:
-        tasks.stopping.set()
+        tasks.stopping = True
         await asyncio.wait([tasks.spawn(fails(ValueError("late")))])
         assert not tasks.failure.done()
 
     with_tasks(test)
-
-
-def test_blocking_calls_run_beside_the_loop_and_those_of_the_writer_in_one_thread() -> None:
-    async def test(tasks: Tasks) -> None:
-        assert await tasks.blocking(pow, 2, 3) == 8
-        pool = await tasks.blocking(threading.current_thread)
-        writers = {await tasks.writing(threading.current_thread) for _ in range(3)}
-        assert len(writers) == 1
-        assert not writers & {pool, threading.current_thread()}
-        both = threading.Barrier(2)  # passes only where two calls of the pool run at the same time
-        await asyncio.gather(tasks.blocking(both.wait, 10), tasks.blocking(both.wait, 10))
-
-    with_tasks(test)
-
-
-def test_a_shutdown_waits_for_the_threads() -> None:
-    async def work() -> None:
-        made, ended = Tasks(1), threading.Event()
-        begun, go = threading.Event(), threading.Event()
-
-        def slow() -> None:
-            begun.set()
-            assert go.wait(10)
-            ended.set()
-
-        call = asyncio.ensure_future(made.writing(slow))
-        await asyncio.to_thread(begun.wait, 10)
-        shutdown = asyncio.ensure_future(asyncio.to_thread(made.shutdown))
-        assert not (await asyncio.wait({shutdown}, timeout=0.05))[0]
-        go.set()
-        await shutdown
-        assert ended.is_set()
-        await call
-        made.failure.cancel()
-
-    run(work(), 20)
 
 
 # -- retries --------------------------------------------------------------------------------------------------------
@@ -157,7 +120,7 @@ async def _nothing(work: Awaitable[object]) -> None:
 def test_writing_stops_where_it_is_told_to() -> None:
     call, going_on = Failing(*[LOST] * 10), [True, True, False]
     with pytest.raises(WriteFailed, match="gone"):
-        run(retries().writing(call, stop=lambda _: not going_on.pop(0)), 20)
+        run(retries().writing(call, stop=lambda: not going_on.pop(0)), 20)
     assert call.calls == 3
 
 
@@ -224,6 +187,6 @@ def test_a_start_asks_again_for_as_long_as_one_request_may_take(monkeypatch: pyt
 
 def test_the_waits_are_those_of_the_configuration_of_now() -> None:
     now = [config(**{"errors.max.retries": "0"})]
-    some = Retries(lambda: now[0])
+    some = Retries(lambda: now[0], Librdkafka())
     now[0] = config(**{"errors.max.retries": "5"})
     some.count(LOST)  # a restart allowed more

@@ -1,8 +1,7 @@
 """Signals and what is told of them, by one connector against a real Kafka; grids of them are in the grid's tests.
 
 Bad input tried here: records with another key, no JSON, unknown kinds, segments that there are not, a snapshot that
-goes on already, notes that are none, a file that is too large, a directory in its place, lines that are no signals, a
-line that is being written, an end of notifications for which there is no Kafka any more.
+goes on already, notes that are none, an end of notifications for which there is no Kafka any more.
 """
 
 from __future__ import annotations
@@ -10,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
 
-from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import InRecord
 from deelog_connector.runtime.run_state import Event
-from deelog_connector.signals.processor import HANDLERS
+from deelog_connector.signals.processor import HANDLERS, MAX_REPLAY, Signals
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
@@ -223,55 +223,6 @@ def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(kafka: Broker, pr
     run(work())
 
 
-def test_signals_in_a_file_are_for_this_process_and_are_taken_out(
-    kafka: Broker, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "signals.txt"
-    more = {"signal_enabled_channels": "file", "signal_file": file, "signal_poll_interval_ms": 20}
-
-    def line(kind: str, **data: Any) -> str:
-        return json.dumps({"id": kind, "type": kind, "data": data})
-
-    async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, **more)
-        async with cache(config) as found:
-            await started(found)
-            for number in range(50):
-                await found.put(b"k%d" % number, b"v")
-            await found.drained()
-            stats = found.connector
-            file.write_text(f"{line('execute-snapshot', **{'data-collections': ['c']})}\n\nno JSON\n{line('odd')}\n")
-            await found.until(lambda: stats.stats.signals == {"execute-snapshot": 1, "malformed": 1, "unknown": 1})
-            await found.until(lambda: stats.stats.snapshots == [])
-            assert stats.stats.snapshot_rows == 50
-            assert file.read_text() == ""
-            with file.open("a") as writing:  # a line that is not whole yet
-                whole = line("pause-writing")
-                writing.write(whole[:9])
-                writing.flush()
-                await asyncio.sleep(0.015)
-                writing.write(whole[9:] + "\n")
-            await found.until(lambda: found.connector.paused or stats.stats.signals["malformed"] > 1)
-            if not found.connector.paused:  # two looks fell into that moment: it was taken for a whole one
-                file.write_text(whole)
-                await found.until(lambda: found.connector.paused)
-            file.write_text(line("resume-writing"))  # without a line end: taken when it stays so
-            await found.until(lambda: not found.connector.paused)
-            counts = dict(stats.stats.signals)
-            file.write_bytes(b"x" * 1_100_000)
-            await found.until(lambda: "1100000 bytes" in caplog.text)
-            assert file.stat().st_size == 1_100_000
-            file.unlink()
-            file.mkdir()
-            await found.until(lambda: "Is a directory" in caplog.text)
-            file.rmdir()
-            assert stats.stats.signals == counts
-            file.write_text(line("log", message="still here") + "\n")
-            await found.until(lambda: stats.stats.signals.get("log") == 1)
-
-    run(work())
-
-
 async def beating(kafka: Broker, topic: str, least: int) -> list[tuple[Any, Any]]:
     """The heartbeats, once there are that many."""
 
@@ -303,10 +254,47 @@ def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Bro
 
 def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:
     """No Kafka at all: nothing waits, what finds the queue full is counted, and so is what is left at the end."""
-    announcer = BestEffortProducer(config_of("127.0.0.1:1", prefix))
-    for number in range(1500):
-        announcer.send("t", b"k", b"%d" % number)
-    announcer.poll()
-    assert announcer.dropped == 500
-    announcer.close()  # by PATIENCE_MS it would be a minute
-    assert announcer.dropped == 1500
+
+    async def work() -> None:
+        port = Librdkafka()
+        notes = port.notes(config_of("127.0.0.1:1", prefix))
+        for number in range(1500):
+            notes.send("t", b"k", b"%d" % number)
+        assert notes.dropped == 500
+        await notes.close()  # by PATIENCE_MS it would be a minute
+        assert notes.dropped == 1500
+        await port.close()
+
+    run(work())
+
+
+def test_the_topic_is_read_on_from_where_it_was_read_to() -> None:
+    signals = Signals(config_of("h:1", "p"), {})
+    assert [signals.first_offset(end) for end in (5, MAX_REPLAY + 7)] == [0, 7]
+    signals._next = 50
+    assert signals.first_offset(60) == 50
+    assert signals.first_offset(40) == 40  # another topic of that name
+    assert signals.first_offset(60) == 40
+
+
+def test_a_record_that_was_taken_is_not_taken_again() -> None:
+    """A broker that has just restarted may show a shorter log: the reader begins at its beginning then."""
+    end = asyncio.Event()
+
+    class Again:
+        """A reader that begins at its beginning once more."""
+
+        async def read(self, seconds: float) -> list[InRecord]:
+            end.set()
+            return [InRecord("p-signal", 0, offset, b"foreign", b"{}", []) for offset in (3, 4, 5)]
+
+        async def close(self) -> None:
+            pass
+
+    async def reading(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        return await call(*args)
+
+    signals = Signals(config_of("h:1", "p"), {})
+    signals._next = 4
+    run(signals.follow(cast("Any", Again()), reading, end), 20)
+    assert (signals.counts, signals._next) == ({"other": 2}, 6)

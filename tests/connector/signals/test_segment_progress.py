@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
-from deelog_connector.kafka.best_effort import BestEffortProducer
+from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.signals.incremental_snapshots import AGAIN_SECONDS, MAX_PASSES, MAX_RUNNING, Snapshots
 from deelog_connector.signals.notifications import Notifications, ranges
 from deelog_connector.signals.segment_progress import SegmentProgress
@@ -21,7 +21,7 @@ class RecordedNotifications(Notifications):
 
     def __init__(self) -> None:
         config = config_of("127.0.0.1:1", "p", notification_enabled_channels="log")
-        super().__init__(config, "c", BestEffortProducer(config))
+        super().__init__(config, "c", lambda *record: None, Librdkafka())
         self.sent: list[tuple[str, str, str | None, dict[str, Any]]] = []
 
     def notify(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
@@ -113,21 +113,16 @@ def test_each_owner_reads_its_segments_once_and_one_node_speaks() -> None:
     grid.world.check()
 
 
-def test_what_a_file_asks_for_is_kept_apart_from_what_all_know_of() -> None:
-    """The same id, the end of one kind, and the most snapshots of one kind: none affects the other kind."""
+def test_only_so_many_snapshots_run_at_the_same_time() -> None:
     grid = Grid()
     first = grid.of[next(iter(grid.world.nodes.values())).member]
     for number in range(MAX_RUNNING):
-        assert first.ask("s" if not number else f"{number}", None, local=True) is None
-    assert "are already running" in str(first.ask("one more", None, local=True))
-    assert grid.ask("s") == {None}
-    first.stop(local=True)
-    assert [snapshots.running for snapshots in grid.of.values()] == [["s"], ["s"]]
-    assert first.ask("mine", None, local=True) is None
-    for snapshots in grid.of.values():
-        snapshots.stop()
-    assert [snapshots.running for snapshots in grid.of.values()] == [["mine"], []]
-    grid.rest()
+        assert first.ask(f"{number}", None) is None
+    assert "are already running" in str(first.ask("one more", None))
+    assert first.ask("0", None) == "a snapshot with this id is already running"
+    first.stop()
+    assert first.running == []
+    assert first.ask("one more", None) is None
 
 
 def test_it_is_complete_with_the_last_note_and_not_before() -> None:
@@ -222,22 +217,6 @@ def test_a_refused_row_ends_it_on_all_nodes() -> None:
     grid.world.settle()
     assert {n.core.phase(s) for s in ALL for n in grid.world.nodes.values()} == {"writing", "idle"}
     grid.world.check()
-
-
-def test_one_of_a_file_is_this_nodes_alone() -> None:
-    grid = Grid()
-    n0, n1 = grid.world.nodes.values()
-    assert grid.of[n0.member].ask("s", None, local=True) is None
-    assert grid.of[n0.member].ask("t", [1], local=True) is not None
-    grid.rest()
-    assert grid.topic == []
-    assert grid.notifications[n0.member].kinds("s") == ["STARTED", "TABLE_SCAN_COMPLETED", "COMPLETED"]
-    assert (n0.core.counts.snapshot_rows, n1.core.counts.snapshot_rows) == (5 * SEGMENTS / 2, 0)
-    assert grid.of[n0.member].ask("u", [0, 2], local=True) is None
-    grid.world.own(0, n1, n0)
-    grid.world.own(2, n1, n0)
-    grid.rest()
-    assert grid.notifications[n0.member].kinds("u")[-1] == "ABORTED"
 
 
 def test_resets_and_takeovers_are_told_together() -> None:

@@ -17,7 +17,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.devkafka.ports import free_port
 from deelog_connector.errors import RetriesExhausted
-from deelog_connector.kafka import writer as kafka_writer
 from deelog_connector.runtime import Lifecycle
 from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config
@@ -337,21 +336,17 @@ def test_bytes_are_written_as_the_mode_says(kafka: Broker, prefix: str, mode: st
     run(work())
 
 
-def test_the_connector_fails_after_errors_max_retries(
-    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kafka_writer, "REQUEST_SECONDS", 1.0)
-
+def test_the_connector_fails_after_errors_max_retries(kafka: Broker, prefix: str) -> None:
     async def work() -> None:
         more = {"errors.max.retries": "2", "retriable.restart.connector.wait.ms": "100"}
-        async with cache(config_of(kafka.bootstrap, prefix, **more)) as found:
+        async with cache(config_of(kafka.bootstrap, prefix, **more), seconds=1.0) as found:
             await started(found)
             await found.put(b"a", b"1")
             await found.drained()
-            writer = found.connector._clients.writer
-            nobody = {**writer.settings(), "bootstrap.servers": f"127.0.0.1:{free_port()}"}
-            monkeypatch.setattr(writer, "settings", lambda: nobody)
-            writer.discard()  # as after an error of the session
+            clients = found.connector._clients
+            await clients.session.discard()  # as after an error of the session
+            nobody = config_of(f"127.0.0.1:{free_port()}", prefix, **more)
+            clients._session = await found.connector._port.session(nobody, f"{prefix}/node", 1_000_000)
             await found.put(b"a", b"2")
             with pytest.raises(RetriesExhausted, match=r"3 errors in a row, errors\.max\.retries=2 allows no more"):
                 await found.until(lambda: False)

@@ -15,9 +15,8 @@ import pytest
 import deelog_interceptors.cachetools as deelog
 from deelog_schemas.config import ConfigError, Role, load, parse
 from tests.interceptors.cachetools.reading import read
-from tests.interceptors.cachetools.test_capture import SECONDS, config, our_threads, ready
+from tests.interceptors.cachetools.test_capture import config, our_threads, ready
 from tests.support.kafka import Broker
-from tests.support.waiting import waiting
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "p", "cache.name": "sessions", "node.id": "n1"}
 
@@ -57,31 +56,6 @@ def test_caches_come_and_go_while_the_others_are_captured(kafka: Broker, prefix:
     assert read(kafka.bootstrap, f"{prefix}.first").entries == {"b": "2", "c": "captured no more"}
     assert read(kafka.bootstrap, f"{prefix}.second").entries == {"a": "of the second"}
     assert read(kafka.bootstrap, f"{prefix}.third").entries == {"z": "26"}
-
-
-def test_a_signal_in_the_file_is_for_all_of_them(kafka: Broker, prefix: str, tmp_path: Path) -> None:
-    """Each line is removed from the file once, and every cache acts on it."""
-    file = tmp_path / "signals"
-    more = {"signal_enabled_channels": "file", "signal_file": str(file), "signal_poll_interval_ms": 10}
-    with deelog.Captures(connector(kafka, prefix, **more)) as captures:
-        of: dict[str, deelog.Capture] = {}
-        for name in ("first", "second", "third"):
-            captures.capture(name, cache())
-            of[name] = captures[name]
-            ready(of[name])
-        reset: dict[str, Any] = {"cache": "second", "segments": [0]}
-        for kind, times, data in (("log", 20, {"message": "{}"}), ("reset-segment", 1, reset)):
-            for turn in range(times):
-                with file.open("a") as writing:
-                    writing.write(json.dumps({"id": str(turn), "type": kind, "data": data}) + "\n")
-                waiting(lambda: not file.read_text(), SECONDS, "the line to be taken")
-        waiting(lambda: [one.stats.signals.get("log") for one in of.values()] == [20, 20, 20], SECONDS, "all signals")
-        waiting(lambda: of["second"].stats.resets.get("signal") == 1, SECONDS, "the reset")
-        assert {name: one.stats.resets.get("signal", 0) for name, one in of.items()} == {
-            "first": 0,
-            "second": 1,
-            "third": 0,
-        }
 
 
 def test_the_lists_say_which_are_captured(kafka: Broker, prefix: str) -> None:

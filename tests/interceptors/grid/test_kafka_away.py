@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deelog_connector.kafka.sender import send
+from deelog_connector.kafka.publish import publish
 from deelog_schemas import canonical
 from deelog_schemas.config import parse
 from deelog_schemas.header import Kind
@@ -105,4 +105,5 @@ def signal_reset(grid: Grid, segments: list[int]) -> None:
     """Sends the signal that `deelog signal` sends."""
     config = parse({"node.id": "x", **grid.config})
     data = {"cache": "c", "segments": segments, "reason": "test"}
-    send(config, canonical.dumps({"id": "1", "type": "reset-segment", "data": data}))
+    signal = canonical.dumps({"id": "1", "type": "reset-segment", "data": data})
+    publish(config, config.topics.signal, config["topic.prefix"], signal)

@@ -235,8 +235,8 @@ def test_a_port_that_is_taken_is_one_clear_line(grid: Grid) -> None:
     grid.start(1)
     other = grid.node("n2", cache_listen=f"127.0.0.1:{grid.nodes['n1'].port}")
     other.start()
-    assert other.ended() == 1
-    assert "cache.listen: cannot listen at 127.0.0.1" in other.log.splitlines()[-1]
+    assert other.ended() == 2
+    assert "cache.listen = 127.0.0.1:" in other.log.splitlines()[-1]
 
 
 def test_sigterm_gives_the_segments_away_without_a_reset(grid: Grid) -> None:

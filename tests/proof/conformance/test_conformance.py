@@ -119,7 +119,7 @@ class CachetoolsDriver(Driver):
             return dict(self.cache)
 
     def stop(self) -> None:
-        self.capture.close()
+        self.capture.close(timeout=120.0)
 
 
 @pytest.mark.parametrize("check", WITH_KAFKA, ids=lambda check: check.__name__)

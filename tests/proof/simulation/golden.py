@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import click
 
-from deelog_connector.kafka.records import InRecord
+from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.kafka import CHANGES

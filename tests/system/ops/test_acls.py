@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message
 from redis.asyncio import Redis
 
-from deelog_connector.kafka.sender import send
+from deelog_connector.kafka.publish import publish
 from deelog_interceptors.grid.node import Node
 from deelog_schemas import canonical
 from deelog_schemas.config import Config, parse
@@ -103,7 +103,8 @@ async def put(node: Node, key: str, value: str) -> None:
 def sent(config: Config) -> None:
     """A signal that every node understands."""
     data = {"cache": CACHE, "segments": [3], "reason": "test"}
-    send(config, canonical.dumps({"id": "1", "type": "reset-segment", "data": data}))
+    signal = canonical.dumps({"id": "1", "type": "reset-segment", "data": data})
+    publish(config, config.topics.signal, config["topic.prefix"], signal)
 
 
 def consumed(secure: SecureKafka, topic: str) -> list[Message]:
@@ -195,9 +196,11 @@ def test_without_write_on_signals_a_node_works_and_says_that_a_snapshot_would_be
                     await put(node, "k", "v")
                     data = {"data-collections": [CACHE], "type": "incremental"}
                     signal = canonical.dumps({"id": "1", "type": "execute-snapshot", "data": data})
+                    config = config_of(granted, "operator")
+                    operator = config, config.topics.signal, config["topic.prefix"]
                     async with asyncio.timeout(SECONDS):
                         while text not in caplog.text:
-                            await asyncio.to_thread(send, config_of(granted, "operator"), signal)
+                            await asyncio.to_thread(publish, *operator, signal)
                     await written(node)
         finally:
             granted.grant([right])

@@ -16,12 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from deelog_connector.errors import KafkaUnusable
+from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka.client import REQUEST_SECONDS
-from deelog_connector.kafka.records import WriteFailed
-from deelog_connector.kafka.tail import Tail
-from deelog_connector.kafka.writer import Writer
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, WriteFailed
 from deelog_schemas.config import Config, load
 from tests.connector.cache import cache, config_of, run, started
 from tests.support.paths import ROOT
@@ -145,7 +143,7 @@ def test_a_wrong_way_in_is_told_with_its_remedy(secure_for_all: SecureKafka, pre
     bootstrap = elsewhere.get(listener) or secure_for_all.bootstrap(listener)
     config = config_of(bootstrap, prefix, **overrides(settings, ["admin"]))
     with pytest.raises(KafkaUnusable) as refused:
-        KafkaAdmin(config).partitions("t", REQUEST_SECONDS if way in MAY_PASS else math.inf)
+        KafkaAdmin(config, REQUEST_SECONDS if way in MAY_PASS else math.inf).partitions("t")
     said = str(refused.value)
     assert re.search(wanted, said), said
     for secret in (PASSWORD, "wr0ng-p455"):
@@ -161,11 +159,19 @@ def test_producer_and_consumer_alone(secure_for_all: SecureKafka, prefix: str) -
     def config(who: str) -> Config:
         return config_of(secure_for_all.bootstrap("sasl"), prefix, **(overrides(scram) | overrides(wrong, [who])))
 
-    with pytest.raises(KafkaUnusable, match=r"sasl\.password of consumer\.override"):
-        Tail(config("consumer"), "t", 1)
-    session = Writer(config("producer"), f"{prefix}/node", 1_000_000)
-    with pytest.raises((KafkaUnusable, WriteFailed), match=r"sasl\.password of producer\.override"):
-        session.open()
+    async def work() -> None:
+        port = Librdkafka()
+        reader = await port.reader(config("consumer"), "t")
+        with pytest.raises(KafkaUnavailable, match=r"sasl\.password of consumer\.override"):
+            await reader.seek({0: BEGINNING})
+        session = await port.session(config("producer"), f"{prefix}/node", 1_000_000)
+        with pytest.raises(WriteFailed, match=r"sasl\.password of producer\.override") as refused:
+            await session.open()
+        assert refused.value.denied
+        await reader.close()
+        await port.close()
+
+    run(work())
 
 
 def test_the_page(secure_for_all: SecureKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

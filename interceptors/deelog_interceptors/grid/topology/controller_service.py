@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import orjson
 
-from deelog_connector.kafka.election import Election, NotController
-from deelog_connector.kafka.fencing import fence
+from deelog_connector.kafka_port import KafkaPort, NotController
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
@@ -31,6 +28,8 @@ _PAUSE_SECONDS: Final = 0.01
 """Between two decisions: events of this time are decided together."""
 _SETTLE_SECONDS: Final = 1.0
 _FENCE_AGAIN_SECONDS: Final = 1.0
+MAX_FENCES: Final = 4
+"""Fences at the same time: they wait in the threads in which the topology topic is read."""
 
 
 class ControllerService:
@@ -42,6 +41,7 @@ class ControllerService:
     def __init__(
         self,
         config: Config,
+        port: KafkaPort,
         member: str,
         registry: Registry,
         *,
@@ -60,12 +60,14 @@ class ControllerService:
         self._copies, self._unclean, self._floor = copies, unclean, floor
         self._timeout, self._lease_expiry = timeout, lease_expiry
         self._on_error = on_error
-        self._election = Election(config, asyncio.get_running_loop(), self._elected, on_refused, member)
+        self._port, self._clock, self._brokers = port, port.clock, port.brokers(config)
+        self._election = port.election(config, member, self._elected, on_refused)
         self._task: asyncio.Task[None] | None = None
         self._event = asyncio.Event()
         self._liveness: Liveness | None = None
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = False
+        self._fencing = asyncio.Semaphore(MAX_FENCES)
 
     @property
     def holds(self) -> bool:
@@ -80,7 +82,7 @@ class ControllerService:
         """Resigns; the group elects the next controller at once."""
         self._leave()
         self._liveness = None
-        await asyncio.to_thread(self._election.stop)
+        await self._election.stop()
 
     # -- input --------------------------------------------------------------------------------------------------------
 
@@ -88,7 +90,7 @@ class ControllerService:
         """Takes a member's heartbeat. Returns the answer, or None where another member may be controller."""
         if self._liveness is None:
             return None
-        news, answer = self._liveness.heartbeat(member, beat, time.monotonic())
+        news, answer = self._liveness.heartbeat(member, beat, self._clock.monotonic())
         if news:
             self._event.set()
         return answer
@@ -101,7 +103,7 @@ class ControllerService:
     def doubt(self) -> None:
         """This process was paused: no heartbeat is answered until Kafka confirms that it is controller."""
         if self._liveness is not None:
-            self._liveness.doubt(time.monotonic())
+            self._liveness.doubt(self._clock.monotonic())
             self._event.set()
 
     def changed(self) -> None:
@@ -130,7 +132,7 @@ class ControllerService:
     async def _hold(self) -> None:
         """Initialises the producer, reads the views up to its own record, and decides until it is not controller."""
         try:
-            await asyncio.to_thread(self._election.take)
+            await self._election.take()
             asked = await self._confirm()
             liveness = self._begin(asked)
             log.info("%s is controller from view %d on", self._member, liveness.view.topology_id)
@@ -146,10 +148,10 @@ class ControllerService:
         """Commits a record of its own, which only the last controller can, and reads the topic up to it.
 
         Returns when it began to, in seconds of the monotonic clock."""
-        asked, nonce = time.monotonic(), uuid.uuid4().hex
+        asked, nonce = self._clock.monotonic(), self._port.new_id()
         read = self._registry.expect(nonce)
         record = orjson.dumps({"member": self._member, "nonce": nonce})
-        await asyncio.to_thread(self._election.commit, [("controller", record)])
+        await self._election.commit([("controller", record)])
         # CHECK read-to-own-record: every view that was ever committed precedes the own record.
         await read.wait()
         return asked
@@ -161,7 +163,7 @@ class ControllerService:
             self._member,
             self._registry,
             self._registry.view,
-            time.monotonic(),
+            self._clock.monotonic(),
             asked=asked,
             timeout=self._timeout,
             lease_expiry=self._lease_expiry,
@@ -176,21 +178,19 @@ class ControllerService:
             pass
         await asyncio.sleep(_PAUSE_SECONDS)
         self._event.clear()
-        if liveness.to_confirm(time.monotonic()):
+        if liveness.to_confirm(self._clock.monotonic()):
             liveness.confirm(await self._confirm())
-        liveness.forgive_own_pause(time.monotonic())
-        await self._decide(liveness, await self._fence(liveness, liveness.declare_dead(time.monotonic())))
+        liveness.forgive_own_pause(self._clock.monotonic())
+        await self._decide(liveness, await self._fence(liveness, liveness.declare_dead(self._clock.monotonic())))
         liveness.clear_dead()
 
     async def _fence(self, liveness: Liveness, dead: Sequence[str]) -> frozenset[str]:
         """Fences the producers of the dead. Returns the dead without those that could not be fenced."""
-        now, new = time.monotonic(), liveness.to_fence(dead)
+        now, new = self._clock.monotonic(), liveness.to_fence(dead)
         # The dead are fenced before a view excludes them: their open transactions no longer hold back readers, and
         # "known dead" means that no record of theirs can reach Kafka any more.
         ids = (self._config.topics.transactional_id_node(node_id_of(m)) for m in new)
-        results = await asyncio.gather(
-            *(asyncio.to_thread(fence, self._config, id_) for id_ in ids), return_exceptions=True
-        )
+        results = await asyncio.gather(*(self._fence_one(id_) for id_ in ids), return_exceptions=True)
         failed = set()
         for member, result in zip(new, results, strict=True):
             if isinstance(result, BaseException):
@@ -205,10 +205,14 @@ class ControllerService:
             await asyncio.sleep(_FENCE_AGAIN_SECONDS)
         return frozenset(dead) - failed
 
+    async def _fence_one(self, transactional_id: str) -> None:
+        async with self._fencing:
+            await self._brokers.fence(transactional_id)
+
     async def _decide(self, liveness: Liveness, dead: frozenset[str]) -> None:
         situation = liveness.situation(
             dead,
-            time.monotonic(),
+            self._clock.monotonic(),
             floor=self._floor(),
             copies=self._copies,
             unclean=self._unclean,
@@ -217,6 +221,6 @@ class ControllerService:
         following = decide(liveness.view, situation)
         if following is None:
             return
-        await asyncio.to_thread(self._election.commit, [("view", encode_view(following))])
+        await self._election.commit([("view", encode_view(following))])
         self.views += 1
         liveness.follow(following)

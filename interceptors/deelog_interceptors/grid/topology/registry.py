@@ -8,7 +8,7 @@ from collections.abc import Callable
 import orjson
 
 from deelog_connector.errors import NodeSuperseded
-from deelog_connector.kafka.follower import TopologyRecord
+from deelog_interceptors.grid.topology.topic import TopologyRecord
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, View, decode_view
 from deelog_schemas.errors import ConfigError, FieldError, RecordError
 from deelog_schemas.member import Member, is_newer_process, node_id_of

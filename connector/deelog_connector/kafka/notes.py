@@ -1,4 +1,4 @@
-"""Sends notifications, heartbeats and progress of snapshots, which may be lost.
+"""The producer of notifications, heartbeats and progress of snapshots, which may be lost.
 
 It must not hold up the capture: nothing here waits or raises. librdkafka's queue is short: a record is dropped after a
 minute, so that the oldest go first while Kafka is unavailable, or when the queue is full. Both are counted.
@@ -7,14 +7,15 @@ Weighed in docs/decisions.md, "Notifications have a producer of their own".
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.kafka.client import common_settings
-from deelog_schemas.config import Config
+from deelog_connector.kafka.threads import Run
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 
 log = logging.getLogger(__name__)
@@ -25,52 +26,52 @@ PATIENCE_MS: Final = 60_000
 CLOSE_SECONDS: Final = 2.0
 
 
-class BestEffortProducer:
-    """`send` and `poll` return at once, `close` within `CLOSE_SECONDS`. For one thread. `dropped` counts."""
+class Notes:
+    """See `kafka_port.Notes`. For one thread."""
 
-    def __init__(self, config: Config) -> None:
-        self._settings = _settings(config)
+    def __init__(self, run: Run, config: Config) -> None:
+        self._run, self._config = run, config
         self._producer: Producer | None = None
-        self.dropped = 0
+        self._dropped = 0
 
-    def send(self, topic: str, key: bytes, value: bytes, partition: int = -1) -> None:
-        """Queues a record; by default its key chooses the partition."""
+    @property
+    def dropped(self) -> int:
+        if self._producer is not None:
+            with contextlib.suppress(KafkaException):  # a fatal error: the next `send` makes a new producer
+                self._producer.poll(0)  # serves delivery reports
+        return self._dropped
+
+    def send(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         try:
             if self._producer is None:
-                self._producer = Producer({**self._settings, "on_delivery": self._report})
-            self._producer.produce(topic, value, key, partition)
+                self._producer = Producer({**_settings(self._config), "on_delivery": self._report})
+            self._producer.poll(0)
+            self._producer.produce(topic, value, key, -1 if partition is None else partition)
         except BufferError:
-            self.dropped += 1
+            self._dropped += 1
         except KafkaException as error:
             self._drop(error.args[0], topic)
+        except ConfigError as error:
+            self._dropped += 1
+            log.warning("a record for %s is dropped: %s", topic, error)
 
-    def poll(self) -> None:
-        """Serves delivery reports; call it regularly."""
-        if self._producer is not None:
-            self._producer.poll(0)
+    async def close(self) -> None:
+        await self._run(self._close)
 
-    def renew(self, config: Config) -> Callable[[], None]:
-        """The next record makes a producer by `config`. Call the result in another thread to flush the old one."""
-        self._settings = _settings(config)
-        old, self._producer = self._producer, None
-        return lambda: None if old is None else self._finish(old)
-
-    def close(self) -> None:
-        """Flushes the queue, or drops it after `CLOSE_SECONDS`."""
-        if self._producer is not None:
-            self._finish(self._producer)
-            self._producer = None
-
-    def _finish(self, producer: Producer) -> None:
-        self.dropped += producer.flush(CLOSE_SECONDS)
-        producer.purge()
+    def _close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaException, SystemError):  # a fatal error, raised by the client's callback
+                producer.flush(CLOSE_SECONDS)
+            self._dropped += len(producer)
+            producer.purge()
 
     def _report(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and error.code() != KafkaError._PURGE_QUEUE:
             self._drop(error, message.topic() or "")
 
     def _drop(self, error: KafkaError, topic: str) -> None:
-        self.dropped += 1
+        self._dropped += 1
         why = missing_acl(error, "producer", topic=("Write", topic)) or error.str()
         log.warning("a record for %s is dropped: %s", topic, why)
         if error.fatal():

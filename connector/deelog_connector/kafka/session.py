@@ -1,4 +1,4 @@
-"""The transactional producer of one node. It blocks: call it from a thread of its own.
+"""The transactional producer of one node.
 
 Rules for librdkafka: `message.timeout.ms=0`, since a local timeout skips a message and goes on; delivery reports are
 used only for errors, never for a position; a new producer after any failure, since after a fatal error it is unusable,
@@ -8,15 +8,16 @@ and after others the outcome is unknown.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.core.effects import Cause
-from deelog_connector.errors import KafkaUnauthorized, KafkaUnusable
-from deelog_connector.kafka.client import REQUEST_SECONDS, begin_session, common_settings, hear, opened, reason
-from deelog_connector.kafka.records import OutRecord, WriteFailed
+from deelog_connector.errors import KafkaUnusable
+from deelog_connector.kafka.client import begin_session, common_settings, hear, opened, reason
+from deelog_connector.kafka.threads import Run
+from deelog_connector.kafka_port import OutRecord, WriteFailed
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
@@ -39,15 +40,21 @@ _REFUSED: Final = frozenset(
 )
 
 
-class Writer:
-    """One node's transactional producer. `open` begins a new session, which fences the last one.
+class Session:
+    """See `kafka_port.Session`. `run` runs a call in the one thread of all producers.
 
-    `has_written`: an earlier writer of this node has written, so a missing ACL is no longer fatal.
+    Raises `ConfigError` where a secret cannot be read.
     """
 
     def __init__(
-        self, config: Config, transactional_id: str, max_message_bytes: int, has_written: bool = False
+        self,
+        run: Run,
+        config: Config,
+        transactional_id: str,
+        max_message_bytes: int,
+        seconds: float,
     ) -> None:
+        self._run, self._seconds = run, seconds
         self._config, self._transactional_id, self._max_message_bytes = config, transactional_id, max_message_bytes
         self._producer: Producer | None = None
         self._connections = Connections("producer", {})
@@ -56,33 +63,43 @@ class Writer:
         # Kafka does not report which topic of a transaction it refuses.
         written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
         self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
-        self.has_written = has_written
-        self.closing = False
-        """Set from any thread: waiting for Kafka ends soon."""
+        self._hurries = False
+        self._settings()
 
-    def open(self) -> None:
-        """A new session; raises `WriteFailed(LOST)` where the brokers do not answer in time.
+    async def open(self) -> None:
+        await self._run(self._ended, self._open)
 
-        Raises `KafkaUnusable` where they will never accept this client, unless it has written before: then captured
-        changes are kept until that is fixed.
-        """
-        self.discard()
+    async def commit(self, records: Iterable[OutRecord]) -> None:
+        await self._run(self._ended, self._commit, records)
+
+    async def discard(self) -> None:
+        await self._run(self._discard)
+
+    def give_up(self) -> None:
+        self._hurries = True
+
+    def _ended(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            call(*args)
+        finally:
+            self._hurries = False
+
+    def _open(self) -> None:
+        self._discard()
         self._errors = []
         try:
-            producer, self._connections = opened(Producer, "producer", self.settings())
+            producer, self._connections = opened(Producer, "producer", self._settings())
         except (KafkaUnusable, ConfigError) as error:
-            if self.has_written:
-                raise WriteFailed(Cause.LOST, str(error), denied=True) from error
-            raise
+            raise WriteFailed(Cause.LOST, str(error), denied=True) from error
         try:
-            begin_session(producer, REQUEST_SECONDS)
+            begin_session(producer, self._seconds)
         except KafkaException as error:
             hear(producer, self._connections)
             raise self._denied(error) or WriteFailed(Cause.LOST, reason(error, self._connections)) from error
         self._producer = producer
 
-    def settings(self) -> dict[str, Any]:
-        """The settings of the next session. Reads secrets again: a password may have changed. Raises `ConfigError`."""
+    def _settings(self) -> dict[str, Any]:
+        """The settings of the next session. Reads secrets again: a password may have changed."""
         return {
             **common_settings(self._config),
             "linger.ms": 5,
@@ -103,20 +120,14 @@ class Writer:
         if error is not None:
             self._errors.append(error)  # nothing else: this runs inside the client's poll
 
-    def _denied(self, error: KafkaException) -> Exception | None:
+    def _denied(self, error: KafkaException) -> WriteFailed | None:
         """The error where this user may not write or cannot connect; None for other errors."""
         denied = missing_acl(error.args[0], "producer", **self._asked)
         if denied is None and not self._connections.hopeless:
             return None
-        why = denied or self._connections.why
-        return WriteFailed(Cause.LOST, why, denied=True) if self.has_written else KafkaUnauthorized(why)
+        return WriteFailed(Cause.LOST, denied or self._connections.why, denied=True)
 
-    def commit(self, records: Iterable[OutRecord]) -> None:
-        """Writes all records in one transaction and commits it.
-
-        Raises `WriteFailed`; the session is then over, and the next one aborts its transaction. Raises
-        `KafkaUnauthorized` where this user may not write, unless it has written before.
-        """
+    def _commit(self, records: Iterable[OutRecord]) -> None:
         producer = self._producer
         if producer is None:
             raise WriteFailed(Cause.LOST, "no session is open")
@@ -125,10 +136,9 @@ class Writer:
             producer.begin_transaction()
             for record in records:
                 self._produce(producer, record)
-            self._commit(producer)
+            self._commit_produced(producer)
         except KafkaException as error:
             raise self._failure(error) from error
-        self.has_written = True
 
     def _produce(self, producer: Producer, record: OutRecord) -> None:
         while True:
@@ -138,39 +148,41 @@ class Writer:
                 )
                 return
             except BufferError as error:
-                if self.closing:
+                if self._hurries:
                     raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
                 producer.poll(0.1)  # the client's queue is full: let it send
 
-    def _commit(self, producer: Producer) -> None:
+    def _commit_produced(self, producer: Producer) -> None:
         while True:
             try:
-                producer.commit_transaction(REQUEST_SECONDS)
+                producer.commit_transaction(self._seconds)
                 return
             except KafkaException as error:
                 # Kafka may be unavailable for a minute: retry the same commit, which takes effect once. If it no longer
                 # accepts this client, after a change of passwords, a new client continues.
                 hear(producer, self._connections)
-                if not error.args[0].retriable() or self.closing or self._connections.hopeless:
+                if not error.args[0].retriable() or self._hurries or self._connections.hopeless:
                     raise
 
-    def _failure(self, error: KafkaException) -> Exception:
+    def _failure(self, error: KafkaException) -> WriteFailed:
         first = error.args[0]
-        codes = {e.code() for e in self._errors} | {first.code()}
-        self.discard()
+        causes = [first, *self._errors]  # before `_discard`, which reports all that it purges
+        codes = {e.code() for e in causes}
+        # The first may only say that there are delivery reports.
+        why = "; ".join(dict.fromkeys([first.str(), *sorted(e.str() for e in self._errors)]))
+        self._discard()
         if codes & _FENCED:
             return WriteFailed(Cause.FENCED, first.str())
         if codes & _REFUSED:
             # After an abort librdkafka's next transaction fails with OUT_OF_ORDER_SEQUENCE_NUMBER ("skipped sequence
             # numbers", seen with 2.16 on a 4.3 broker): only a new session helps.
-            return WriteFailed(Cause.REFUSED, "; ".join(sorted({e.str() for e in self._errors} | {first.str()})))
-        for cause in (*self._errors, first):
+            return WriteFailed(Cause.REFUSED, why)
+        for cause in causes:
             if denied := self._denied(KafkaException(cause)):
                 return denied
-        return WriteFailed(Cause.LOST, first.str())
+        return WriteFailed(Cause.LOST, why)
 
-    def discard(self) -> None:
-        """Drops the session and the client's queue."""
+    def _discard(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaException):  # a fatal error: the session ends anyway
@@ -178,4 +190,4 @@ class Writer:
                 producer.poll(0)
 
 
-__all__ = ["Writer"]
+__all__ = ["Session"]

@@ -1,0 +1,96 @@
+"""The port to Kafka on librdkafka. Its clients block, so each call waits in a thread."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from deelog_connector.kafka.admin import KafkaAdmin
+from deelog_connector.kafka.election import Election
+from deelog_connector.kafka.fencing import fence
+from deelog_connector.kafka.notes import Notes
+from deelog_connector.kafka.publish import publish
+from deelog_connector.kafka.reader import Reader, still_holds
+from deelog_connector.kafka.session import Session
+from deelog_connector.kafka.threads import Run, Threads
+from deelog_connector.kafka_port import REQUEST_SECONDS, Clock, PartitionEnd
+from deelog_schemas.config import Config
+
+T = TypeVar("T")
+
+
+class Librdkafka:
+    """See `kafka_port.KafkaPort`. `seconds` is how long one request may take."""
+
+    clock: Clock = time
+
+    def __init__(self, seconds: float = REQUEST_SECONDS) -> None:
+        self._seconds, self._threads = seconds, Threads()
+        self.random = random.Random()
+
+    async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
+        return Session(self._threads.write, config, transactional_id, max_message_bytes, self._seconds)
+
+    async def reader(self, config: Config, topic: str) -> Reader:
+        return await self._threads.run(Reader, self._threads.in_turn(), config, topic, self._seconds)
+
+    def brokers(self, config: Config) -> Brokers:
+        return Brokers(self._threads.run, config, self._seconds)
+
+    def notes(self, config: Config) -> Notes:
+        return Notes(self._threads.run, config)
+
+    def election(
+        self,
+        config: Config,
+        client_id: str,
+        on_elected: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+    ) -> Election:
+        return Election(self._threads.run, config, client_id, on_elected, on_refused, self._seconds)
+
+    def new_id(self) -> str:
+        return str(uuid.uuid4())
+
+    async def work(self, call: Callable[..., T], *args: object) -> T:
+        return await self._threads.run(call, *args)
+
+    async def close(self) -> None:
+        await self._threads.close()
+
+
+class Brokers:
+    """See `kafka_port.Brokers`."""
+
+    def __init__(self, run: Run, config: Config, seconds: float) -> None:
+        self._run, self._config, self._seconds = run, config, seconds
+        self._admin = KafkaAdmin(config, seconds)
+
+    async def ensure(
+        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
+    ) -> None:
+        await self._run(self._admin.ensure, topic, partitions, settings, replicas)
+
+    async def setting(self, topic: str, name: str) -> str:
+        return await self._run(self._admin.setting, topic, name)
+
+    async def topic_id(self, topic: str) -> str:
+        return await self._run(self._admin.topic_id, topic)
+
+    async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
+        return await self._run(self._admin.ends, topic, partitions)
+
+    async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
+        return await self._run(still_holds, self._config, topic, end, self._seconds)
+
+    async def publish(self, topic: str, key: str, value: bytes) -> None:
+        await self._run(publish, self._config, topic, key, value, self._seconds)
+
+    async def fence(self, transactional_id: str) -> None:
+        await self._run(fence, self._config, transactional_id, self._seconds)
+
+    async def close(self) -> None:
+        await self._run(self._admin.close)

@@ -1,0 +1,146 @@
+"""A consumer that is assigned partitions by hand and commits no offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened
+from deelog_connector.kafka.threads import Run
+from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
+from deelog_schemas.config import Config
+from deelog_schemas.kafka.acls import missing_acl
+
+_TRUNCATED: Final = frozenset(
+    {KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+)
+
+
+def consumer_settings(config: Config) -> dict[str, Any]:
+    """Settings of a consumer that commits no offsets, reads committed records, and fails instead of skipping."""
+    return {
+        **common_settings(config),
+        **dict(config.overrides("consumer")),
+        "group.id": config.topics.reader_group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "allow.auto.create.topics": False,
+        "fetch.wait.max.ms": 100,
+        "fetch.error.backoff.ms": 50,
+    }
+
+
+class Reader:
+    """See `kafka_port.Reader`. `run` runs one call at a time: a consumer that is closed while it reads crashes."""
+
+    def __init__(self, run: Run, config: Config, topic: str, seconds: float) -> None:
+        self._run, self._topic, self._seconds = run, topic, seconds
+        self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
+        self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
+        self._next: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._problem: KafkaUnusable | None = None
+
+    async def seek(self, offsets: Mapping[int, int]) -> None:
+        await self._run(self._seek, dict(offsets))
+
+    async def read(self, seconds: float) -> list[InRecord]:
+        return await self._run(self._read, seconds)
+
+    @property
+    def caught_up(self) -> bool:
+        # The client reports an end only when no record comes for a moment, which may never happen on a topic that all
+        # nodes write to: reading past the end counts too.
+        return not self._ends
+
+    def next_offset(self, partition: int) -> int:
+        return self._next[partition]
+
+    async def close(self) -> None:
+        await self._run(self._close)
+
+    def _seek(self, offsets: dict[int, int]) -> None:
+        until = time.monotonic() + self._seconds
+        ends, following = {}, {}
+        for partition, offset in offsets.items():
+            low, high = self._bounds(partition, until)
+            ends[partition], following[partition] = high, offset if low <= offset <= high else low
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in following.items()])
+        self._ends, self._next, self._problem = ends, following, None
+
+    def _bounds(self, partition: int, until: float) -> tuple[int, int]:
+        while True:
+            try:
+                return self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), LOOK_SECONDS)
+            except KafkaException as error:
+                hear(self._consumer, self._connections)
+                denied = missing_acl(error.args[0], "consumer")
+                if denied or self._connections.hopeless or time.monotonic() > until:
+                    what = f"cannot read {self._topic}[{partition}]"
+                    raise failure(what, error, self._connections, topic=("Read", self._topic)) from error
+
+    def _read(self, seconds: float) -> list[InRecord]:
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+        records = []
+        for message in self._consumer.consume(MAX_READ, seconds):
+            error = message.error()
+            if error is None:
+                record = _record_of(message)
+                records.append(record)
+                self._next[record.partition] = record.offset + 1
+                if record.offset + 1 >= self._ends.get(record.partition, record.offset + 2):
+                    del self._ends[record.partition]
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ends.pop(cast("int", message.partition()), None)
+            else:
+                problem = problem or self._problem_of(error, message)
+        if problem is not None and not records:
+            raise problem
+        self._problem = problem  # the next call raises it: these records would be lost
+        return records
+
+    def _problem_of(self, error: KafkaError, message: Message) -> KafkaUnusable | None:
+        if denied := missing_acl(error, "consumer", **self._asked):
+            return KafkaUnauthorized(denied)
+        if error.retriable() or error.code() == KafkaError._TRANSPORT:
+            return None
+        return KafkaUnusable(f"cannot read {self._topic}[{message.partition()}] on: {error.str()}")
+
+    def _close(self) -> None:
+        self._consumer.close()
+
+
+def still_holds(config: Config, topic: str, end: PartitionEnd, seconds: float) -> bool:
+    """See `kafka_port.Brokers`. It blocks."""
+    consumer, _ = opened(Consumer, "consumer", consumer_settings(config))
+    try:
+        consumer.assign([TopicPartition(topic, end.partition, end.offset, leader_epoch=end.leader_epoch)])
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            message = consumer.poll(0.2)
+            failed = message.error() if message is not None else None
+            if message is not None and (failed is None or failed.code() == KafkaError._PARTITION_EOF):
+                return True
+            if failed is not None and failed.code() in _TRUNCATED:
+                return False
+    finally:
+        consumer.close()
+    raise KafkaUnavailable(f"no answer about {topic}[{end.partition}]@{end.offset}")
+
+
+def _record_of(message: Message) -> InRecord:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    # The client gives a list of pairs, and values as bytes, for records that it read.
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return InRecord(topic, partition, offset, message.key(), message.value(), headers)

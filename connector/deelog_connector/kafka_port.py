@@ -1,0 +1,285 @@
+"""The port to Kafka: all that a connector asks of brokers, of clocks, of chance and of threads.
+
+Two implementations: `deelog_connector.kafka`, on librdkafka, and Kafka in memory for tests and the simulation. One
+contract suite (`tests/connector/kafka/contract`) runs on both. Weighed in docs/decisions.md, "One port to Kafka".
+
+Rules of all calls:
+
+- The answer is a value, and an error one of `deelog_connector.errors`, a `WriteFailed`, or a `ConfigError` where a
+  secret of the configuration cannot be read now.
+- Cancelling the task of a call does not stop the call: a cancelled commit may still take effect. The next call of the
+  same session or reader begins after it has ended. Calls of `Brokers` may run at the same time.
+- An iterable that is passed in is consumed on another thread than the loop's. What it raises is raised.
+- A request takes at most `REQUEST_SECONDS`; where nobody answers it may take five more, to find out why.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from deelog_connector.core.effects import Cause
+from deelog_schemas.config import Config
+
+T = TypeVar("T")
+
+REQUEST_SECONDS: Final = 10.0
+"""Seconds that one request to the brokers may take before it fails."""
+MAX_READ: Final = 2000
+"""The most records of one `Reader.read`: they are processed without a pause."""
+BEGINNING: Final = -1
+"""The first offset of a partition."""
+
+
+class OutRecord(NamedTuple):
+    """One record to write."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]]
+
+
+class InRecord(NamedTuple):
+    """One record read."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+
+
+class PartitionEnd(NamedTuple):
+    """The last stable offset of a partition, and its leader epoch."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+
+
+class WriteFailed(Exception):
+    """A transaction was not committed. `cause` is what the core may assume.
+
+    `denied`: the brokers refuse this user, or the configuration makes no client. It stays so until that is mended.
+    """
+
+    def __init__(self, cause: Cause, reason: str, *, denied: bool = False) -> None:
+        super().__init__(f"{cause}: {reason}")
+        self.cause, self.reason, self.denied = cause, reason, denied
+
+
+class Session(Protocol):
+    """The transactional producer of one node. Its calls run one after the other."""
+
+    async def open(self) -> None:
+        """Begins a session, which fences every other one of the transactional id and aborts its open transaction.
+
+        Raises `WriteFailed(LOST)`, never FENCED.
+        """
+
+    async def commit(self, records: Iterable[OutRecord]) -> None:
+        """Writes all records in one transaction, and commits it. Without records nothing is asked of the brokers.
+
+        When it returns, the records are committed; readers and `ends` may see them a moment later. A commit that is not
+        answered is repeated until it is, or until `give_up`. Raises `WriteFailed`; the session is over then, and with
+        LOST it is unknown whether the transaction was committed. What `records` raises ends the session, too.
+        """
+
+    async def discard(self) -> None:
+        """Ends the session. Its open transaction, if any, is aborted by the next session or by its timeout."""
+
+    def give_up(self) -> None:
+        """The call under way, or else the next one, does not wait for brokers that are unavailable: it raises
+        `WriteFailed(LOST)`. An `open` under way ends with its request."""
+
+
+class Reader(Protocol):
+    """Reads committed records of one topic. For one task at a time, but for `close`."""
+
+    async def seek(self, offsets: Mapping[int, int]) -> None:
+        """Reads these partitions from these offsets on, and no others; none: it rests.
+
+        A partition that does not have its offset (any more, or yet) is read from its beginning. Raises
+        `KafkaUnavailable`, `KafkaUnauthorized`; the reader is where it was then.
+        """
+
+    async def read(self, seconds: float) -> list[InRecord]:
+        """Up to `MAX_READ` records, in order for each partition. It may take all of `seconds` though there are some.
+
+        Raises `KafkaUnauthorized` where the right to read was taken away: the next `read` continues; `KafkaUnusable`
+        where the log does not have the next offset (any more): `seek` again. A deleted topic reads as one that nobody
+        writes to: ask for its `topic_id`. Without brokers it returns nothing, and goes on when they are back. What a
+        cancelled `read` has taken is lost: `seek` again.
+        """
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether each partition was read to the end that it had at `seek`. To know it may take a `read` of nothing."""
+
+    def next_offset(self, partition: int) -> int:
+        """The offset behind the last record read, or that of `seek`. Markers of transactions may follow it."""
+
+    async def close(self) -> None:
+        """Ends it, once the read under way has ended."""
+
+
+class Brokers(Protocol):
+    """Requests about topics."""
+
+    async def ensure(
+        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
+    ) -> None:
+        """Creates a topic unless it exists. Raises `KafkaUnusable` where it has another number of partitions.
+
+        `partitions` None: created with one, accepted with any number.
+        """
+
+    async def setting(self, topic: str, name: str) -> str:
+        """A topic's effective setting. Raises `KafkaUnavailable`, also without topic."""
+
+    async def topic_id(self, topic: str) -> str:
+        """The topic id, which a new topic of the name does not keep. Raises `KafkaUnavailable`, also without topic."""
+
+    async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
+        """The ends of these partitions, in any order. Raises `KafkaUnavailable` where one is not answered.
+
+        So it does for a moment after a topic was created, until its partitions have leaders.
+        """
+
+    async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
+        """Whether the log still has its records up to `end`, as they were under its leader epoch (KIP-320).
+
+        A broker that has just restarted may report an end below its log's for a moment; the log itself decides. Raises
+        `KafkaUnavailable`.
+        """
+
+    async def publish(self, topic: str, key: str, value: bytes) -> None:
+        """Writes one record to partition 0 outside any transaction; returns once it is acknowledged.
+
+        Raises `KafkaUnavailable`; the record may arrive all the same.
+        """
+
+    async def fence(self, transactional_id: str) -> None:
+        """Opens and drops a session: fences its owner and aborts its open transaction. Raises `WriteFailed(LOST)`."""
+
+    async def close(self) -> None:
+        """Drops its connections. A later call makes new ones."""
+
+
+class Notes(Protocol):
+    """Sends records that may be lost: notifications, heartbeats, progress of snapshots."""
+
+    @property
+    def dropped(self) -> int:
+        """Records that were not sent: the queue was full, or Kafka was unavailable for a minute."""
+
+    def send(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        """Queues a record; its key chooses the partition by default. Returns at once, never raises."""
+
+    async def close(self) -> None:
+        """Sends what is queued, or drops it after two seconds."""
+
+
+class NotController(Exception):
+    """Another node is or may be controller: stop deciding, `rejoin()`, and wait to be elected again."""
+
+
+class Election(Protocol):
+    """A member of the grid's controller group, of which one is elected, and that one's producer.
+
+    Once elected: `take`, read the topology topic up to your own record, then `commit` views. After `NotController`:
+    `rejoin`, and no `take` until elected again. You must call `stop`.
+    """
+
+    def start(self) -> None:
+        """Joins the group."""
+
+    async def take(self) -> None:
+        """Becomes controller: fences the last controller's producer. Raises `NotController`."""
+
+    async def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """Commits keys and values to the topology topic if this node is still controller. Raises `NotController`.
+
+        Takes at most about five times as long as a request.
+        """
+
+    def rejoin(self) -> None:
+        """Leaves the group and joins it as a new member."""
+
+    async def stop(self) -> None:
+        """Leaves the group, so that the next member is elected at once."""
+
+
+class Clock(Protocol):
+    """The module `time` is one."""
+
+    def monotonic(self) -> float:
+        """Seconds."""
+
+    def time_ns(self) -> int:
+        """Unix nanoseconds."""
+
+
+class KafkaPort(Protocol):
+    """Makes clients by a configuration. They are independent of one another; you must close what you have made."""
+
+    @property
+    def clock(self) -> Clock:
+        """For all that is measured or stamped."""
+
+    @property
+    def random(self) -> random.Random:
+        """For the waits of retries."""
+
+    async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
+        """A producer, without a session yet. Raises `ConfigError`; what else is wrong with `config`, `open` reports."""
+
+    async def reader(self, config: Config, topic: str) -> Reader:
+        """A reader at rest. Raises `KafkaUnusable` or `ConfigError` where `config` makes none."""
+
+    def brokers(self, config: Config) -> Brokers:
+        """Errors of `config` are those of the first call."""
+
+    def notes(self, config: Config) -> Notes:
+        """Errors of `config` are dropped records."""
+
+    def election(
+        self,
+        config: Config,
+        client_id: str,
+        on_elected: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+    ) -> Election:
+        """`on_elected` and `on_refused` are called on the loop: elected or deposed, and where an ACL is missing."""
+
+    def new_id(self) -> str:
+        """A new UUID."""
+
+    async def work(self, call: Callable[..., T], *args: object) -> T:
+        """Runs what takes processor time, or blocks, in another thread."""
+
+    async def close(self) -> None:
+        """Waits for the calls under way; cancels those that wait for a thread. The port cannot be used any more."""
+
+
+__all__ = [
+    "BEGINNING",
+    "MAX_READ",
+    "REQUEST_SECONDS",
+    "Brokers",
+    "Clock",
+    "Election",
+    "InRecord",
+    "KafkaPort",
+    "NotController",
+    "Notes",
+    "OutRecord",
+    "PartitionEnd",
+    "Reader",
+    "Session",
+    "WriteFailed",
+]

@@ -1,0 +1,486 @@
+"""Kafka in memory: the guarantees that the protocol relies on, and its failures.
+
+Transactions that are open, committed or aborted; the last stable offset, after which no consumer reads; fencing by
+transactional id; the transaction timeout; markers that take an offset; truncation after an unclean election with a new
+leader epoch; retention; compaction; a topic that is deleted and made again; brokers that are unavailable, all of them,
+one leader or one coordinator; answers that are lost; missing rights. That a real broker does the same is tested by
+`tests/connector/kafka/contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka_port import InRecord, OutRecord
+from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.group import Group
+
+DEFAULTS: Final = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": "1048588",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "retention.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+"""The settings of a topic, as a broker has them by default."""
+OVERHEAD: Final = 70
+"""Bytes that a batch adds to one record."""
+
+
+class BrokerError(Exception):
+    """What a request ends with, if not with an answer."""
+
+
+class Unanswered(BrokerError):
+    """Nobody answers: the brokers are away, or the one leader or coordinator that could."""
+
+
+class UnknownTopic(BrokerError):
+    """There is no such topic, or it has no such partition."""
+
+
+class InvalidSetting(BrokerError):
+    """A topic cannot have this setting."""
+
+
+class UnknownMember(BrokerError):
+    """The group does not have this member (any more)."""
+
+
+class OldGeneration(BrokerError):
+    """The group has changed since the member heard of it."""
+
+
+class OutOfRange(BrokerError):
+    """The log does not have this offset, or no longer as it was."""
+
+
+class Denied(BrokerError):
+    """A right is missing."""
+
+    def __init__(self, operation: str, kind: str, name: str) -> None:
+        super().__init__(f"{operation} on {kind} {name}")
+        self.operation, self.kind, self.name = operation, kind, name
+
+
+class Failed(BrokerError):
+    """The brokers refuse to go on with a transaction."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+@dataclass(slots=True)
+class Topic:
+    """`settings` has those that were set."""
+
+    id: str
+    partitions: int
+    settings: dict[str, str]
+
+    def setting(self, name: str) -> str:
+        """The one in effect."""
+        return self.settings.get(name) or DEFAULTS[name]
+
+
+@dataclass(slots=True)
+class Transaction:
+    """`state`: open, committed, aborted."""
+
+    transactional_id: str
+    state: str = "open"
+    first: dict[Log, int] = field(default_factory=dict)
+    """The first offset on each partition that it has written to."""
+    cut: list[InRecord] = field(default_factory=list)
+    """Its records that an unclean election removed while it was open; it can be committed all the same."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One offset: a record, or None for a marker or a compacted record."""
+
+    record: InRecord | None
+    transaction: Transaction | None
+
+
+class Log:
+    """One partition. `first` is the log start offset, `epoch` the leader epoch."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+        self.first = self.epoch = 0
+        self.slots: list[Slot] = []
+        self.open: dict[str, int] = {}
+        """First offset of each open transaction, by transactional id."""
+        self.cuts: list[tuple[int, int]] = []
+        """`(leader epoch, offset)`: where each leader epoch but the first begins."""
+
+    @property
+    def end(self) -> int:
+        """The next offset."""
+        return self.first + len(self.slots)
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset."""
+        return max(self.first, min(self.open.values(), default=self.end))
+
+    def append(self, record: OutRecord | None, transaction: Transaction | None) -> None:
+        """A record, or a marker."""
+        offset, read = self.end, None
+        if record is not None:
+            headers = [(n, v.encode() if isinstance(v, str) else v) for n, v in record.headers]
+            read = InRecord(self.topic, self.partition, offset, record.key, record.value, headers)
+            if transaction is not None:
+                self.open.setdefault(transaction.transactional_id, offset)
+        self.slots.append(Slot(read, transaction))
+
+    def read(self, start: int, limit: int) -> tuple[list[InRecord], int]:
+        """Committed records from `start` on, of at most `limit` offsets, and the next offset to read."""
+        start = max(start, self.first)
+        end = min(self.stable, start + limit)
+        if end <= start:
+            return [], start
+        records = []
+        for slot in self.slots[start - self.first : end - self.first]:
+            if slot.record is not None and (slot.transaction is None or slot.transaction.state == "committed"):
+                records.append(slot.record)
+        return records, end
+
+    def holds(self, offset: int, epoch: int) -> bool:
+        """Whether the log up to `offset` is the one of leader epoch `epoch` (KIP-320)."""
+        later = [cut for at, cut in self.cuts if at > epoch]
+        return offset <= min(later, default=self.end)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch under which an offset was written."""
+        return max((epoch for epoch, begin in self.cuts if begin <= offset), default=0)
+
+
+class Kafka:
+    """All brokers as one. `on_stable(log)` is called when a last stable offset moves, `on_loss(records)` when a
+    transaction is committed that had lost these records.
+
+    The first part has what the brokers do; the second is what clients ask, which fails as tests want it to.
+    """
+
+    def __init__(self, engine: Engine, transaction_timeout: float = 60.0) -> None:
+        self.engine = engine
+        self.timeout = transaction_timeout
+        """Seconds, of sessions that name none."""
+        self.topics: dict[str, Topic] = {}
+        self.logs: dict[tuple[str, int], Log] = {}
+        self.groups: dict[str, Group] = {}
+        self.sessions: dict[str, int] = {}
+        self.transactions: dict[str, Transaction] = {}
+        self._up = True
+        self.leaderless: set[tuple[str, int]] = set()
+        """Partitions without a leader."""
+        self.uncoordinated: set[str] = set()
+        """Transactional ids and groups whose coordinator is away."""
+        self.silent: set[str] = set()
+        """Transactional ids whose next commit takes effect, but is not answered."""
+        self.lost: dict[str, bool] = {}
+        """Transactional ids whose next commit fails with LOST, and whether it takes effect all the same."""
+        self.denied: set[tuple[str, str]] = set()
+        """Rights that are missing: `("Write", name of a topic or transactional id)`, `("Read", topic or group)`."""
+        self.refused: set[bytes] = set()
+        """Record keys that are refused as too large."""
+        self.on_stable: Callable[[Log], None] = lambda log: None
+        self.on_loss: Callable[[list[InRecord]], None] = lambda records: None
+        self.counts: dict[str, int] = dict.fromkeys(
+            ("commits", "aborts", "timeouts", "fenced_commits", "zombie_appends", "fences"), 0
+        )
+        self._timeouts: dict[str, float] = {}
+        self._created = 0
+        self._answered: dict[str, tuple[int, int, list[OutRecord]]] = {}
+        """The last answer of `produce`, by transactional id."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the brokers answer."""
+        return self._up
+
+    @up.setter
+    def up(self, value: bool) -> None:
+        if value and not self._up:
+            for group in self.groups.values():
+                group.hear_all()
+        self._up = value
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int, settings: Mapping[str, str] | None = None) -> None:
+        """A new topic, with an id of its own. Raises `InvalidSetting`."""
+        for name, value in (settings or {}).items():
+            if DEFAULTS.get(name, "").isdigit() and not value.lstrip("-").isdigit():
+                raise InvalidSetting(f"{name}={value}")
+        self._created += 1
+        self.topics[topic] = Topic(f"t{self._created}", partitions, dict(settings or {}))
+        self.logs |= {(topic, p): Log(topic, p) for p in range(partitions)}
+
+    def delete(self, topic: str) -> None:
+        """A topic is deleted, with all of its records."""
+        for partition in range(self.topics.pop(topic).partitions):
+            gone = self.logs.pop((topic, partition))
+            for transaction in self.transactions.values():
+                transaction.first.pop(gone, None)
+
+    def recreate(self, topic: str) -> None:
+        """A topic is deleted and made again."""
+        old = self.topics[topic]
+        self.delete(topic)
+        self.create(topic, old.partitions, old.settings)
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    def init(self, transactional_id: str, by: str = "", timeout: float | None = None) -> int:
+        """`init_transactions`: a new session; aborts the open transaction of the last one."""
+        self.counts["fences"] += by != transactional_id
+        self._end(transactional_id, "aborted")
+        self.sessions[transactional_id] = self.sessions.get(transactional_id, 0) + 1
+        if timeout is not None:
+            self._timeouts[transactional_id] = timeout
+        return self.sessions[transactional_id]
+
+    def append(self, transactional_id: str, session: int, records: Sequence[OutRecord]) -> Cause | None:
+        """Appends to the session's transaction, beginning it if needed. Returns the cause of an error, or None."""
+        if self.sessions.get(transactional_id) != session:
+            self.counts["zombie_appends"] += 1
+            return Cause.FENCED
+        if any(map(self._too_large, records)):
+            return Cause.REFUSED
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            transaction = self.transactions[transactional_id] = Transaction(transactional_id)
+            self.engine.after(self._timeouts.get(transactional_id, self.timeout), self.expire, transaction)
+        for record in records:
+            log = self.logs[record.topic, record.partition]
+            transaction.first.setdefault(log, log.end)
+            log.append(record, transaction)
+        return None
+
+    def _too_large(self, record: OutRecord) -> bool:
+        if record.key in self.refused and record.value is not None:
+            return True
+        return size_of(record) > int(self.topics[record.topic].setting("max.message.bytes"))
+
+    def commit(self, transactional_id: str, session: int) -> Cause | None:
+        """Commits the open transaction. Returns the cause of an error, or None."""
+        if self.sessions.get(transactional_id) != session:
+            self.counts["fenced_commits"] += 1
+            return Cause.FENCED
+        self._end(transactional_id, "committed")
+        return None
+
+    def abort(self, transactional_id: str, session: int) -> None:
+        """Aborts the open transaction."""
+        if self.sessions.get(transactional_id) == session:
+            self._end(transactional_id, "aborted")
+
+    def expire(self, transaction: Transaction) -> None:
+        """The transaction timeout: the broker aborts it and fences its producer."""
+        if transaction.state == "open":
+            self.counts["timeouts"] += 1
+            self.init(transaction.transactional_id, transaction.transactional_id)
+
+    def _end(self, transactional_id: str, state: str) -> None:
+        transaction = self.transactions.pop(transactional_id, None)
+        if transaction is None:
+            return
+        self.counts["commits" if state == "committed" else "aborts"] += 1
+        transaction.state = state
+        if transaction.cut and state == "committed":
+            self.on_loss(transaction.cut)
+        for log in transaction.first:
+            log.open.pop(transactional_id, None)
+            log.append(None, transaction)
+        for log in transaction.first:
+            self.on_stable(log)
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    def truncate(self, topic: str, partition: int, count: int) -> list[InRecord]:
+        """An unclean election: a partition loses its last records. Returns the committed ones. None: a clean election.
+
+        Whole transactions go: without its marker one would hang for ever, which only an operator can end.
+        """
+        log = self.logs[topic, partition]
+        keep = max(0, len(log.slots) - count)
+        for at in range(len(log.slots) - 1, -1, -1):
+            transaction = log.slots[at].transaction
+            if at >= keep and transaction is not None:
+                keep = min(keep, max(0, transaction.first[log] - log.first))
+        lost = []
+        for slot in log.slots[keep:]:
+            if slot.record is not None:
+                if slot.transaction is None or slot.transaction.state == "committed":
+                    lost.append(slot.record)
+                elif slot.transaction.state == "open":
+                    slot.transaction.cut.append(slot.record)
+        del log.slots[keep:]
+        log.epoch += 1
+        log.cuts = [(e, min(at, log.end)) for e, at in log.cuts] + [(log.epoch, log.end)]
+        log.open = {tid: at for tid, at in log.open.items() if at < log.end}
+        for transaction in self.transactions.values():
+            if transaction.first.get(log, -1) >= log.end:
+                del transaction.first[log]
+        return lost
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Retention, or an operator: the records before an offset go."""
+        log = self.logs[topic, partition]
+        gone = min(max(before - log.first, 0), len(log.slots))
+        del log.slots[:gone]
+        log.first += gone
+
+    def compact(self, topic: str) -> None:
+        """Keeps the last record of each key, below the last stable offset."""
+        for partition in range(self.topics[topic].partitions):
+            log = self.logs[topic, partition]
+            last: dict[bytes | None, int] = {}
+            for at, slot in enumerate(log.slots[: log.stable - log.first]):
+                if slot.record is not None and (slot.transaction is None or slot.transaction.state == "committed"):
+                    last[slot.record.key] = at
+            for at, slot in enumerate(log.slots[: log.stable - log.first]):
+                if slot.record is not None and last.get(slot.record.key) != at:
+                    slot.record = None
+
+    # -- what clients ask, with the exceptions above ------------------------------------------------------------------
+
+    def allow(self, operation: str, kind: str, name: str) -> None:
+        """Raises where this right is missing."""
+        if (operation, name) in self.denied:
+            raise Denied(operation, kind, name)
+
+    def described(self, topic: str) -> Topic:
+        """Of a topic, what any broker knows."""
+        if not self.up:
+            raise Unanswered
+        self.allow("Describe", "topic", topic)
+        if topic not in self.topics:
+            raise UnknownTopic(topic)
+        return self.topics[topic]
+
+    def led(self, topic: str, partition: int) -> Log:
+        """The log of a partition, from its leader."""
+        if partition not in range(self.described(topic).partitions):
+            raise UnknownTopic(f"{topic}[{partition}]")
+        if (topic, partition) in self.leaderless:
+            raise Unanswered
+        return self.logs[topic, partition]
+
+    def fetch(self, topic: str, partition: int, at: int, epoch: int, limit: int) -> tuple[list[InRecord], int, int]:
+        """As `Log.read`, and the leader epoch of the last record.
+
+        `epoch` is that of the last record read. A topic that was made again is not noticed where it has the offset.
+        """
+        log = self.led(topic, partition)
+        self.allow("Read", "topic", topic)
+        if at < log.first or not log.holds(at, log.epoch if epoch < 0 else epoch):
+            raise OutOfRange(f"{topic}[{partition}]@{at}")
+        records, following = log.read(at, limit)
+        return records, following, log.epoch_of(records[-1].offset) if records else epoch
+
+    def coordinated(self, transactional_id: str) -> None:
+        """Raises unless its coordinator answers."""
+        if not self.up or transactional_id in self.uncoordinated:
+            raise Unanswered
+        self.allow("Write", "transactional_id", transactional_id)
+
+    def open_session(self, transactional_id: str, by: str, timeout: float) -> int:
+        """As `init`."""
+        self.coordinated(transactional_id)
+        return self.init(transactional_id, by, timeout)
+
+    def produce(
+        self, transactional_id: str, session: int, number: int, records: Sequence[OutRecord]
+    ) -> list[OutRecord]:
+        """As `append`. Returns the records whose partition has no leader: they were not appended.
+
+        Asked again with the same `number`, since the answer was lost, it appends nothing.
+        """
+        self.coordinated(transactional_id)
+        answered = self._answered.get(transactional_id)
+        if answered is not None and answered[:2] == (session, number):
+            return answered[2]
+        for record in records:
+            self.allow("Write", "topic", record.topic)
+            if record.partition not in range(self.described(record.topic).partitions):
+                raise UnknownTopic(f"{record.topic}[{record.partition}]")
+        led: list[OutRecord] = []
+        left: list[OutRecord] = []
+        for record in records:
+            (left if (record.topic, record.partition) in self.leaderless else led).append(record)
+        cause = self.append(transactional_id, session, led)
+        if cause is not None:
+            raise Failed(cause)
+        self._answered[transactional_id] = session, number, left
+        return left
+
+    def end_session(self, transactional_id: str, session: int) -> None:
+        """As `commit`. Asked again, it has no effect."""
+        self.coordinated(transactional_id)
+        takes_effect = self.lost.pop(transactional_id, None)
+        cause = None if takes_effect is False else self.commit(transactional_id, session)
+        if takes_effect is not None:
+            cause = cause or Cause.LOST
+        if cause is not None:
+            raise Failed(cause)
+        if transactional_id in self.silent:
+            self.silent.discard(transactional_id)
+            raise Unanswered
+
+    def write(self, record: OutRecord) -> None:
+        """A record outside of any transaction."""
+        log = self.led(record.topic, record.partition)
+        self.allow("Write", "topic", record.topic)
+        if self._too_large(record):
+            raise Failed(Cause.REFUSED)
+        log.append(record, None)
+        self.on_stable(log)
+
+    def group(self, name: str) -> Group:
+        """A group, from its coordinator."""
+        group = self.groups.setdefault(name, Group(self.engine))
+        if not self.up or name in self.uncoordinated:
+            raise Unanswered
+        self.allow("Read", "group", name)
+        return group
+
+    def join_group(self, name: str, member: str, timeout: float) -> tuple[int, bool]:
+        """Returns the group's generation, and whether the member is assigned the partition."""
+        group = self.group(name)
+        group.join(member, timeout)
+        return group.generation, group.holder == member
+
+    def hear(self, name: str, member: str) -> tuple[int, bool]:
+        """As `join_group`, of a member that sends a heartbeat."""
+        group = self.group(name)
+        if member not in group:
+            raise UnknownMember(member)
+        group.hear(member)
+        return group.generation, group.holder == member
+
+    def join_transaction(self, transactional_id: str, session: int, name: str, member: str, generation: int) -> None:
+        """The transaction is to succeed only if the member still belongs to this generation of its group."""
+        self.coordinated(transactional_id)
+        group = self.group(name)
+        if self.sessions.get(transactional_id) != session:
+            raise Failed(Cause.FENCED)
+        if member not in group:
+            raise UnknownMember(member)
+        if group.generation != generation:
+            raise OldGeneration(f"{generation} of {group.generation}")
+
+
+def size_of(record: OutRecord) -> int:
+    """The bytes of a batch of one record."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return OVERHEAD + len(record.key) + len(record.value or b"") + headers

@@ -1,0 +1,54 @@
+"""A consumer group at its coordinator, as much as an election needs: one of its members is assigned the partition."""
+
+from __future__ import annotations
+
+from deelog_proof.memory.engine import Engine
+
+
+class Group:
+    """The assignment stays with its member until that one leaves or is silent for its session timeout, in seconds.
+
+    `generation` counts the changes of membership. `changes` counts those of the assigned member.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._heard: dict[str, float] = {}
+        """When each member was last heard of, in the order in which they joined."""
+        self.generation = self.changes = 0
+        self.holder: str | None = None
+
+    def __contains__(self, member: str) -> bool:
+        return member in self._heard
+
+    def join(self, member: str, timeout: float) -> None:
+        """Adds a member."""
+        self._heard[member] = self._engine.now
+        self._changed()
+        self._engine.after(timeout, self._expire, member, timeout)
+
+    def hear(self, member: str) -> None:
+        """A heartbeat of a member."""
+        self._heard[member] = self._engine.now
+
+    def hear_all(self) -> None:
+        """Its coordinator was away: the silence of the members was not theirs."""
+        self._heard = dict.fromkeys(self._heard, self._engine.now)
+
+    def leave(self, member: str) -> None:
+        """Removes a member."""
+        if self._heard.pop(member, None) is not None:
+            self._changed()
+
+    def _expire(self, member: str, timeout: float) -> None:
+        heard = self._heard.get(member)
+        if heard is not None and heard + timeout <= self._engine.now:
+            self.leave(member)
+        elif heard is not None:
+            self._engine.at(heard + timeout, self._expire, member, timeout)
+
+    def _changed(self) -> None:
+        self.generation += 1
+        if self.holder not in self._heard:
+            self.holder = next(iter(self._heard), None)
+            self.changes += self.holder is not None

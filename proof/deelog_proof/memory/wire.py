@@ -1,0 +1,156 @@
+"""What the clients of one node in memory have in common: its way to the brokers, and its calls under way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka_port import WriteFailed
+from deelog_proof.memory.broker import BrokerError, Denied, Kafka, Unanswered
+from deelog_proof.memory.loop import NodeLoop
+from deelog_schemas.config import Config, ConfigError
+from deelog_schemas.kafka.acls import missing_acl
+
+T = TypeVar("T")
+
+RETRY_SECONDS: Final = 0.1
+"""Between two attempts of a request, as librdkafka's `retry.backoff.ms`."""
+
+
+def _unheard(task: asyncio.Task[Any]) -> None:
+    """The error of a call that nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Turn(asyncio.Lock):
+    """The calls of one object: one begins when those before it have ended."""
+
+    calls = 0
+
+
+class Wire:
+    """What the clients of a node have in common: its way to the brokers, and its calls under way."""
+
+    def __init__(self, loop: NodeLoop, kafka: Kafka, random: random.Random, seconds: float) -> None:
+        self.loop, self.kafka, self.random, self.seconds = loop, kafka, random, seconds
+        self.connected = True
+        self._under_way: dict[asyncio.Task[Any], None] = {}
+        self._waiting: dict[asyncio.Task[Any], None] = {}
+        """Calls that `close` cancels: those of sessions whose turn has not come."""
+        self._closed = False
+
+    def delay(self) -> float:
+        """How long something takes, in seconds."""
+        return self.random.expovariate(1600.0) + 0.00025
+
+    async def run(
+        self, turn: Turn | None, call: Callable[..., Awaitable[T]], *args: Any, of_session: bool = False
+    ) -> T:
+        """Runs a call to its end, when its turn comes. One that is cancelled before it has begun does not begin."""
+        if self._closed:
+            raise RuntimeError("the port is closed")
+        turn = turn or Turn()
+        begun = not turn.calls
+        turn.calls += 1
+
+        async def called() -> T:
+            nonlocal begun
+            async with turn:
+                begun = True
+                self._waiting.pop(task, None)
+                return await call(*args)
+
+        def ended(_: asyncio.Task[T]) -> None:
+            turn.calls -= 1
+
+        task = self.loop.create_task(called())
+        self._under_way[task] = None
+        if of_session and not begun:
+            self._waiting[task] = None
+        task.add_done_callback(ended)
+        task.add_done_callback(self._under_way.pop)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_unheard)
+            if not begun:
+                self._waiting.pop(task, None)
+                task.cancel()
+            raise
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._waiting):
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+
+    async def ask(self, call: Callable[..., T], *args: Any, until: float | None = None) -> T:
+        """What the brokers answer to `call`. Raises `Unanswered` where they do not by then, and what `call` raises."""
+        until = self.loop.time() + self.seconds if until is None else until
+        while True:
+            answer: asyncio.Future[T] = self.loop.create_future()
+            self.loop.engine.after(self.delay(), self._arrive, answer, partial(call, *args))
+            try:
+                return await answer
+            except Unanswered:
+                if self.loop.time() >= until:
+                    raise
+            await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - self.loop.time())))
+
+    def _arrive(self, answer: asyncio.Future[T], call: Callable[[], T]) -> None:
+        try:
+            if not self.connected:
+                raise Unanswered
+            result = call()
+        except BrokerError as error:
+            self.loop.call_later(self.delay(), _fail, answer, error)
+        else:
+            self.loop.call_later(self.delay(), self._answer, answer, result)
+
+    def _answer(self, answer: asyncio.Future[T], result: T) -> None:
+        if not answer.done():
+            if self.connected and self.kafka.up:
+                answer.set_result(result)
+            else:
+                answer.set_exception(Unanswered())  # the connection broke on the way back
+
+
+def _fail(answer: asyncio.Future[T], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+class _Refusal(NamedTuple):
+    """An error as the client has it."""
+
+    code: str
+
+    def name(self) -> str:
+        return self.code
+
+
+def denial(error: Denied, client: str) -> str:
+    """The sentence that the user reads."""
+    refusal = _Refusal(f"{error.kind.upper()}_AUTHORIZATION_FAILED")
+    return missing_acl(refusal, client, **{error.kind: (error.operation, error.name)}) or str(error)
+
+
+async def open_session(wire: Wire, config: Config, transactional_id: str, by: str) -> int:
+    """A new session of the transactional id. Raises `WriteFailed(LOST)`."""
+    try:
+        config.overrides("producer")
+    except ConfigError as error:
+        raise WriteFailed(Cause.LOST, str(error), denied=True) from error
+    timeout = config["transaction.timeout.ms"] / 1000
+    try:
+        return await wire.ask(wire.kafka.open_session, transactional_id, by, timeout)
+    except Unanswered as error:
+        raise WriteFailed(Cause.LOST, "the brokers do not answer") from error
+    except Denied as error:
+        raise WriteFailed(Cause.LOST, denial(error, "producer"), denied=True) from error

@@ -1,0 +1,120 @@
+"""The topics of a cache: which are made with which settings, and what an audit finds unsafe."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from deelog_connector.errors import KafkaUnusable
+from deelog_connector.kafka_port import Brokers as BrokersPort
+from deelog_connector.runtime.topics import audit, ensure_topics
+from tests.connector.cache import config_of, run
+
+SAFE = {
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "cleanup.policy": "delete",
+    "max.message.bytes": "100000",
+}
+LAG = {"min.compaction.lag.ms": "1000", "delete.retention.ms": "1000"}
+
+
+class Brokers:
+    """Notes the topics to make, and has the settings that it is given."""
+
+    def __init__(self, settings: Mapping[str, str] = SAFE) -> None:
+        self.made: dict[str, tuple[int | None, Mapping[str, str], int | None]] = {}
+        self._settings = settings
+
+    async def ensure(
+        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
+    ) -> None:
+        self.made[topic] = partitions, settings, replicas
+
+    async def setting(self, topic: str, name: str) -> str:
+        assert topic == "p.c"
+        return self._settings[name]
+
+
+def made(**fields: Any) -> dict[str, tuple[int | None, Mapping[str, str], int | None]]:
+    brokers = Brokers()
+    run(ensure_topics(cast("BrokersPort", brokers), config_of("h:1", "p", **fields)), 20)
+    return brokers.made
+
+
+def audited(settings: Mapping[str, str], **fields: Any) -> int:
+    limits: list[int] = []
+
+    async def work() -> None:
+        limits.append(await audit(cast("BrokersPort", Brokers(settings)), config_of("h:1", "p", **fields)))
+
+    run(work(), 20)
+    return limits[0]
+
+
+def test_the_topics_of_a_plain_cache() -> None:
+    assert made(**{"topic.creation.default.cleanup.policy": "delete", "signal.enabled.channels": ""}) == {
+        "p.c": (2, {"cleanup.policy": "delete"}, None),
+        "p.c.positions": (2, {"cleanup.policy": "compact"}, None),
+        "__debezium-heartbeat.p": (None, {"cleanup.policy": "compact"}, None),
+    }
+
+
+def test_a_compacted_topic_keeps_deletes_for_slow_readers() -> None:
+    fields = {"topic.creation.default.cleanup.policy": "compact,delete", "reader.max.lag.ms": "1000"}
+    assert made(**fields)["p.c"] == (2, {"cleanup.policy": "compact,delete", **LAG}, None)
+
+
+def test_signals_are_kept_for_ever_in_one_partition() -> None:
+    assert made(**{"signal.enabled.channels": "kafka"})["p-signal"] == (
+        1,
+        {"cleanup.policy": "delete", "retention.ms": "-1"},
+        None,
+    )
+
+
+def test_notifications_and_dead_letters_have_topics_of_their_own() -> None:
+    topics = made(
+        **{
+            "notification.enabled.channels": "sink",
+            "notification.sink.topic.name": "notes",
+            "event.processing.failure.handling.mode": "dead-letter",
+            "errors.deadletterqueue.topic.name": "letters",
+            "errors.deadletterqueue.topic.replication.factor": "3",
+        }
+    )
+    assert topics["notes"] == (None, {}, None)
+    assert topics["letters"] == (None, {}, 3)
+
+
+def test_a_safe_topic_has_no_finding(caplog: pytest.LogCaptureFixture) -> None:
+    assert audited(SAFE, **{"topic.audit": "strict", "max.entry.bytes": "100000"}) == 100_000
+    compacted = {**SAFE, "cleanup.policy": "compact,delete", **LAG}
+    fields = {"topic.audit": "strict", "reader.max.lag.ms": "1000", "max.entry.bytes": "100000"}
+    assert audited(compacted, **fields) == 100_000
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "finding"),
+    [
+        ("min.insync.replicas", "1", "min.insync.replicas is 1"),
+        ("unclean.leader.election.enable", "true", "unclean.leader.election.enable is true"),
+        ("min.compaction.lag.ms", "999", r"min.compaction.lag.ms is below reader.max.lag.ms=1000"),
+        ("delete.retention.ms", "999", r"delete.retention.ms is below reader.max.lag.ms=1000"),
+        ("max.message.bytes", "99999", r"max.message.bytes=99999 is below max.entry.bytes=100000"),
+    ],
+)
+def test_each_finding_is_logged_or_refused(
+    name: str, value: str, finding: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**SAFE, "cleanup.policy": "compact", **LAG, name: value}
+    fields = {"reader.max.lag.ms": "1000", "max.entry.bytes": "100000"}
+    with caplog.at_level(logging.WARNING):
+        assert audited(settings, **fields, **{"topic.audit": "warn"}) == int(settings["max.message.bytes"])
+    assert [finding in message for message in caplog.messages] == [True]
+    with pytest.raises(KafkaUnusable, match=rf"topic p\.c is unsafe \(topic\.audit=strict\): {finding}"):
+        audited(settings, **fields, **{"topic.audit": "strict"})

@@ -1,0 +1,139 @@
+"""The grid's topology topic: what ends the node that follows it, and what is waited for. Kafka is doubles here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
+
+import pytest
+
+from deelog_connector.errors import DeelogError, KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
+from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort
+from deelog_interceptors.grid.topology import topic as module
+from deelog_interceptors.grid.topology.topic import TopologyRecord, TopologyTopic
+from tests.connector.cache import config_of, run
+
+CONFIG = config_of("h:1", "p")
+RECORD = InRecord(CONFIG.topics.topology, 0, 7, b"view", b"{}", [])
+AWAY, DENIED = KafkaUnavailable("no broker answers"), KafkaUnauthorized("Read is missing")
+
+
+class Kafka:
+    """A port, its brokers and its reader, which raise the errors in turn and give the records that come between."""
+
+    def __init__(self, *events: list[InRecord] | DeelogError) -> None:
+        self.events = list(events)
+        self.calls: list[str] = []
+
+    def brokers(self, config: object) -> Kafka:
+        return self
+
+    async def reader(self, config: object, topic: str) -> Kafka:
+        return self
+
+    async def ensure(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        self.calls.append(f"ensure {topic} {partitions} {dict(settings)}")
+
+    async def publish(self, topic: str, key: str, value: bytes) -> None:
+        self._raise()
+        self.calls.append(f"publish {key}")
+
+    async def seek(self, offsets: Mapping[int, int]) -> None:
+        assert offsets == {0: BEGINNING}
+        self.calls.append("seek")
+        self._raise()
+
+    async def read(self, seconds: float) -> list[InRecord]:
+        self._raise()
+        if not self.events:
+            await asyncio.Event().wait()
+        records = self.events.pop(0)
+        assert isinstance(records, list)
+        return records
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+    def _raise(self) -> None:
+        if self.events and isinstance(self.events[0], DeelogError):
+            raise cast("DeelogError", self.events.pop(0))
+
+
+def with_topic(kafka: Kafka, test: Callable[[TopologyTopic], Awaitable[object]]) -> None:
+    async def work() -> None:
+        await test(TopologyTopic(CONFIG, cast("KafkaPort", kafka)))
+
+    run(work(), 20)
+
+
+def follow(kafka: Kafka, expected: int) -> list[TopologyRecord]:
+    """Follows until there are so many records."""
+    seen: list[TopologyRecord] = []
+
+    async def test(topic: TopologyTopic) -> None:
+        enough = asyncio.Event()
+
+        def on_records(records: list[TopologyRecord]) -> None:
+            seen.extend(records)
+            if len(seen) >= expected:
+                enough.set()
+
+        following = asyncio.ensure_future(topic.follow(on_records))
+        reached = asyncio.ensure_future(enough.wait())
+        await asyncio.wait({following, reached}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (following, reached):
+            task.cancel()
+        await asyncio.wait({following, reached})
+        if not following.cancelled():
+            following.result()
+
+    with_topic(kafka, test)
+    return seen
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
+
+
+def test_it_is_created_compacted_and_its_client_closed() -> None:
+    kafka = Kafka()
+    with_topic(kafka, TopologyTopic.create)
+    assert kafka.calls == [f"ensure {CONFIG.topics.topology} 1 {{'cleanup.policy': 'compact'}}", "close"]
+
+
+def test_records_come_in_order_from_the_beginning_and_the_reader_is_closed() -> None:
+    kafka = Kafka([RECORD], [], [RECORD._replace(offset=8, key=b"k\xff", value=None)])
+    assert follow(kafka, 2) == [TopologyRecord(7, "view", b"{}"), TopologyRecord(8, "k\ufffd", None)]
+    assert kafka.calls == ["seek", "close"]
+
+
+def test_brokers_that_are_away_at_the_beginning_are_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = Kafka(AWAY, AWAY, [RECORD])
+    with caplog.at_level(logging.WARNING):
+        assert len(follow(kafka, 1)) == 1
+    assert kafka.calls == ["seek", "seek", "seek", "close"]
+    assert caplog.messages == ["no broker answers; trying again"] * 2
+
+
+def test_a_right_that_is_missing_ends_a_start_and_nothing_later(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(TopologyError, match=r"^Read is missing$"):
+        follow(Kafka([], DENIED), 1)
+    assert len(follow(Kafka([RECORD], DENIED, [RECORD]), 2)) == 2
+    assert "Read is missing" in caplog.messages
+
+
+def test_a_topic_that_is_gone_ends_it_with_the_remedy() -> None:
+    kafka = Kafka([RECORD], KafkaUnusable("cannot read on"))
+    with pytest.raises(TopologyError, match=r"cannot read on; was it deleted\? Restart the nodes$"):
+        follow(kafka, 2)
+    assert kafka.calls[-1] == "close"
+
+
+def test_what_kafka_does_not_take_is_tried_again_by_the_caller_and_a_wrong_client_is_not() -> None:
+    for error, kind in ((AWAY, TopologyError), (DENIED, TopologyError), (KafkaUnusable("no client"), KafkaUnusable)):
+        with pytest.raises(kind) as raised:
+            with_topic(Kafka(error), lambda topic: topic.publish("k", b"v"))
+        assert type(raised.value) is kind

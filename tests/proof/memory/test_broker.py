@@ -1,0 +1,295 @@
+"""What Kafka in memory does by itself, and the failures that tests ask of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka_port import InRecord, OutRecord
+from deelog_proof.memory.broker import Denied, Failed, InvalidSetting, Kafka, Log, OutOfRange, Unanswered, UnknownTopic
+from deelog_proof.memory.engine import Engine
+
+T = "t"
+
+
+@pytest.fixture
+def kafka() -> Kafka:
+    kafka = Kafka(Engine(1), 5.0)
+    kafka.create(T, 2)
+    return kafka
+
+
+def record(value: bytes | None = b"v", partition: int = 0, key: bytes = b"k") -> OutRecord:
+    return OutRecord(T, partition, key, value, [])
+
+
+def write(kafka: Kafka, *values: bytes, key: bytes = b"k") -> None:
+    session = kafka.init("w")
+    assert kafka.append("w", session, [record(value, key=key) for value in values]) is None
+    assert kafka.commit("w", session) is None
+
+
+def seen(log: Log) -> list[bytes | None]:
+    return [r.value for r in log.read(0, 10_000)[0]]
+
+
+def test_a_marker_takes_an_offset(kafka: Kafka) -> None:
+    write(kafka, b"1", b"2")
+    write(kafka, b"3")
+    log = kafka.logs[T, 0]
+    assert [r.offset for r in log.read(0, 100)[0]] == [0, 1, 3]
+    assert (log.end, log.stable) == (5, 5)
+
+
+def test_what_is_open_hides_what_follows(kafka: Kafka) -> None:
+    open_ = kafka.init("open")
+    kafka.append("open", open_, [record(b"1")])
+    write(kafka, b"2")
+    log = kafka.logs[T, 0]
+    assert (log.stable, seen(log)) == (0, [])
+    kafka.commit("open", open_)
+    assert seen(log) == [b"1", b"2"]
+
+
+def test_what_is_aborted_is_not_read(kafka: Kafka) -> None:
+    session = kafka.init("w")
+    kafka.append("w", session, [record(b"1")])
+    assert kafka.init("w") == session + 1
+    log = kafka.logs[T, 0]
+    assert (log.stable, seen(log)) == (2, [])
+
+
+def test_an_older_session_is_fenced(kafka: Kafka) -> None:
+    old = kafka.init("w")
+    kafka.init("w", "another")
+    assert kafka.append("w", old, [record()]) is Cause.FENCED
+    assert kafka.commit("w", old) is Cause.FENCED
+    assert kafka.counts["fences"] == 2
+
+
+def test_a_transaction_times_out_by_the_time_of_its_session(kafka: Kafka) -> None:
+    session = kafka.init("w", timeout=2.0)
+    kafka.append("w", session, [record()])
+    kafka.engine.run(seconds=1.9)
+    assert kafka.transactions
+    kafka.engine.run(seconds=0.2)
+    assert not kafka.transactions
+    assert kafka.commit("w", session) is Cause.FENCED
+
+
+def test_a_record_is_refused_for_its_size(kafka: Kafka) -> None:
+    kafka.topics[T].settings["max.message.bytes"] = "1000"
+    session = kafka.init("w")
+    assert kafka.append("w", session, [record(b"." * 1000)]) is Cause.REFUSED
+    assert kafka.append("w", session, [record(b"." * 900)]) is None
+
+
+def test_a_key_is_refused(kafka: Kafka) -> None:
+    kafka.refused.add(b"k")
+    session = kafka.init("w")
+    assert kafka.append("w", session, [record()]) is Cause.REFUSED
+    assert kafka.append("w", session, [record(None)]) is None, "a delete is small"
+
+
+def test_headers_are_read_as_bytes(kafka: Kafka) -> None:
+    session = kafka.init("w")
+    kafka.append("w", session, [record()._replace(headers=[("a", "x"), ("b", b"y"), ("c", None)])])
+    kafka.commit("w", session)
+    read = kafka.logs[T, 0].read(0, 1)[0]
+    assert read == [InRecord(T, 0, 0, b"k", b"v", [("a", b"x"), ("b", b"y"), ("c", None)])]
+
+
+def test_deleted_records(kafka: Kafka) -> None:
+    write(kafka, b"1", b"2")
+    log = kafka.logs[T, 0]
+    kafka.delete_records(T, 0, 1)
+    assert (log.first, log.end, seen(log)) == (1, 3, [b"2"])
+    kafka.delete_records(T, 0, 99)
+    assert (log.first, log.end, seen(log)) == (3, 3, [])
+
+
+def test_deleted_records_of_an_open_transaction(kafka: Kafka) -> None:
+    session = kafka.init("w")
+    kafka.append("w", session, [record(b"1"), record(b"2")])
+    kafka.delete_records(T, 0, 1)
+    assert kafka.logs[T, 0].stable == 1
+    kafka.commit("w", session)
+    assert seen(kafka.logs[T, 0]) == [b"2"]
+
+
+def test_an_unclean_election_cuts_whole_transactions(kafka: Kafka) -> None:
+    write(kafka, b"1")
+    write(kafka, b"2", b"3")
+    log = kafka.logs[T, 0]
+    lost = kafka.truncate(T, 0, 2)
+    assert [r.value for r in lost] == [b"2", b"3"]
+    assert (log.end, log.epoch) == (2, 1)
+    assert log.holds(2, 0)
+    assert not log.holds(3, 0)
+    write(kafka, b"4")
+    assert not log.holds(3, 0), "the log is longer, but another one"
+    assert log.holds(4, 1)
+    assert [log.epoch_of(offset) for offset in (0, 1, 2, 3)] == [0, 0, 1, 1]
+
+
+def test_an_unclean_election_while_a_transaction_is_open(kafka: Kafka) -> None:
+    losses: list[list[InRecord]] = []
+    kafka.on_loss = losses.append
+    session = kafka.init("w")
+    kafka.append("w", session, [record(b"1")])
+    assert kafka.truncate(T, 0, 1) == []
+    assert kafka.commit("w", session) is None
+    assert [[r.value for r in lost] for lost in losses] == [[b"1"]]
+
+
+def test_a_clean_election_loses_nothing(kafka: Kafka) -> None:
+    write(kafka, b"1")
+    assert kafka.truncate(T, 0, 0) == []
+    assert kafka.logs[T, 0].epoch == 1
+    assert kafka.logs[T, 0].holds(2, 0)
+
+
+def test_a_topic_made_again_has_another_id(kafka: Kafka) -> None:
+    write(kafka, b"1")
+    before = kafka.topics[T].id
+    kafka.recreate(T)
+    assert kafka.topics[T].id != before
+    assert kafka.logs[T, 0].end == 0
+
+
+def test_a_transaction_outlives_its_topic(kafka: Kafka) -> None:
+    session = kafka.init("w")
+    kafka.append("w", session, [record(b"1")])
+    kafka.delete(T)
+    assert T not in kafka.topics
+    assert not kafka.logs
+    assert kafka.commit("w", session) is None
+
+
+def test_compaction_keeps_the_last_of_each_key(kafka: Kafka) -> None:
+    write(kafka, b"1", b"2", key=b"a")
+    write(kafka, b"3", key=b"b")
+    open_ = kafka.init("open")
+    kafka.append("open", open_, [record(b"4", key=b"b")])
+    kafka.compact(T)
+    log = kafka.logs[T, 0]
+    assert (seen(log), log.end) == ([b"2", b"3"], 6)
+
+
+# -- what clients ask -------------------------------------------------------------------------------------------------
+
+
+def test_brokers_that_are_away_answer_nothing(kafka: Kafka) -> None:
+    kafka.up = False
+    with pytest.raises(Unanswered):
+        kafka.described(T)
+    with pytest.raises(Unanswered):
+        kafka.open_session("w", "w", 5.0)
+
+
+def test_what_is_not_there(kafka: Kafka) -> None:
+    with pytest.raises(UnknownTopic):
+        kafka.described("another")
+    with pytest.raises(UnknownTopic):
+        kafka.led(T, 2)
+
+
+def test_a_partition_without_leader(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.leaderless.add((T, 0))
+    with pytest.raises(Unanswered):
+        kafka.led(T, 0)
+    assert kafka.led(T, 1).end == 0
+    left = kafka.produce("w", session, 1, [record(b"1"), record(b"2", 1), record(b"3")])
+    assert [r.value for r in left] == [b"1", b"3"]
+    kafka.leaderless.clear()
+    assert kafka.produce("w", session, 2, left) == []
+    kafka.end_session("w", session)
+    assert (seen(kafka.logs[T, 0]), seen(kafka.logs[T, 1])) == ([b"1", b"3"], [b"2"])
+
+
+def test_a_coordinator_that_is_away(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.uncoordinated.add("w")
+    with pytest.raises(Unanswered):
+        kafka.produce("w", session, 1, [record()])
+    with pytest.raises(Unanswered):
+        kafka.end_session("w", session)
+    with pytest.raises(Unanswered):
+        kafka.open_session("w", "w", 5.0)
+    kafka.open_session("another", "another", 5.0)
+
+
+def test_records_that_are_sent_twice_are_written_once(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    for _ in range(2):
+        assert kafka.produce("w", session, 1, [record(b"1")]) == []
+    kafka.produce("w", session, 2, [record(b"1")])
+    kafka.end_session("w", session)
+    assert seen(kafka.logs[T, 0]) == [b"1", b"1"]
+
+
+def test_a_commit_whose_answer_is_lost_takes_effect_once(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.produce("w", session, 1, [record(b"1")])
+    kafka.silent.add("w")
+    with pytest.raises(Unanswered):
+        kafka.end_session("w", session)
+    assert seen(kafka.logs[T, 0]) == [b"1"]
+    kafka.end_session("w", session)
+    assert (kafka.counts["commits"], kafka.logs[T, 0].end) == (1, 2)
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_a_commit_that_is_lost(kafka: Kafka, takes_effect: bool) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.produce("w", session, 1, [record(b"1")])
+    kafka.lost["w"] = takes_effect
+    with pytest.raises(Failed) as failed:
+        kafka.end_session("w", session)
+    assert failed.value.cause is Cause.LOST
+    kafka.open_session("w", "w", 5.0)
+    assert seen(kafka.logs[T, 0]) == ([b"1"] if takes_effect else [])
+
+
+def test_a_setting_that_no_topic_can_have(kafka: Kafka) -> None:
+    with pytest.raises(InvalidSetting, match=r"retention\.ms=soon"):
+        kafka.create("another", 1, {"retention.ms": "soon"})
+    assert "another" not in kafka.topics
+
+
+def test_a_fetch_notices_what_is_gone(kafka: Kafka) -> None:
+    write(kafka, b"1")
+    write(kafka, b"2")
+    records, following, epoch = kafka.fetch(T, 0, 0, -1, 100)
+    assert ([r.value for r in records], following, epoch) == ([b"1", b"2"], 4, 0)
+    kafka.truncate(T, 0, 1)
+    write(kafka, b"3")
+    write(kafka, b"4")
+    with pytest.raises(OutOfRange):
+        kafka.fetch(T, 0, following, epoch, 100)
+    records, _, epoch = kafka.fetch(T, 0, 2, 0, 100)
+    assert ([r.value for r in records], epoch) == ([b"3", b"4"], 1)
+    kafka.delete_records(T, 0, 3)
+    with pytest.raises(OutOfRange):
+        kafka.fetch(T, 0, 2, 0, 100)
+
+
+def test_a_fenced_session_fails(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.open_session("w", "w", 5.0)
+    with pytest.raises(Failed) as failed:
+        kafka.produce("w", session, 1, [record()])
+    assert failed.value.cause is Cause.FENCED
+    with pytest.raises(Failed):
+        kafka.end_session("w", session)
+
+
+def test_missing_rights(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.denied |= {("Write", T), ("Write", "another")}
+    with pytest.raises(Denied, match="Write on topic t"):
+        kafka.produce("w", session, 1, [record()])
+    with pytest.raises(Denied, match="Write on transactional_id another"):
+        kafka.open_session("another", "another", 5.0)
+    kafka.described(T)
