@@ -115,9 +115,11 @@ def test_offsets_configuration_and_delete(grid: Grid, kafka: Broker) -> None:
     api, other = start_with_rest(grid, free_ports(2))
     node = grid.nodes["n1"]
     with written_to(grid) as writers:
+        owned = {s for s in range(SEGMENTS) if node.dump(s)[0] == "primary"}
+        # A segment has an offset once what was written is read back.
+        eventually(lambda: len(api.get(f"{ME}/offsets")["offsets"]) == len(owned))
         offsets = api.get(f"{ME}/offsets")["offsets"]
-        owned = {entry["partition"]["segment"] for entry in offsets}
-        assert owned == {s for s in range(SEGMENTS) if node.dump(s)[0] == "primary"}
+        assert owned == {entry["partition"]["segment"] for entry in offsets}
         assert owned.isdisjoint(e["partition"]["segment"] for e in other.get(f"{ME}/offsets")["offsets"])
         one = offsets[0]["partition"]
         reset = {"offsets": [{"partition": one, "offset": None}]}
