@@ -268,10 +268,12 @@ class ConnectorCore:
         elif isinstance(state, ClaimState) and state.member == self.member and state.number == seg.awaited:
             self._takeover.claim_read(seg)
 
-    def topic_is(self, topic_id: str) -> None:
-        """The change topic's id. Another one than before means that it was deleted and created again."""
-        if self._log_watch.topic_is(topic_id):
+    def topic_is(self, topic_id: str) -> bool:
+        """The change topic's id; whether it is another one than before: the topic was deleted and created again."""
+        recreated = self._log_watch.topic_is(topic_id)
+        if recreated:
             self._transactions.reopen()
+        return recreated
 
     def scan_ended(self, partition: int, reached: bool) -> None:
         """A scan is over; not reached: somebody's open transaction hides the rest."""

@@ -50,7 +50,6 @@ class Readers:
         self._clock = port.clock
         self._following: list[asyncio.Task[None]] = []
         self._end = asyncio.Event()
-        self._topic_id = ""
 
     # -- topics that are followed ---------------------------------------------------------------------------------
 
@@ -151,10 +150,8 @@ class Readers:
     async def read_topic_id(self) -> None:
         """Passes the topic id to the core."""
         topic = self._clients.config.topics.changes
-        before, self._topic_id = self._topic_id, await self._clients.brokers.topic_id(topic)
-        if before not in ("", self._topic_id):
+        if self._core.topic_is(await self._clients.brokers.topic_id(topic)):
             log.error("%s was deleted and made again: all of its segments are reset", topic)
-        self._core.topic_is(self._topic_id)
 
     async def read_ends(self) -> None:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""

@@ -95,9 +95,11 @@ class Core:
     def state_read(self, read: Any) -> None:
         self.states.append(read.state)
 
-    def topic_is(self, topic_id: str) -> None:
+    def topic_is(self, topic_id: str) -> bool:
+        recreated = bool(self.ids) and self.ids[-1] != topic_id
         self.ids.append(topic_id)
         self.calls.append(topic_id)
+        return recreated
 
     def end_of(self, partition: int) -> tuple[int, int]:
         return 100 + partition, 7
