@@ -830,72 +830,54 @@ BACKUPS: Final = (
     ),
 )
 
+
+def _in_shell(name: str, why: str, edit: Edit) -> Mutant:
+    """A bug of the shell, which the simulation does not run."""
+    return Mutant(name, "", why, (edit,), detector=SHELL_SEEDS, because=ANOTHER_SHELL)
+
+
 SHELL: Final = (
-    Mutant(
+    _in_shell(
         "scan-begins-late",
-        "",
         "a scan leaves out the first records",
-        (Edit(EXECUTOR, "{effect.partition: effect.from_offset}", "{effect.partition: effect.from_offset + 3}"),),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
+        Edit(EXECUTOR, "{effect.partition: effect.from_offset}", "{effect.partition: effect.from_offset + 3}"),
     ),
-    Mutant(
+    _in_shell(
         "scan-loses-a-record",
-        "",
         "the core does not see the first record of each read",
-        (
-            Edit(
-                EXECUTOR,
-                "self._core.scanned(effect.partition, records)",
-                "self._core.scanned(effect.partition, records[1:])",
-            ),
+        Edit(
+            EXECUTOR,
+            "self._core.scanned(effect.partition, records)",
+            "self._core.scanned(effect.partition, records[1:])",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "no-node-is-fenced",
-        "",
         "the core is told that nodes are fenced, and none is",
-        (Edit(EXECUTOR, "for one in ids))", "for one in ids[:0]))"),),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
+        Edit(EXECUTOR, "for one in ids))", "for one in ids[:0]))"),
     ),
-    Mutant(
+    _in_shell(
         "commit-not-awaited",
-        "",
         "a transaction counts as committed as soon as it is begun",
-        (
-            Edit(
-                EXECUTOR,
-                "await self._permitted(session.commit, encoder.records(items))",
-                "self._tasks.spawn(self._permitted(session.commit, list(encoder.records(items))))",
-            ),
+        Edit(
+            EXECUTOR,
+            "await self._permitted(session.commit, encoder.records(items))",
+            "self._tasks.spawn(self._permitted(session.commit, list(encoder.records(items))))",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "states-lost",
-        "",
         "the first state of each read of the positions topic is dropped",
-        (
-            Edit(
-                READERS,
-                "                for record in records:\n                    self._state_read",
-                "                for record in records[1:]:\n                    self._state_read",
-            ),
+        Edit(
+            READERS,
+            "                for record in records:\n                    self._state_read",
+            "                for record in records[1:]:\n                    self._state_read",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "suspend-while-writing",
-        "",
         "a restart does not wait for the transaction under way",
-        (Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
+        Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),
     ),
     Mutant(
         "stop-looks-twice",
@@ -912,91 +894,60 @@ SHELL: Final = (
         detector="pytest tests/connector/runtime/test_connector.py -k closes_the_producer",
         because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "closed-not-told",
-        "",
         "the core opens a session during a restart",
-        (
-            Edit(
-                CONNECTOR,
-                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
-                "self.core.paused = self._state.paused",
-            ),
+        Edit(
+            CONNECTOR,
+            "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
+            "self.core.paused = self._state.paused",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "paused-not-told",
-        "",
         "the core begins transactions during a restart",
-        (
-            Edit(
-                CONNECTOR,
-                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
-                "self.core.closed = self._state.closed",
-            ),
+        Edit(
+            CONNECTOR,
+            "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
+            "self.core.closed = self._state.closed",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "effects-lost",
-        "",
         "only the first effect of a poll is carried out",
-        (
-            Edit(
-                CONNECTOR,
-                "                self._executor.carry_out(effect)\n",
-                "                self._executor.carry_out(effect)\n                break\n",
-            ),
+        Edit(
+            CONNECTOR,
+            "                self._executor.carry_out(effect)\n",
+            "                self._executor.carry_out(effect)\n                break\n",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "restart-never-ends",
-        "",
         "after a restart nothing is written any more",
-        (
-            Edit(
-                LIFECYCLE,
-                "                self._restarting = False\n                for connector in running:\n",
-                "                self._restarting = False\n                for connector in running[:0]:\n",
-            ),
+        Edit(
+            LIFECYCLE,
+            "                self._restarting = False\n                for connector in running:\n",
+            "                self._restarting = False\n                for connector in running[:0]:\n",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
-    Mutant(
+    _in_shell(
         "suspend-holds-nothing",
-        "",
         "a suspended connector goes on writing",
-        (Edit(RUN_STATE, "(Event.SUSPEND, {_D}, {_R})", "(Event.SUSPEND, {_D}, ())"),),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
+        Edit(RUN_STATE, "(Event.SUSPEND, {_D}, {_R})", "(Event.SUSPEND, {_D}, ())"),
     ),
-    Mutant(
+    _in_shell(
         "resume-of-part",
-        "",
         "a connector that was stopped is not resumed",
-        (Edit(RUN_STATE, "(Event.RESUME, {_P, _S, _H}, ())", "(Event.RESUME, {_P, _H}, ())"),),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
+        Edit(RUN_STATE, "(Event.RESUME, {_P, _S, _H}, ())", "(Event.RESUME, {_P, _H}, ())"),
     ),
-    Mutant(
+    _in_shell(
         "deletes-not-scanned",
-        "",
         "a scan passes on no record without a value, control records neither",
-        (
-            Edit(
-                ENCODE,
-                "if kind is Kind.TOMBSTONE and record.value is None and not wanted:",
-                "if record.value is None and not wanted:",
-            ),
+        Edit(
+            ENCODE,
+            "if kind is Kind.TOMBSTONE and record.value is None and not wanted:",
+            "if record.value is None and not wanted:",
         ),
-        detector=SHELL_SEEDS,
-        because=ANOTHER_SHELL,
     ),
 )
 
