@@ -139,7 +139,7 @@ def test_a_recreated_topic_is_noticed_and_repaired() -> None:
     world.settle()
     for partition in range(2):
         world.broker.logs["p.c", partition].slots.clear()
-    n0.core.topic_is("t2")
+    assert n0.core.topic_is("t2")
     world.settle()
     assert world.reader(0).resets == ["topic_recreated"]
     world.check()
