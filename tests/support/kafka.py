@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_connector.devkafka.ports import HOST, free_port, wait_until_it_serves
@@ -52,6 +54,15 @@ class Broker(Protocol):
 
     def restart(self) -> None:
         """`stop()`, `start()`."""
+
+
+def is_silent(admin: AdminClient, seconds: float) -> bool:
+    """Whether no broker answers within `seconds`. One just paused may answer once more: its threads stop later."""
+    try:
+        admin.list_topics(timeout=seconds)
+    except KafkaException:
+        return True
+    return False
 
 
 class ForeignBroker:
