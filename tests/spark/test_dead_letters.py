@@ -136,6 +136,7 @@ def test_letters(
     assert len(dead_letters(config)) == len(wanted)
 
 
+@pytest.mark.slow
 def test_without_headers_and_with_every_one_logged(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -145,6 +145,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 def test_end_at_every_point(config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done before the end is recognised, the rest is done later, and totals count once."""
     cache = Cache(config)
@@ -239,6 +240,7 @@ def test_spark_that_fails_stops_the_job_with_one_line(
     assert {t.key for ts in in_topic(config, 2).values() for t in ts} == set(cache.entries())
 
 
+@pytest.mark.slow
 def test_start_over_emits_differences_only(config: Config, spark: SparkSession, tmp_path: Path) -> None:
     cache = Cache(config)
     for segment in range(8):
@@ -308,9 +310,8 @@ def foreign(cache: Cache, what: str) -> None:
 FOREIGN = ["no header", "short header", "version", "kind", "segment", "value", "control"]
 
 
-@pytest.mark.parametrize(
-    "size", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
 def test_foreign_records_stop_the_job(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried, size: int
 ) -> None:

@@ -261,6 +261,7 @@ def test_invalidate(
         grid.end()
 
 
+@pytest.mark.slow
 def test_as_of(config: Config, spark: SparkSession, example: Example, capsys: pytest.CaptureFixture[str]) -> None:
     cache = Cache(config)
     scenes.scripted(cache)

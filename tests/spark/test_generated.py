@@ -184,9 +184,10 @@ def test_histories_hold_every_turn() -> None:
     assert not [name for name, number in found.items() if not number], found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("small", "segments"),
-    [(True, 96), pytest.param(False, 32, marks=pytest.mark.slow)],
+    [(True, 96), (False, 32)],
     ids=["by the driver", "by executors"],
 )
 def test_generated_topics(

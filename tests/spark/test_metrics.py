@@ -76,6 +76,7 @@ def _of(found: dict[tuple[str, ...], float], name: str) -> list[tuple[tuple[str,
     return [(labels, value) for labels, value in found.items() if labels[0] == name]
 
 
+@pytest.mark.slow
 def test_port_in_use_is_refused(config: Config, spark: SparkSession) -> None:
     Cache(config)
     first = DiffJob(config, spark).start()

@@ -37,9 +37,8 @@ def again(grid: Grid, *names: str) -> None:
         grid.nodes[name].wait()
 
 
-@pytest.mark.parametrize(
-    "strategy", [s if s is Strategy.MARKER else pytest.param(s, marks=pytest.mark.slow) for s in Strategy]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", Strategy)
 def test_what_a_stock_consumer_holds_after_all_owners_were_killed(
     grid: Grid, kafka: Broker, prefix: str, strategy: Strategy
 ) -> None:

@@ -85,6 +85,7 @@ def test_all_faults_and_every_promise(start: Any) -> None:
     assert "Next: `deelog demo --keep`" in output
 
 
+@pytest.mark.slow
 def test_with_keep_all_runs_on_until_it_is_interrupted(start: Any) -> None:
     demo = start("--ops", "300", "--faults", "none", "--keep")
     waiting(lambda: demo.said("Ctrl-C ends it all."), 300, "the invitation to look")

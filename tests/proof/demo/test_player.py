@@ -70,6 +70,7 @@ def test_a_refused_write_is_counted_and_holds_nothing_up() -> None:
     assert "max.entry.bytes" in player.last_error
 
 
+@pytest.mark.slow
 def test_a_cluster_without_primaries_is_waited_for() -> None:
     with FailingCluster(3, trouble=0.1, headless=3) as cluster:
         player = Player(cluster.nodes)
