@@ -51,7 +51,7 @@ class Replica:
         if self._node.budget.has_room(operation.size):
             seg.log.append(operation)
         else:  # backups never block: they drop, and `complete_from` says so
-            self._node.counts.overflows["backup"] += 1
+            self._node.counts.overflow["backup"] += 1
             seg.log.restart(operation.sequence + 1)
 
     def history(self, segment: int) -> History:

@@ -17,7 +17,7 @@ class Room:
     def overflow(self, number: int) -> None:
         """Drops the segment's op log; its primary owes a reset."""
         segment = self._node.segments[number]
-        self._node.counts.overflows["reset" if segment.is_primary else "backup"] += 1
+        self._node.counts.overflow["reset" if segment.is_primary else "backup"] += 1
         segment.log.restart(segment.last_sequence + 1)
         if segment.phase is Phase.STOPPED:
             segment.owed = "overflow"  # somebody has to mend what stopped it first
@@ -34,7 +34,7 @@ class Room:
         if dropped:
             segment.atomic_to = max(segment.atomic_to, segment.acked)
             segment.ledger.coalesced_to = segment.atomic_to
-            self._node.counts.overflows["coalesce"] += 1
+            self._node.counts.overflow["coalesce"] += 1
         return dropped
 
     def coalesce_all(self) -> int:

@@ -21,7 +21,7 @@ class Counts:
     """What the core has done since it was made."""
 
     takeovers: int = 0
-    takeover_seconds: list[float] = field(default_factory=list)
+    takeover_ms: list[float] = field(default_factory=list)
     """From promotion to the phase `writing`, of the last `MAX_SAMPLES` takeovers."""
     resets: Counter[str] = field(default_factory=Counter)
     """Completed resets by reason."""
@@ -38,15 +38,15 @@ class Counts:
     """Transactions of this node that were fenced or lost."""
     fenced: int = 0
     corrections: int = 0
-    overflows: Counter[str] = field(default_factory=Counter)
+    overflow: Counter[str] = field(default_factory=Counter)
     truncations: int = 0
     scans_in_vain: int = 0
 
     def takeover_ended(self, seconds: float) -> None:
         """One more takeover."""
         self.takeovers += 1
-        self.takeover_seconds.append(seconds)
-        del self.takeover_seconds[:-MAX_SAMPLES]
+        self.takeover_ms.append(round(seconds * 1000, 1))
+        del self.takeover_ms[:-MAX_SAMPLES]
 
 
 @dataclass(slots=True)

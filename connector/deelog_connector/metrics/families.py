@@ -148,7 +148,7 @@ def _counted(connector: Connector) -> Iterator[MetricFamily]:
         yield MetricFamily(f"deelog_{name}_total", help_, COUNTER, (), [((), value)])
     failed = {str(cause): connector.failed_transactions[cause] for cause in Cause}
     resets = dict.fromkeys(_RESETS, 0) | counts.resets
-    overflows = dict.fromkeys(_OVERFLOWS, 0) | counts.overflows
+    overflows = dict.fromkeys(_OVERFLOWS, 0) | counts.overflow
     for name, label, help_, by in (
         ("resets", "reason", "Resets completed.", resets),
         ("oplog_overflows", "policy", "Times the op log was full, by what was done.", overflows),

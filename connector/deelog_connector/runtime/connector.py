@@ -211,7 +211,7 @@ class Connector:
         elif policy == "block" and not core.paused:  # no room is made while nothing is written
             until = self._port.clock.monotonic() + self.config["max.block.ms"] / 1000
             while not core.has_room(size) and (left := until - self._port.clock.monotonic()) > 0:
-                core.counts.overflows["block"] += 1
+                core.counts.overflow["block"] += 1
                 self._pruned.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
@@ -366,8 +366,8 @@ class Connector:
             signals=self._signals.counts,
             snapshots=self.snapshots.running,
             announcements_dropped=self._clients.dropped,
-            piped=self._pipeline.counts if self._pipeline else {},
             halted=str(self.halted or ""),
+            **(self._pipeline.counts if self._pipeline else {}),
         )
 
     # -- the loop -------------------------------------------------------------------------------------------------

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from deelog_connector.core import ConnectorCore
+from deelog_connector.core import ConnectorCore, Counts
 
 
 @dataclass(slots=True)
-class Stats:
-    """Counters of a connector, for reports. `takeover_ms`: from promotion to writing, one for each takeover."""
+class Stats(Counts):
+    """A copy of the core's counters, and what the connector counts beside them."""
 
-    takeovers: int = 0
-    takeover_ms: list[float] = field(default_factory=list)
-    resets: dict[str, int] = field(default_factory=dict)
-    reset_rows: int = 0
-    reset_deletes: int = 0
-    written: int = 0
-    pruned: int = 0
-    transactions: int = 0
-    fenced: int = 0
     zombie_commits_refused: int = 0
-    corrections: int = 0
-    overflow: dict[str, int] = field(default_factory=dict)
     unwritten: int = 0
     stopped: dict[int, str] = field(default_factory=dict)
     signals: dict[str, int] = field(default_factory=dict)
-    snapshot_rows: int = 0
     snapshots: list[str] = field(default_factory=list)
     """Ids of incomplete incremental snapshots."""
     announcements_dropped: int = 0
@@ -39,42 +28,12 @@ class Stats:
     """Why nothing is written until `resume()`."""
 
     @classmethod
-    def of(
-        cls,
-        core: ConnectorCore,
-        *,
-        zombie_commits_refused: int,
-        signals: Mapping[str, int],
-        snapshots: list[str],
-        announcements_dropped: int,
-        piped: Mapping[str, int],
-        halted: str,
-    ) -> Stats:
-        """A copy of all counters; `piped` are the pipeline's."""
-        counts = core.counts
-        return cls(
-            takeovers=counts.takeovers,
-            takeover_ms=[round(s * 1000, 1) for s in counts.takeover_seconds],
-            resets=dict(counts.resets),
-            reset_rows=counts.reset_rows,
-            reset_deletes=counts.reset_deletes,
-            written=counts.written,
-            pruned=counts.pruned,
-            transactions=counts.transactions,
-            fenced=counts.fenced,
-            zombie_commits_refused=zombie_commits_refused,
-            corrections=counts.corrections,
-            overflow=dict(counts.overflows),
-            unwritten=core.unwritten(),
-            stopped={s.number: s.stopped_by for s in core.primaries() if s.stopped_by},
-            signals=dict(signals),
-            snapshot_rows=counts.snapshot_rows,
-            snapshots=snapshots,
-            announcements_dropped=announcements_dropped,
-            filtered=piped.get("filtered", 0),
-            erroneous=piped.get("erroneous", 0),
-            halted=halted,
-        )
+    def of(cls, core: ConnectorCore, **others: Any) -> Stats:
+        """The counters of `core`, what is to be seen of its segments, and the `others`."""
+        stopped = {s.number: s.stopped_by for s in core.primaries() if s.stopped_by}
+        counted = {one.name: getattr(core.counts, one.name) for one in fields(core.counts)}
+        copies = {name: copy.copy(value) for name, value in (counted | others).items()}
+        return cls(**copies, unwritten=core.unwritten(), stopped=stopped)
 
 
 __all__ = ["Stats"]

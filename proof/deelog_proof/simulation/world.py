@@ -155,7 +155,7 @@ class World:
             counts["caught up by state"] += node.replicator.catch_up.states
             counts["stale answers"] += node.replicator.stale_answers
             counts["frames refused"] += node.backup.refused
-            counts.update({f"overflow {name}": n for name, n in c.overflows.items()})
+            counts.update({f"overflow {name}": n for name, n in c.overflow.items()})
         return counts
 
     # -- nodes ------------------------------------------------------------------------------------------------------

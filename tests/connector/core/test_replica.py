@@ -101,7 +101,7 @@ def test_a_backup_is_complete_from_the_last_hole_on() -> None:
 def test_a_backup_without_room_drops_and_says_so() -> None:
     state, replica = backup((1, 2, 3), max_operations=2)
     assert (replica.complete_from(0), len(state.segments[0].log)) == (4, 0)
-    assert (replica.last_sequence(0), state.counts.overflows) == (3, {"backup": 1})
+    assert (replica.last_sequence(0), state.counts.overflow) == (3, {"backup": 1})
 
 
 def test_operations_for_a_backup() -> None:

@@ -44,11 +44,11 @@ def test_room_is_made_of_backups_op_logs_first() -> None:
     n0.core.budget.max_operations = 8
     assert not n0.core.has_room(1)
     n0.core.make_room(0, 1)
-    assert n0.core.counts.overflows == {"backup": 1}
+    assert n0.core.counts.overflow == {"backup": 1}
     assert (n0.core.complete_from(0), n0.core.complete_from(1)) == (1, 4)
     n0.core.budget.max_operations = 5
     n0.core.make_room(0, 1)
-    assert n0.core.counts.overflows == {"backup": 1, "reset": 1}
+    assert n0.core.counts.overflow == {"backup": 1, "reset": 1}
     world.settle()
     assert world.reader(0).resets == ["initial", "overflow"]
     assert world.reader(1).resets == ["initial"]
@@ -117,7 +117,7 @@ def test_what_an_overflow_costs(phase: Phase, after: Phase, owed: str | None, co
     segment = filled(primary(state, 0, phase), 3)
     room(state).overflow(0)
     assert (len(segment.log), segment.log.complete_from) == (0, 4)
-    assert (segment.phase, segment.owed, state.counts.overflows) == (after, owed, {counted: 1})
+    assert (segment.phase, segment.owed, state.counts.overflow) == (after, owed, {counted: 1})
 
 
 def test_coalescing_spares_what_is_sent_or_in_flight_or_not_acknowledged() -> None:
@@ -127,9 +127,9 @@ def test_coalescing_spares_what_is_sent_or_in_flight_or_not_acknowledged() -> No
     assert room(state).coalesce(0) == 3
     assert [o.sequence for o in segment.log] == [1, 2, 6, 7, 8, 9]
     assert (segment.atomic_to, segment.ledger.coalesced_to) == (7, 7)
-    assert state.counts.overflows == {"coalesce": 1}
+    assert state.counts.overflow == {"coalesce": 1}
     assert room(state).coalesce(0) == 0
-    assert state.counts.overflows == {"coalesce": 1}
+    assert state.counts.overflow == {"coalesce": 1}
     segment.sent, segment.acked = 8, 9
     assert room(state).coalesce(0) == 0
 
@@ -164,7 +164,7 @@ def test_whose_op_log_gives_way() -> None:
         assert state.budget.has_room(1)
         order.append(before - {n for n, s in state.segments.items() if len(s.log)})
     assert order == [{5}, {2}, {1}, {0}, {4}, {3}]
-    assert state.counts.overflows["backup"] == 2
+    assert state.counts.overflow["backup"] == 2
 
 
 def test_nothing_gives_way_while_there_is_room() -> None:

@@ -80,4 +80,4 @@ def test_of_takeovers_the_last_samples_are_kept() -> None:
     for number in range(MAX_SAMPLES + 2):
         counts.takeover_ended(float(number))
     assert counts.takeovers == MAX_SAMPLES + 2
-    assert (len(counts.takeover_seconds), counts.takeover_seconds[0]) == (MAX_SAMPLES, 2.0)
+    assert (len(counts.takeover_ms), counts.takeover_ms[0]) == (MAX_SAMPLES, 2000.0)

@@ -279,7 +279,7 @@ def test_a_command_that_no_op_log_can_hold_is_refused() -> None:
     served.core.budget.max_bytes = 1000
     assert client.error("DEL", *[K] * 10).startswith("ERR captured, this takes")
     assert client("GET", K) == b"1"
-    assert not served.core.counts.overflows
+    assert not served.core.counts.overflow
 
 
 def test_eviction_is_captured_before_the_write_that_caused_it() -> None:
