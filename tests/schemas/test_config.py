@@ -84,13 +84,13 @@ def test_values_are_typed_and_defaults_filled_in() -> None:
             "cache.acks": 1,
             "diff.sinks": ["kafka", "parquet"],
             "diff.parquet.path": "/data",
-            "cache.include.list": r"s.*, x{1\,2}",
+            "transforms": "",
         }
     )
     assert config["bootstrap.servers"] == ("k1:9092", "k2:9092")
     assert (config["max.batch.size"], config["tombstones.on.delete"], config["unclean.election"]) == (12, False, True)
     assert (config["cache.acks"], config["diff.sinks"]) == ("1", ("kafka", "parquet"))
-    assert [pattern.pattern for pattern in config["cache.include.list"]] == ["s.*", "x{1,2}"]
+    assert config["transforms"] == ()
     assert config["max.queue.size"] == 500_000
     assert config["diff.checkpoint.location"] is None
     assert set(config) == set(FIELDS)
@@ -105,20 +105,6 @@ def test_names_that_follow_from_others() -> None:
     assert config.topics.positions == "shop_sessions_positions"
     named = parse(GOOD | {"diff.topic": "other", "signal.kafka.topic": "calls"})
     assert (named.topics.diff, named.topics.signal) == ("other", "calls")
-
-
-@pytest.mark.parametrize(
-    ("lists", "captured"),
-    [
-        ({}, {"a", "ab", "b"}),
-        ({"cache.include.list": "a"}, {"a"}),
-        ({"cache.include.list": "a.*,b"}, {"a", "ab", "b"}),
-        ({"cache.exclude.list": "a"}, {"ab", "b"}),
-    ],
-)
-def test_lists_of_caches_match_whole_names(lists: dict[str, str], captured: set[str]) -> None:
-    config = parse(GOOD | lists)
-    assert {name for name in ("a", "ab", "b") if config.captures(name)} == captured
 
 
 def test_each_role_requires_its_own() -> None:
@@ -185,10 +171,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("diff.sinks", "parquet", "must include kafka"),
     ("diff.sinks", "", "must include kafka"),
     ("topic.creation.default.cleanup.policy", ",", "must not be empty"),
-    ("cache.include.list", "a,(", "regular expressions"),
-    ("cache.include.list", "a{99999999999}", "regular expressions"),
-    ("cache.include.list", "[a[bc]]", "within [ ] at position 0 has a meaning in other engines"),
-    ("cache.include.list", ["a", 1], "must be text"),
+    ("bootstrap.servers", ["h:1", 1], "must be text"),
     ("topic.prefix", "a b", "matches"),
     ("topic.prefix", "", "must not be empty"),
     ("topic.prefix", "x" * 70_000, "65536"),
@@ -237,6 +220,8 @@ BAD_NAMES = [
     ("x" * 5000, "is no field", None),
     ("read.max.wait.ms", "known but not implemented", None),
     ("signal.file", "signals are taken from the topic alone", None),
+    ("cache.include.list", "captured where it is named", None),
+    ("topic.naming.strategy", "is always <topic.prefix>", None),
     ("producer.override.linger", "is no field", "producer.override.linger.ms"),
     ("producer.overide.linger.ms", "is no field", "producer.override.linger.ms"),
     ("producer.override.", "is no field", None),
@@ -277,8 +262,6 @@ def test_names_that_are_no_text_and_too_many_names() -> None:
 
 
 BETWEEN: list[tuple[dict[str, Any], str, str]] = [
-    ({"cache.include.list": "a", "cache.exclude.list": "b"}, "cache.exclude.list", "keep one"),
-    ({"cache.include.list": "", "cache.exclude.list": ""}, "cache.exclude.list", "keep one"),
     ({"commit.interval.ms": 5000}, "commit.interval.ms", "below transaction.timeout.ms (5000)"),
     ({"max.queue.size.in.bytes": 979_999}, "max.entry.bytes", "max.queue.size.in.bytes ('979999')"),
     ({"max.entry.bytes": 980_001}, "max.entry.bytes", "message.max.bytes (1000000)"),

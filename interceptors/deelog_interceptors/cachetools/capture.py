@@ -101,11 +101,8 @@ def capture(
 
 def _settings(config: str | Path | Mapping[str, Any] | Config) -> Config:
     if isinstance(config, Config):
-        settings = config
-    else:
-        settings = load(config) if isinstance(config, str | Path) else parse(config)
-    settings.must_capture()
-    return settings
+        return config
+    return load(config) if isinstance(config, str | Path) else parse(config)
 
 
 def _traces() -> Callable[[], Trace | None]:

@@ -8,12 +8,11 @@ Weighed in docs/decisions.md, "A connector for each cache".
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from deelog_interceptors.cachetools.capture import Capture, capture
 from deelog_interceptors.cachetools.errors import CaptureFailed
@@ -21,8 +20,6 @@ from deelog_interceptors.cachetools.intercept import AnyCache
 from deelog_interceptors.cachetools.serialize import Serializer
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
-
-_LOG: Final = logging.getLogger("deelog.cachetools")
 
 
 class Options(TypedDict, total=False):
@@ -40,8 +37,7 @@ class Options(TypedDict, total=False):
 class Captures(Mapping[str, Capture]):
     """The captured caches of one connector, by name. Also a context manager. For one thread at a time.
 
-    `config` is a file, a map or a `Config` without `cache.name`: every cache brings its own, and
-    `cache.include.list`, `cache.exclude.list` say which are captured. Raises `ConfigError`.
+    `config` is a file, a map or a `Config` without `cache.name`: every cache brings its own. Raises `ConfigError`.
     """
 
     def __init__(self, config: str | Path | Mapping[str, Any] | Config) -> None:
@@ -56,29 +52,18 @@ class Captures(Mapping[str, Capture]):
         self._open: dict[str, Capture] = {}
         self._closed = False
 
-    def capture(self, name: str, cache: AnyCache, **options: Unpack[Options]) -> Capture | None:
+    def capture(self, name: str, cache: AnyCache, **options: Unpack[Options]) -> Capture:
         """Captures `cache` under `name` from now on, with the options of `deelog.capture()`, of the module.
 
-        Returns None and logs it where `cache.include.list` or `cache.exclude.list` leaves the name out. Raises what
-        `deelog.capture()` raises, and `CaptureFailed` for the name or the topic of another cache of this object.
+        Raises what `deelog.capture()` raises, and `CaptureFailed` for the name of another cache of this object.
         """
         if self._closed:
             raise CaptureFailed("this connector is closed")
         config = self._config.of_cache(name)
-        if not config.captures(name):
-            _LOG.info("cache %s is not captured: cache.include.list or cache.exclude.list leaves it out", name)
-            return None
         if name in self._open:
             raise CaptureFailed(
                 f"a cache named {name} is captured already: release() it first, or give this one another name"
             )
-        topic = config.topics.changes
-        for other in self._open.values():
-            if other.topic == topic:
-                raise CaptureFailed(
-                    f"topic.naming.strategy gives cache {name} the topic {topic}, which is that of cache {other.name}: "
-                    "two caches cannot share one"
-                )
         made = self._open[name] = capture(cache, config, host=self._host, **options)
         return made
 

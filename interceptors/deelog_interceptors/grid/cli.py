@@ -37,7 +37,6 @@ def node(path: Path, log_level: str) -> None:
     try:
         config = load(path, Role.NODE)
         config.resolved()
-        config.must_capture()
         asyncio.run(serve(config))
     except DeelogError as error:
         click.echo(f"deelog node: {error}", err=True)

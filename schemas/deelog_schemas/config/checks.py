@@ -24,9 +24,7 @@ def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldErr
     the file. Errors show this text, so none contains what a reference resolves to.
     """
     known = {name: value for name, value in values.items() if value is not None}
-    errors = []
-    if "cache.include.list" in given and "cache.exclude.list" in given:
-        errors.append(FieldError("cache.exclude.list", "must not be set together with cache.include.list: keep one"))
+    errors: list[FieldError] = []
     checks = (_times, _sizes, _segments, _sinks, _letters, _formats, _notifications, _addresses, _rest, _names)
     for check in (*checks, transforms.check):
         errors += check(known, given)

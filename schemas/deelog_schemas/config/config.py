@@ -16,7 +16,6 @@ from typing import Any, Final
 from deelog_schemas.config import checks, sources, transforms
 from deelog_schemas.config.field import REQUIRED, Field, Importance, Refused, Role, Type
 from deelog_schemas.config.fields import DROPPED, FIELDS, PLANNED
-from deelog_schemas.config.naming import named_by
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
 from deelog_schemas.config.secrets import MASK, Masked, hides, is_secret, references, shown
 from deelog_schemas.config.shapes import split_address
@@ -75,9 +74,9 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
 class Config(Mapping[str, Any]):
     """Typed values by field name, defaults and the given overrides included. Immutable; prints secrets masked.
 
-    `config["max.batch.size"]` is an int, a list a tuple of str, a list of regular expressions a tuple of patterns,
-    a field without a value None, a secret a `Secret`. A value with a reference is resolved at each access, which
-    may raise `ConfigError`: call `resolved()` once at start to see everything that is wrong with references.
+    `config["max.batch.size"]` is an int, a list a tuple of str, a field without a value None, a secret a
+    `Secret`. A value with a reference is resolved at each access, which may raise `ConfigError`: call `resolved()` once
+    at start to see everything that is wrong with references.
     """
 
     __slots__ = ("_raw", "_registered", "_role", "_values")
@@ -121,7 +120,6 @@ class Config(Mapping[str, Any]):
             raise ConfigError([FieldError("cache.name", "is required here")])
         # Only Topics derives names.
         overrides = {name: self[name] if name in self._raw else None for name in ("diff.topic", "signal.kafka.topic")}
-        strategy = self["topic.naming.strategy"]
         try:
             return Topics(
                 self["topic.prefix"],
@@ -129,7 +127,6 @@ class Config(Mapping[str, Any]):
                 self["topic.delimiter"],
                 overrides["diff.topic"],
                 overrides["signal.kafka.topic"],
-                None if strategy is None else named_by(strategy, self["topic.prefix"], self["topic.delimiter"], cache),
             )
         except ConfigError as error:
             raise ConfigError(checks.without_resolved(error.errors, self._raw)) from None
@@ -137,20 +134,6 @@ class Config(Mapping[str, Any]):
     def of_cache(self, name: str) -> Config:
         """This configuration for the cache of that name. Raises `ConfigError` for a name that is not valid."""
         return parse({**self._raw, "cache.name": name}, self._role)
-
-    def captures(self, cache: str) -> bool:
-        """Whether the cache of that name is captured, by `cache.include.list` and `cache.exclude.list`."""
-        include, exclude = self["cache.include.list"], self["cache.exclude.list"]
-        if include:
-            return any(pattern.fullmatch(cache) for pattern in include)
-        return not any(pattern.fullmatch(cache) for pattern in exclude)
-
-    def must_capture(self) -> None:
-        """Raises `ConfigError` where `cache.name` is not to be captured. Call it before the capture begins."""
-        cache = self["cache.name"]
-        if not self.captures(cache):
-            problem = "is not captured: cache.include.list or cache.exclude.list leaves it out"
-            raise ConfigError([FieldError("cache.name", problem, repr(cache))])
 
     def declared(self, kind: str) -> dict[str, transforms.Declared]:
         """The declaration of each alias of `transforms` or `predicates`, in order."""
@@ -208,7 +191,7 @@ class Config(Mapping[str, Any]):
         try:
             return field.parse(text)
         except Refused as error:
-            problem = f"resolves to something that is not allowed: {_without_value(error, field)}"
+            problem = f"resolves to something that is not allowed: {error}"
             raise ConfigError([FieldError(name, problem, shown(name, self._raw[name]))]) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -334,8 +317,3 @@ def _has_reference(text: str) -> bool:
         if not match.group(2) or (match.group(1) != "env" and not all(match.group(2).rpartition(":")[::2])):
             raise Refused("has an incomplete reference; write ${env:X}, ${file:path:key} or ${dir:path:key}")
     return bool(matches)
-
-
-def _without_value(error: Refused, field: Field) -> str:
-    """The error without the resolved value, which the message of a bad regular expression would quote."""
-    return f"must be {field.takes}" if field.type is Type.REGEX_LIST else str(error)

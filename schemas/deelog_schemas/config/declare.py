@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from deelog_schemas.config.field import Field, Importance, Role, Type
 
 BOOLEAN, CLASS, ENUM, INT, LIST = Type.BOOLEAN, Type.CLASS, Type.ENUM, Type.INT, Type.LIST
-LONG, PASSWORD, REGEX_LIST, STRING = Type.LONG, Type.PASSWORD, Type.REGEX_LIST, Type.STRING
+LONG, PASSWORD, STRING = Type.LONG, Type.PASSWORD, Type.STRING
 HIGH, LOW = Importance.HIGH, Importance.LOW
 NODE: Final = frozenset({Role.NODE, Role.CONNECTOR})
 DIFF_ONLY: Final = frozenset({Role.DIFF})

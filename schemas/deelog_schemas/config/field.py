@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, Final
 
 from deelog_schemas.config.secrets import Secret
-from deelog_schemas.patterns import PatternError, compiled
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -27,7 +26,6 @@ class Type(Enum):
     LONG = "long"
     BOOLEAN = "boolean"
     LIST = "list"
-    REGEX_LIST = "regex list"
     ENUM = "enum"
     CLASS = "class"
     PASSWORD = "password"
@@ -116,15 +114,13 @@ class Field:
                 return f"a comma separated list of {', '.join(self.allowed)}"
             case Type.LIST:
                 return "a comma separated list"
-            case Type.REGEX_LIST:
-                return r"a comma separated list of regular expressions (a comma inside one is written \,)"
             case Type.STRING if self.pattern is not None:
                 return f"text that matches {self.pattern.pattern}"
             case _:
                 return "text"
 
     def parse(self, text: str) -> Any:
-        """The typed value: str, int, bool, tuple of str, tuple of patterns, or `Secret`. Raises `Refused`."""
+        """The typed value: str, int, bool, tuple of str, or `Secret`. Raises `Refused`."""
         if self.type is Type.PASSWORD:
             return Secret(text)  # not trimmed, as in Kafka: a blank may be part of a password
         text = text.strip()
@@ -147,8 +143,6 @@ class Field:
                 for entry in entries:
                     self._known(entry)
                 return entries
-            case Type.REGEX_LIST:
-                return tuple(_compiled(entry) for entry in split_list(text))
             case Type.ENUM | Type.CLASS:
                 self._known(text)
                 return text
@@ -198,13 +192,6 @@ def split_list(text: str) -> list[str]:
 def words(text: str) -> frozenset[str]:
     """The whitespace separated names in a text."""
     return frozenset(text.split())
-
-
-def _compiled(entry: str) -> re.Pattern[str]:
-    try:
-        return compiled(entry)
-    except PatternError as error:
-        raise Refused(f"must be regular expressions, and {entry[:80]!r} is not one: {error}") from None
 
 
 def _one_of(values: tuple[str, ...]) -> str:

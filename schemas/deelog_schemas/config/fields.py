@@ -21,7 +21,6 @@ from deelog_schemas.config.declare import (
     LOW,
     NODE,
     PASSWORD,
-    REGEX_LIST,
     STRING,
     WITH_CACHE,
     group,
@@ -77,18 +76,6 @@ group("identity", "Names",
             "prefix nothing that was written before is found."),
     Field("topic.delimiter", STRING, ".", importance=LOW, pattern=re.compile(r"[._-]{1,8}"),
         doc="The separator between prefix, cache and suffix in the names of topics."),
-    Field("topic.naming.strategy", STRING, None,
-        importance=LOW, pattern=re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII),
-        doc="Dotted path of a Python function `(prefix, delimiter, cache) -> topic` that names the change topic of a "
-            "cache, and with it the topics that have its name and a suffix. The same on every node and for the Spark "
-            "job, which import it; it must always give the same answer, and another one for every cache. Without it: "
-            "`<topic.prefix><topic.delimiter><cache.name>`."),
-    Field("cache.include.list", REGEX_LIST, (),
-        doc="Regular expressions, each matched against the whole name of a cache: those that match are captured. Not "
-            "together with `cache.exclude.list`."),
-    Field("cache.exclude.list", REGEX_LIST, (),
-        doc="Regular expressions, each matched against the whole name of a cache: those that match are not captured. "
-            "Not together with `cache.include.list`."),
 ),
 
 group("kafka", "Kafka",
@@ -357,5 +344,12 @@ FIELDS: Final[dict[str, Field]] = {field.name: field for group in _GROUPS for fi
 PLANNED: Final = frozenset({"read.max.wait.ms"})
 
 _NO_FILE: Final = "signals are taken from the topic alone, which all nodes read: `deelog signal` writes to it"
-DROPPED: Final = {"signal.file": _NO_FILE, "signal.poll.interval.ms": _NO_FILE}
-"""Debezium's names of what is left out here on purpose, each with its reason, which is an error's text."""
+_BY_CALL: Final = "a cache is captured where it is named, by cache.name or capture()"
+DROPPED: Final = {
+    "topic.naming.strategy": "the change topic is always <topic.prefix><topic.delimiter><cache.name>",
+    "cache.include.list": _BY_CALL,
+    "cache.exclude.list": _BY_CALL,
+    "signal.file": _NO_FILE,
+    "signal.poll.interval.ms": _NO_FILE,
+}
+"""Names of Debezium, of Connect and of earlier versions that are left out on purpose: why, as an error says it."""

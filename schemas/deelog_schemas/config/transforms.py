@@ -27,7 +27,6 @@ LISTS: Final = ("transforms", "predicates")
 BUILTIN: Final = re.compile(r"deelog_connector\.transforms[.:][A-Za-z]+")
 """The classes that are part of deelog."""
 
-_STRATEGY: Final = "topic.naming.strategy"
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NAME: Final = re.compile(rf"({'|'.join(LISTS)})\.({_ALIAS.pattern})\.([A-Za-z0-9._-]+)")
 _CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([.:$][A-Za-z_][A-Za-z0-9_]*)+")
@@ -129,8 +128,7 @@ def refused_from_rest(given: Mapping[str, str], own: Mapping[str, str]) -> list[
             repr(text[:80]),
         )
         for name, text in given.items()
-        if (_is_type(name) and not BUILTIN.fullmatch(text.strip()) and text.strip() not in allowed)
-        or (name == _STRATEGY and text != own.get(name))
+        if _is_type(name) and not BUILTIN.fullmatch(text.strip()) and text.strip() not in allowed
     ]
 
 

@@ -14,7 +14,7 @@ from deelog_schemas.config.field import REQUIRED, Field, Role, Type
 from deelog_schemas.config.fields import FIELDS, GROUPS
 from deelog_schemas.errors import ConfigError, FieldError
 
-_CONNECT_TYPES: Final = {Type.ENUM: "STRING", Type.REGEX_LIST: "LIST"}
+_CONNECT_TYPES: Final = {Type.ENUM: "STRING"}
 
 
 @dataclass(frozen=True, slots=True)

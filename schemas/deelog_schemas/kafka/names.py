@@ -20,7 +20,7 @@ _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The names of one cache. `diff_topic`, `signal_topic` and `changes_topic`, if given, replace the derived ones.
+    """The names of one cache. `diff_topic` and `signal_topic`, if given, replace the derived ones.
 
     Raises `ConfigError` naming the field when a name is not valid for Kafka (1 to 249 of `A-Z a-z 0-9 . _ -`),
     when a topic of the cache would have the name of another cache's topic, or when two of the topics would be the
@@ -32,7 +32,6 @@ class Topics:
     delimiter: str = "."
     diff_topic: str | None = None
     signal_topic: str | None = None
-    changes_topic: str | None = None
 
     def __post_init__(self) -> None:
         errors = self._name_errors() or self._topic_errors()
@@ -42,7 +41,7 @@ class Topics:
     @property
     def changes(self) -> str:
         """Changes and control records, per segment in order."""
-        return self.changes_topic or f"{self.prefix}{self.delimiter}{self.cache}"
+        return f"{self.prefix}{self.delimiter}{self.cache}"
 
     @property
     def positions(self) -> str:
@@ -110,9 +109,8 @@ class Topics:
         return errors
 
     def _topic_errors(self) -> list[FieldError]:
-        named = "topic.naming.strategy" if self.changes_topic else "cache.name"
         fields = {
-            named: (self.changes, self.positions, self.topology),
+            "cache.name": (self.changes, self.positions, self.topology),
             "diff.topic": (self.diff,),
             "signal.kafka.topic": (self.signal,),
             "topic.prefix": (self.heartbeat,),

@@ -170,7 +170,6 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: 
             "errors.deadletterqueue.topic.name: is required, since event.processing.failure.handling.mode is dead-",
         ),
         ({"binary.handling.mode": "utf8"}, "must be one of bytes, base64, base64-url-safe, hex"),
-        ({"cache.include.list": "a", "cache.exclude.list": "b"}, "must not be set together"),
     ],
 )  # fmt: skip
 def test_names_that_do_not_go_together_are_refused_by_any_program(fields: dict[str, str], told: str) -> None:
@@ -208,9 +207,6 @@ def test_rest_may_name_what_comes_along_and_what_the_nodes_file_names() -> None:
         "transforms.e.type": "${env:SOME}",
     }  # fmt: skip
     assert refused_from_rest(allowed, own) == []
-    assert refused_from_rest({"topic.naming.strategy": "mine.names"}, {"topic.naming.strategy": "mine.names"}) == []
-    (error,) = refused_from_rest({"topic.naming.strategy": "os.getcwd"}, own)
-    assert error.field == "topic.naming.strategy"
     bad = ["os.system", "mine.Allowed2", f"{OURS}.loading.importlib", f"{OURS}x.Filter", "${env:OTHER}", "x" * 500]
     for text in bad:
         for name in ("transforms.a.type", "predicates.a.type"):

@@ -13,12 +13,10 @@ import cachetools
 import pytest
 
 import deelog_interceptors.cachetools as deelog
-from deelog_schemas.config import ConfigError, Role, load, parse
+from deelog_schemas.config import ConfigError, Role, load
 from tests.interceptors.cachetools.reading import read
 from tests.interceptors.cachetools.test_capture import config, our_threads, ready
 from tests.support.kafka import Broker
-
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "p", "cache.name": "sessions", "node.id": "n1"}
 
 
 def connector(kafka: Broker, prefix: str, **more: Any) -> dict[str, Any]:
@@ -58,16 +56,6 @@ def test_caches_come_and_go_while_the_others_are_captured(kafka: Broker, prefix:
     assert read(kafka.bootstrap, f"{prefix}.third").entries == {"z": "26"}
 
 
-def test_the_lists_say_which_are_captured(kafka: Broker, prefix: str) -> None:
-    left, taken = cache(), cache()
-    with deelog.Captures(connector(kafka, prefix, cache_include_list="user-.*,prices")) as captures:
-        assert captures.capture("sessions", left) is None
-        assert captures.capture("user-names", taken) is not None
-        left["a"] = taken["a"] = "1"
-    assert read(kafka.bootstrap, f"{prefix}.user-names").entries == {"a": "1"}
-    assert type(left) is type(taken) is cachetools.LRUCache
-
-
 def test_one_that_cannot_go_on_leaves_the_others(kafka: Broker, prefix: str) -> None:
     """Another process takes one cache's node id. That cache fails; the second is captured to the end."""
     first, second, usurped = cache(), cache(), cache()
@@ -87,58 +75,6 @@ def test_one_that_cannot_go_on_leaves_the_others(kafka: Broker, prefix: str) -> 
             assert one.failure is not None
             assert two.failure is None
     assert read(kafka.bootstrap, f"{prefix}.second").entries == dict(second)
-
-
-def naming(prefix: str, delimiter: str, name: str) -> str:
-    """A user's strategy."""
-    kind, _, _ = name.partition("-")
-    return f"{prefix}{delimiter}all{delimiter}{kind}"
-
-
-def test_a_strategy_names_the_topics_and_two_caches_never_share_one(kafka: Broker, prefix: str) -> None:
-    strategy = f"{__name__}.naming"
-    users = cache()
-    with deelog.Captures(connector(kafka, prefix, topic_naming_strategy=strategy)) as captures:
-        captures.capture("users-1", users)
-        users["a"] = "1"
-        with pytest.raises(deelog.CaptureFailed, match=r"users-2 the topic .* that of cache users-1"):
-            captures.capture("users-2", cache())
-    assert read(kafka.bootstrap, f"{prefix}.all.users").entries == {"a": "1"}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "problem"),
-    [
-        ("no_such_module.naming", "names nothing that can be imported"),
-        (f"{__name__}.no_such_function", "names nothing that can be imported"),
-        (f"{__name__}.SEGMENTS", "failed for cache 'sessions': TypeError"),
-        (f"{__name__}.nothing", "must give the name of a topic for cache 'sessions', and gave None"),
-        (f"{__name__}.odd", r"gives the topic 'a topic', which must be letters"),
-    ],
-)
-def test_strategies_that_name_no_topic(strategy: str, problem: str) -> None:
-    given = {**NOWHERE, "topic.naming.strategy": strategy}
-    with pytest.raises(ConfigError, match=problem) as raised:
-        parse(given).topics  # noqa: B018 - the access is what fails
-    assert raised.value.errors[0].field == "topic.naming.strategy"
-
-
-SEGMENTS = 16
-
-
-def nothing(prefix: str, delimiter: str, name: str) -> None:
-    """A strategy that returns None."""
-
-
-def odd(prefix: str, delimiter: str, name: str) -> str:
-    """A strategy that returns a name that Kafka refuses."""
-    return "a topic"
-
-
-@pytest.mark.parametrize("path", ["naming", "1a.b", "a.b()", "a..b", "os.system;x"])
-def test_a_strategy_is_a_dotted_path(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"topic.naming.strategy"):
-        parse({**NOWHERE, "topic.naming.strategy": path})
 
 
 def test_what_it_refuses(kafka: Broker, prefix: str, tmp_path: Path) -> None:

@@ -98,8 +98,6 @@ def test_the_successor_of_a_halted_node_writes_from_where_it_stopped(grid: Grid)
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"cache.exclude.list": "c|d"}, "cache.name = 'c': is not captured: cache.include.list or cache.exclude.list"),
-        ({"cache.include.list": "cc"}, "cache.name = 'c': is not captured"),
         ({"transforms": "t", "transforms.t.type": "not.There"}, "transforms.t.type = 'not.There': cannot be imported"),
     ],
 )
