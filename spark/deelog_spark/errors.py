@@ -45,7 +45,7 @@ class BusyError(DiffError):
 
 
 class SinkError(DiffError):
-    """A sink does not fit or refuses a row: repair it or its configuration, or take it out of `diff.sinks`."""
+    """A sink does not fit or refuses a row: repair it or its configuration, or turn it off."""
 
     exit_code = 9
 

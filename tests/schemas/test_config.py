@@ -82,14 +82,13 @@ def test_values_are_typed_and_defaults_filled_in() -> None:
             "tombstones.on.delete": "FALSE",
             "unclean.election": True,
             "cache.acks": 1,
-            "diff.sinks": ["kafka", "parquet"],
-            "diff.parquet.path": "/data",
+            "skipped.operations": ["c", "u"],
             "transforms": "",
         }
     )
     assert config["bootstrap.servers"] == ("k1:9092", "k2:9092")
     assert (config["max.batch.size"], config["tombstones.on.delete"], config["unclean.election"]) == (12, False, True)
-    assert (config["cache.acks"], config["diff.sinks"]) == ("1", ("kafka", "parquet"))
+    assert (config["cache.acks"], config["skipped.operations"]) == ("1", ("c", "u"))
     assert config["transforms"] == ()
     assert config["max.queue.size"] == 500_000
     assert config["diff.checkpoint.location"] is None
@@ -161,15 +160,11 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("key.converter.basic.auth.user.info", "u:p", "names none"),
     ("key.converter.auto.register.schemas", "false", "names none"),
     ("value.converter.schema.registry.ssl.ca.location", "/ca.pem", "names none"),
-    ("diff.state.backend", "rocksdb", "known but not implemented"),
-    ("diff.sinks", "kafka,delta", "must be a comma separated list of kafka, parquet, jdbc"),
     ("diff.jdbc.url", "postgresql://db/app", "matches jdbc:"),
     ("diff.jdbc.table", "Entries", "matches"),
     ("errors.tolerance", "some", "one of none, all"),
     ("errors.deadletterqueue.topic.name", "a b", "matches"),
     ("diff.jdbc.table", 'a"b', "matches"),
-    ("diff.sinks", "parquet", "must include kafka"),
-    ("diff.sinks", "", "must include kafka"),
     ("topic.creation.default.cleanup.policy", ",", "must not be empty"),
     ("bootstrap.servers", ["h:1", 1], "must be text"),
     ("topic.prefix", "a b", "matches"),
@@ -221,6 +216,7 @@ BAD_NAMES = [
     ("read.max.wait.ms", "known but not implemented", None),
     ("signal.file", "signals are taken from the topic alone", None),
     ("cache.include.list", "captured where it is named", None),
+    ("diff.sinks", "parquet with diff.parquet.path", None),
     ("topic.naming.strategy", "is always <topic.prefix>", None),
     ("producer.override.linger", "is no field", "producer.override.linger.ms"),
     ("producer.overide.linger.ms", "is no field", "producer.override.linger.ms"),
@@ -270,8 +266,6 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({"producer.override.message.max.bytes": "50000"}, "max.entry.bytes", "('50000')"),
     ({"segment.count": 7}, "topic.creation.default.partitions", "segment.count ('7')"),
     ({"cache.max.entries": 255}, "cache.max.entries", "at least segment.count (256)"),
-    ({"diff.sinks": "kafka,parquet"}, "diff.parquet.path", "required"),
-    ({"diff.sinks": "kafka,jdbc"}, "diff.jdbc.url", "required"),
     ({"errors.tolerance": "all"}, "errors.deadletterqueue.topic.name", "required, since errors.tolerance is all: name"),
     ({"errors.deadletterqueue.topic.name": "shop.sessions"}, "errors.deadletterqueue.topic.name", "of its own"),
     ({"errors.deadletterqueue.topic.name": "shop.sessions.diff"}, "errors.deadletterqueue.topic.name", "of its own"),

@@ -291,7 +291,7 @@ def by_key(told: dict[int, list[DiffRecord]]) -> dict[tuple[int, bytes], list[Di
 
 def configured(broker: Broker, prefix: str, folder: Path, database: Database, garbled: bool = False) -> Config:
     """Every sink, and with `garbled` a dead-letter topic."""
-    paths = {"diff_sinks": "kafka,parquet,jdbc", "diff_parquet_path": str(folder / "pq")}
+    paths = {"diff_parquet_path": str(folder / "pq")}
     more = {**paths, **database.fields, "diff_max_offsets_per_trigger": 300}
     if garbled:
         more |= {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": f"{prefix}.letters"}

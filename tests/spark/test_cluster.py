@@ -41,7 +41,6 @@ def both_sinks(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
         kafka.bootstrap,
         prefix,
         str(tmp_path / "cp"),
-        diff_sinks="kafka,parquet",
         diff_parquet_path=str(tmp_path / "pq"),
         diff_max_offsets_per_trigger=400,
     )

@@ -35,7 +35,7 @@ def config(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
 
 
 def configured(kafka: Broker, prefix: str, tmp_path: Path, **more: Any) -> Config:
-    sinks = {"diff_sinks": "kafka,parquet,jdbc", "diff_parquet_path": str(tmp_path / "pq")}
+    sinks = {"diff_parquet_path": str(tmp_path / "pq")}
     sinks |= Sqlite(tmp_path / "table.db").fields
     return config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"), **{**sinks, **more})
 
@@ -277,7 +277,7 @@ def test_start_over_emits_differences_only(config: Config, spark: SparkSession, 
 def configured_again(config: Config, tmp_path: Path) -> Config:
     """The same job with an empty checkpoint."""
     servers, prefix = ",".join(config["bootstrap.servers"]), config["topic.prefix"]
-    sinks = {"diff_sinks": "kafka,parquet,jdbc", "diff_parquet_path": str(tmp_path / "pq2")}
+    sinks = {"diff_parquet_path": str(tmp_path / "pq2")}
     sinks["diff_jdbc_url"] = config["diff.jdbc.url"]
     return config_of(servers, prefix, str(tmp_path / "cp2"), **sinks)
 

@@ -116,7 +116,7 @@ def test_caches_that_would_share_a_checkpoint_are_refused(tmp_path: Path) -> Non
     """All other conflicts between the two jobs are reported, too, at once and before anything starts."""
     files = []
     for name in ("carts", "sessions"):
-        more = {"cache_name": name, "diff_topic": "one", "diff_sinks": "kafka,parquet", "diff_metrics_port": 9000}
+        more = {"cache_name": name, "diff_topic": "one", "diff_metrics_port": 9000}
         config = config_of("127.0.0.1:1", "shop", str(tmp_path / "cp"), **more, diff_parquet_path=str(tmp_path / "p"))
         (tmp_path / name).mkdir()
         files.append(written(config, tmp_path / name))

@@ -25,7 +25,7 @@ def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldErr
     """
     known = {name: value for name, value in values.items() if value is not None}
     errors: list[FieldError] = []
-    checks = (_times, _sizes, _segments, _sinks, _letters, _formats, _notifications, _addresses, _rest, _names)
+    checks = (_times, _sizes, _segments, _letters, _formats, _notifications, _addresses, _rest, _names)
     for check in (*checks, transforms.check):
         errors += check(known, given)
     return errors
@@ -62,12 +62,6 @@ def _segments(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Fi
     if {segments, entries} <= known.keys() and known[entries] < known[segments]:
         problem = f"must be at least {_with_value(segments, known, given)}: every segment has room for an entry"
         yield FieldError(entries, problem, _shown(entries, known, given))
-
-
-def _sinks(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    for sink, name in (("parquet", "diff.parquet.path"), ("jdbc", "diff.jdbc.url")):
-        if sink in known.get("diff.sinks", ()) and name not in given:
-            yield FieldError(name, f"is required, since diff.sinks names {sink}")
 
 
 def _letters(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:

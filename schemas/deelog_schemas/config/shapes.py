@@ -39,12 +39,6 @@ def addresses(urls: tuple[str, ...]) -> str | None:
     return None
 
 
-def has_kafka(sinks: tuple[str, ...]) -> str | None:
-    if "kafka" in sinks:
-        return None
-    return "must include kafka: the job reads the diff topic to find what a reset removed"
-
-
 def not_empty(entries: tuple[str, ...]) -> str | None:
     return None if entries else "must not be empty"
 

@@ -75,7 +75,7 @@ _STAGED: Final = ("attempt", "op")
 
 _ADD_A_DRIVER: Final = (
     f"add its jar to {JARS_VARIABLE} (`deelog kafka jars jdbc` fetches those of PostgreSQL and SQLite), or start the "
-    "job by spark-submit --jars or --packages; one that its jar does not register is named by diff.jdbc.driver"
+    "job by spark-submit --jars or --packages"
 )
 
 
@@ -96,7 +96,7 @@ class JdbcSink:
     def __init__(self, config: Config, spark: Callable[[], SparkSession], stopping: Callable[[], bool]) -> None:
         self._config, self._spark = config, spark
         self._url = config["diff.jdbc.url"]
-        self._class: str | None = config["diff.jdbc.driver"]
+        self._class: str | None = None
         self._mine = (config["topic.prefix"], config["cache.name"])
         self._table = config["diff.jdbc.table"]
         schema = self._table.rpartition(".")[0]
@@ -160,7 +160,7 @@ class JdbcSink:
             if db.product not in DIALECTS:
                 raise SinkError(
                     f"diff.jdbc.url: {db.product} is not supported, {' and '.join(DIALECTS)} are: name one of them, or "
-                    "take jdbc out of diff.sinks and write your own with changes() and collapse()"
+                    "leave it out and write your own with changes() and collapse()"
                 )
             self._dialect = DIALECTS[db.product]
             types = self._types()
@@ -327,22 +327,12 @@ class JdbcSink:
     @contextmanager
     def _connected(self) -> Iterator[_Database]:
         """A connection by Spark's provider, which finds drivers of spark.jars. It is closed without a commit."""
-        from pyspark.errors import IllegalArgumentException
-
         jvm: Any = self._spark().sparkContext._jvm
-        properties = self._properties()
-        try:
-            given = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(properties)
-            options = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(self._url, self._target, given)
-        except Py4JJavaError as error:
-            name = properties["driver"]
-            raise SinkError(f"diff.jdbc.driver: the class {name} is not to be had: {_ADD_A_DRIVER}") from error
-        factory = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._url).createConnectionFactory(options)
-        try:
-            connection = factory.apply(-1)
-        except IllegalArgumentException as error:
-            name = properties["driver"]
-            raise SinkError(f"diff.jdbc.driver: {name} takes no such address: correct diff.jdbc.url") from error
+        given = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._properties())
+        options = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(self._url, self._target, given)
+        connection = (
+            jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._url).createConnectionFactory(options).apply(-1)
+        )
         try:
             connection.setAutoCommit(False)
             yield _Database(connection)
@@ -374,7 +364,7 @@ class JdbcSink:
             )
         return SinkError(
             f"diff.jdbc.table: {self._table} cannot be written ({text}): mend that, check diff.jdbc.url, "
-            "diff.jdbc.user and diff.jdbc.password, or take jdbc out of diff.sinks, and start the job again: it goes "
+            "diff.jdbc.user and diff.jdbc.password, or leave diff.jdbc.url out, and start the job again: it goes "
             "on where it was"
         )
 

@@ -40,16 +40,16 @@ class Sink(Protocol):
 
 
 SINKS: Final = {
-    "parquet": "deelog_spark.sinks.parquet:ParquetSink",
-    "jdbc": "deelog_spark.sinks.jdbc:JdbcSink",
+    "diff.parquet.path": "deelog_spark.sinks.parquet:ParquetSink",
+    "diff.jdbc.url": "deelog_spark.sinks.jdbc:JdbcSink",
 }
-"""Names in `diff.sinks` beside `kafka`, and their classes. A class is imported when a job uses it."""
+"""The field that turns a sink on, and its class, which is imported when a job uses it."""
 
 
 def sinks_of(config: Config, spark: Callable[[], SparkSession], stopping: Callable[[], bool]) -> list[Sink]:
-    """The sinks that `diff.sinks` names, in the table's order. `stopping` ends their waits."""
+    """The sinks that the configuration turns on, in the table's order. `stopping` ends their waits."""
     return [
         pkgutil.resolve_name(place)(config, spark, stopping)
         for name, place in SINKS.items()
-        if name in config["diff.sinks"]
+        if config[name] is not None
     ]

@@ -53,8 +53,12 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 
 def configured(bootstrap: str, prefix: str, tmp_path: Path, database: Database, **more: Any) -> Config:
-    fields = {"diff_sinks": "kafka,jdbc", **database.fields, **more}
-    return config_of(bootstrap, prefix, str(tmp_path / "cp"), **fields)
+    return config_of(bootstrap, prefix, str(tmp_path / "cp"), **{**database.fields, **more})
+
+
+def without_table(bootstrap: str, prefix: str, tmp_path: Path) -> Config:
+    """The same job without the jdbc sink."""
+    return config_of(bootstrap, prefix, str(tmp_path / "cp"))
 
 
 def on_one_table(config: Config, database: Database) -> None:
@@ -194,7 +198,7 @@ def test_a_table_that_is_behind_is_filled(
 ) -> None:
     """The sink switched on later, another table, a table emptied, one from a backup, and a start over."""
     config = configured(kafka.bootstrap, prefix, tmp_path, database)
-    without = configured(kafka.bootstrap, prefix, tmp_path, database, diff_sinks="kafka")
+    without = without_table(kafka.bootstrap, prefix, tmp_path)
     other = configured(kafka.bootstrap, prefix, tmp_path, database, diff_jdbc_table="other_entries")
     mine = f"topic_prefix = '{prefix}'"
     cache = Cache(config)
@@ -391,7 +395,7 @@ def test_a_locked_file_is_waited_for(prefix: str, tmp_path: Path, spark: SparkSe
 
 
 def test_an_end_that_is_asked_for_ends_the_waiting(prefix: str, tmp_path: Path, spark: SparkSession) -> None:
-    fields = {"diff_sinks": "kafka,jdbc", "diff_jdbc_url": "jdbc:postgresql://127.0.0.1:1/none"}
+    fields = {"diff_jdbc_url": "jdbc:postgresql://127.0.0.1:1/none"}
     stops = iter((False, True))
     sink = JdbcSink(config_of("127.0.0.1:1", prefix, str(tmp_path), **fields), lambda: spark, lambda: next(stops))
     with pytest.raises(DiffError, match="did not answer"):
@@ -428,11 +432,6 @@ def test_a_table_that_does_not_fit(
     ("fields", "said"),
     [
         ({"diff_jdbc_url": "jdbc:mysql://db/app"}, r"diff\.jdbc\.url: no JDBC driver .*DEELOG_SPARK_JARS"),
-        ({"diff_jdbc_driver": "org.example.Missing"}, r"diff\.jdbc\.driver: .*org\.example\.Missing.*--packages"),
-        (
-            {"diff_jdbc_driver": "org.postgresql.Driver"},
-            r"diff\.jdbc\.driver: org\.postgresql\.Driver takes no such address",
-        ),
         (
             {"diff_jdbc_url": "jdbc:sqlite:/none/such/table.db"},
             r"diff\.jdbc\.table: .*Unable to open.*check diff\.jdbc\.url",
@@ -476,10 +475,10 @@ def test_text_that_the_database_refuses_stops_the_job(
     cache = Cache(config)
     run(config, spark)
     cache.put(b"a", b"with \x00 in it")
-    with pytest.raises(SinkError, match=r"invalid byte sequence .*0x00\)?.*take jdbc out of diff\.sinks") as caught:
+    with pytest.raises(SinkError, match=r"invalid byte sequence .*0x00\)?.*leave diff\.jdbc\.url out") as caught:
         run(config, spark)
     assert "with" not in str(caught.value).partition("(")[0]
     cache.put(b"a", b"without")
-    run(configured(kafka.bootstrap, prefix, tmp_path, database, diff_sinks="kafka"), spark)
+    run(without_table(kafka.bootstrap, prefix, tmp_path), spark)
     run(config, spark)
     on_one_table(config, database)
