@@ -161,18 +161,16 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _tls(config: Config) -> ssl.SSLContext | None:
     certificate, key = config["rest.ssl.certificate.location"], config["rest.ssl.key.location"]
-    if certificate is None or key is None:
+    if certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     authority = config["rest.ssl.ca.location"]
-    password = config.secret("rest.ssl.key.password")
 
     def asked() -> str:
         # Without this OpenSSL would ask on the terminal.
-        if password is None:
-            raise ConfigError([FieldError("rest.ssl.key.password", "is required: the key is encrypted")])
-        return password
+        what = "rest.ssl.certificate.location" if key is None else "rest.ssl.key.location"
+        raise ConfigError([FieldError(what, "holds a key that is encrypted: it must not be")])
 
     what = "rest.ssl.certificate.location"
     try:

@@ -112,9 +112,9 @@ def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
 
 def _rest(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
     certificate, key, authority = (f"rest.ssl.{part}.location" for part in ("certificate", "key", "ca"))
-    for one, other in ((certificate, key), (key, certificate), (authority, certificate)):
-        if one in given and other not in given:
-            yield FieldError(other, f"is required, since {one} is set")
+    for one in (key, authority):
+        if one in given and certificate not in given:
+            yield FieldError(certificate, f"is required, since {one} is set")
     if "rest.readonly.token" in given and "rest.token" not in given:
         yield FieldError("rest.token", "is required, since rest.readonly.token is set")
     host = known.get("rest.host.name", "127.0.0.1")

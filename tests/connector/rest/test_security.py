@@ -44,6 +44,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
+    encrypted = ("-keyout", "encrypted.pem", "-out", "encrypted.pem", "-passout", "pass:geheim", "-subj", "/CN=e")
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     for name in ("ca", "stranger"):
         openssl("req", "-x509", *key, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
@@ -52,6 +53,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
         openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
+    openssl("req", "-x509", *key[:4], *encrypted)
+    both = (folder / "server.pem").read_text() + (folder / "server.key").read_text()
+    (folder / "both.pem").write_text(both)
     return folder
 
 
@@ -66,8 +70,7 @@ def nodes(kafka: Broker, tmp_path_factory: pytest.TempPathFactory, certificates:
     grid.nodes["open"] = grid.node("n2", rest_port=str(free_port()))
     grid.nodes["tls"] = grid.node("n3", rest_port=str(free_port()))
     grid.nodes["tls"].config |= {
-        "rest.ssl.certificate.location": str(certificates / "server.pem"),
-        "rest.ssl.key.location": str(certificates / "server.key"),
+        "rest.ssl.certificate.location": str(certificates / "both.pem"),
         "rest.ssl.ca.location": str(certificates / "ca.pem"),
     }
     try:
@@ -319,10 +322,10 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
         ({"rest.token": TOKEN, "rest.readonly.token": TOKEN}, "rest.readonly.token: must not be the same"),
         ({"rest.readonly.token": READING}, "rest.token: is required"),
         ({"rest.token": "${env:DEELOG_TEST_NOT_SET}"}, "DEELOG_TEST_NOT_SET"),
-        ({"rest.ssl.certificate.location": "/nowhere"}, "rest.ssl.key.location: is required"),
+        ({"rest.ssl.key.location": "/nowhere"}, "rest.ssl.certificate.location: is required"),
         ({"rest.ssl.ca.location": "/nowhere"}, "rest.ssl.certificate.location: is required"),
         (
-            {"rest.ssl.certificate.location": "/nowhere", "rest.ssl.key.location": "/nowhere"},
+            {"rest.ssl.certificate.location": "/nowhere"},
             "rest.ssl.certificate.location: certificate, key or authorities cannot be used: No such file",
         ),
         (
@@ -340,6 +343,17 @@ def test_what_cannot_be_served_is_refused_at_the_start(given: dict[str, str], wo
         asyncio.run(work())
     assert words in str(refused.value)
     assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize("more", [{}, {"rest.ssl.key.location": "encrypted.pem"}])
+def test_an_encrypted_key_is_refused_without_asking_for_its_password(
+    certificates: Path, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(certificates)
+    config = parse(BASE | {"rest.port": str(free_port()), "rest.ssl.certificate.location": "encrypted.pem"} | more)
+    where = next(iter(more), "rest.ssl.certificate.location")
+    with pytest.raises(ConfigError, match=f"{where}: holds a key that is encrypted"):
+        asyncio.run(served(config, Lifecycle(config, {})))
 
 
 def test_a_node_that_others_could_stop_does_not_start(tmp_path: Path) -> None:
