@@ -84,7 +84,7 @@ async def measured(bootstrap: str, strategy: Strategy, keys: int, changes: int) 
             "topic.creation.default.partitions": "1",
             "topic.creation.default.replication.factor": "1",
             "reset.strategy": str(strategy),
-            "signal.enabled.channels": "",
+            "signal.kafka.topic": "",
         }
     )
     side = Side()

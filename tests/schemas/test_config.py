@@ -104,6 +104,7 @@ def test_names_that_follow_from_others() -> None:
     assert config.topics.positions == "shop_sessions_positions"
     named = parse(GOOD | {"diff.topic": "other", "signal.kafka.topic": "calls"})
     assert (named.topics.diff, named.topics.signal) == ("other", "calls")
+    assert parse(GOOD | {"signal.kafka.topic": ""}).topics.signal == ""
 
 
 def test_each_role_requires_its_own() -> None:
@@ -273,6 +274,8 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({"cache.peer.listen": "[::]:1"}, "cache.advertised.host", "cache.peer.listen"),
     ({"cache.name": "mypositions"}, "cache.name", "must not end with"),
     ({"diff.topic": "shop.sessions"}, "diff.topic", "another topic"),
+    ({"signal.kafka.topic": "shop.sessions"}, "signal.kafka.topic", "another topic"),
+    ({"signal.kafka.topic": "", "on.data.loss": "reset"}, "signal.kafka.topic", "asks there for resets"),
 ]
 
 

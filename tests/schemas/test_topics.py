@@ -79,6 +79,10 @@ def test_a_topic_named_by_hand_must_be_another(other: str) -> None:
         Topics("shop", "sessions", diff_topic="..")
 
 
+def test_without_a_signal_topic_none_is_in_the_way() -> None:
+    assert Topics("shop", "sessions", signal_topic="").signal == ""
+
+
 def _all(topics: Topics) -> set[str]:
     return {topics.changes, topics.positions, topics.topology, topics.diff}
 

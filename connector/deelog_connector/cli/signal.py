@@ -10,7 +10,7 @@ import click
 
 from deelog_connector.kafka.publish import publish
 from deelog_schemas import canonical
-from deelog_schemas.config import Config, load
+from deelog_schemas.config import Config, ConfigError, FieldError, load
 from deelog_schemas.errors import RecordError
 from deelog_schemas.signals import KINDS, decode_signal
 
@@ -56,6 +56,8 @@ def signal(
     KIND: reset-segment, execute-snapshot, stop-snapshot, pause-writing, resume-writing or log.
     """
     config = load(path)
+    if not config.topics.signal:
+        raise ConfigError([FieldError("signal.kafka.topic", "is empty: nobody would read the signal")], path)
     given = {"--segments": segments, "--collections": collections, "--reason": reason, "--message": message}
     for option, argument in given.items():
         if argument and option not in _TAKES[kind]:

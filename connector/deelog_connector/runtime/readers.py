@@ -60,8 +60,8 @@ class Readers:
         return caught_up
 
     async def follow_signals(self) -> None:
-        """Returns once the present signals are read, and reads on. Does nothing without the channel."""
-        if "kafka" in self._clients.config["signal.enabled.channels"]:
+        """Returns once the present signals are read, and reads on. Does nothing without their topic."""
+        if self._clients.config.topics.signal:
             reading = self._retries.reading
             reader = await reading(self._signal_reader)
             await self._signals.catch_up(reader, reading)

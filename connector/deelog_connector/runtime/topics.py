@@ -21,11 +21,11 @@ async def ensure_topics(brokers: Brokers, config: Config) -> None:
     await brokers.ensure(topics.changes, partitions, changes)
     # Compacted at once: only the latest state of each key counts there.
     await brokers.ensure(topics.positions, partitions, {"cleanup.policy": "compact"})
-    if "kafka" in config["signal.enabled.channels"]:
+    if topics.signal:
         # A signal is in force until the next one.
         await brokers.ensure(topics.signal, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
     await brokers.ensure(topics.heartbeat, None, {"cleanup.policy": "compact"})
-    if "sink" in config["notification.enabled.channels"]:
+    if config["notification.sink.topic.name"] is not None:
         await brokers.ensure(config["notification.sink.topic.name"], None, {})
     if config["event.processing.failure.handling.mode"] == "dead-letter":
         replicas = config["errors.deadletterqueue.topic.replication.factor"]

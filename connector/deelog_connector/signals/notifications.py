@@ -1,4 +1,4 @@
-"""Notifications in Debezium's format, by `notification.enabled.channels`."""
+"""Notifications in Debezium's format, on `notification.sink.topic.name` and in the log."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ class Notifications:
     """Sends the notifications of one cache, by `send(topic, key, value)`."""
 
     def __init__(self, config: Config, cache: str, send: Callable[[str, bytes, bytes], None], port: KafkaPort) -> None:
-        channels = config["notification.enabled.channels"]
-        self._topic: str | None = config["notification.sink.topic.name"] if "sink" in channels else None
-        self._log = "log" in channels
+        self._topic: str | None = config["notification.sink.topic.name"]
         self._schemas = config["key.converter.schemas.enable"], config["value.converter.schemas.enable"]
         self._always = {"connector_name": config["topic.prefix"], "data_collections": cache}
         self._send, self._port = send, port
 
     @property
     def enabled(self) -> bool:
-        """Whether a channel is enabled."""
-        return self._log or self._topic is not None
+        """Whether there are any."""
+        return self._topic is not None
 
     def notify(self, aggregate: str, kind: str, identity: str | None = None, **more: object) -> None:
         """Sends one notification. `more` becomes text in `additional_data`, without None."""
-        if not self.enabled:
+        if self._topic is None:
             return
         data = {**self._always, **{name: str(value) for name, value in more.items() if value is not None}}
         now_ms = self._port.clock.time_ns() // 1_000_000
         one = Notification(identity or self._port.new_id(), aggregate, kind, data, now_ms)
-        if self._log:
-            log.info("[Notification Service] %s", one.value(False).decode())
-        if self._topic is not None:
-            self._send(self._topic, one.key(self._schemas[0]), one.value(self._schemas[1]))
+        log.info("[Notification Service] %s", one.value(False).decode())
+        self._send(self._topic, one.key(self._schemas[0]), one.value(self._schemas[1]))
 
 
 def ranges(segments: Iterable[int]) -> str:

@@ -25,7 +25,7 @@ def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldErr
     """
     known = {name: value for name, value in values.items() if value is not None}
     errors: list[FieldError] = []
-    checks = (_times, _sizes, _segments, _letters, _formats, _notifications, _addresses, _rest, _names)
+    checks = (_times, _sizes, _segments, _letters, _formats, _signals, _addresses, _rest, _names)
     for check in (*checks, transforms.check):
         errors += check(known, given)
     return errors
@@ -71,10 +71,11 @@ def _letters(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Fie
             yield FieldError(name, f"is required, since {field} is {value}: name a topic for what is put aside")
 
 
-def _notifications(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    name = "notification.sink.topic.name"
-    if "sink" in known.get("notification.enabled.channels", ()) and name not in given:
-        yield FieldError(name, "is required, since notification.enabled.channels names sink")
+def _signals(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    if known.get("signal.kafka.topic") == "" and known.get("on.data.loss") == "reset":
+        yield FieldError(
+            "signal.kafka.topic", "must not be empty: with on.data.loss=reset the job asks there for resets"
+        )
 
 
 def _formats(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:

@@ -147,7 +147,7 @@ class Field:
                 self._known(text)
                 return text
             case _:
-                if not text:
+                if not text and (self.pattern is None or not self.pattern.fullmatch("")):
                     raise Refused("must not be empty")
                 if self.pattern is not None and not self.pattern.fullmatch(text):
                     raise Refused(f"must be {self.takes}")

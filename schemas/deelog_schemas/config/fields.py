@@ -243,17 +243,14 @@ group("observe", "Heartbeat, signals and notifications",
     Field("heartbeat.interval.ms", INT, 5000, low=100, high=3_600_000,
         doc="The written position of an idle segment is renewed this often, so that silence and progress differ; and "
             "a heartbeat is written to `__debezium-heartbeat.<topic.prefix>`, as Debezium does."),
-    Field("signal.enabled.channels", LIST, ("kafka",),
-        allowed=("kafka",), planned=("source", "jmx", "in-process"), importance=LOW,
-        doc="Where signals are taken from; empty for nowhere."),
-    Field("signal.kafka.topic", STRING, None, derived="`<topic.prefix>-signal`", importance=LOW,
-        doc="Topic of the signals; key `topic.prefix`, value `{id, type, data}`. One partition. It is read from its "
-            "beginning at the start: it says whether writing is paused, and which incremental snapshots go on."),
-    Field("notification.enabled.channels", LIST, (), allowed=("sink", "log"), planned=("jmx",), importance=LOW,
-        doc="Where notifications go: to a topic (`sink`), or into the log at level INFO."),
+    Field("signal.kafka.topic", STRING, None,
+        derived="`<topic.prefix>-signal`", importance=LOW, pattern=re.compile(r"[A-Za-z0-9._-]{0,249}"),
+        doc="Topic of the signals; empty: there are none. Key `topic.prefix`, value `{id, type, data}`. One partition. "
+            "It is read from its beginning at the start: it says whether writing is paused, and which incremental "
+            "snapshots go on."),
     Field("notification.sink.topic.name", STRING, None, pattern=re.compile(r"[A-Za-z0-9._-]{1,249}"), importance=LOW,
-        doc="Topic of the notifications, created with one partition if it is missing. Required where "
-            "`notification.enabled.channels` names `sink`."),
+        doc="Topic of the notifications, created with one partition if it is missing; each is also logged at level "
+            "INFO. Without it there are none."),
 ),
 
 group("metrics", "Metrics and tracing",
@@ -342,8 +339,10 @@ DROPPED: Final = {
     "topic.naming.strategy": "the change topic is always <topic.prefix><topic.delimiter><cache.name>",
     "cache.include.list": _BY_CALL,
     "cache.exclude.list": _BY_CALL,
+    "signal.enabled.channels": "signals are taken from signal.kafka.topic, and leaving that empty turns them off",
     "signal.file": _NO_FILE,
     "signal.poll.interval.ms": _NO_FILE,
+    "notification.enabled.channels": "notification.sink.topic.name turns notifications on",
     "rest.ssl.key.password": "the key must not be encrypted: keep its file where the process alone may read it",
     "diff.sinks": "the diff topic is always written, parquet with diff.parquet.path, a table with diff.jdbc.url",
     "diff.jdbc.driver": "the driver is the one registered by its jar that takes diff.jdbc.url",

@@ -20,7 +20,8 @@ _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The names of one cache. `diff_topic` and `signal_topic`, if given, replace the derived ones.
+    """The names of one cache. `diff_topic` and `signal_topic`, if given, replace the derived ones. An empty
+    `signal_topic` is for a cache without signals.
 
     Raises `ConfigError` naming the field when a name is not valid for Kafka (1 to 249 of `A-Z a-z 0-9 . _ -`),
     when a topic of the cache would have the name of another cache's topic, or when two of the topics would be the
@@ -60,8 +61,8 @@ class Topics:
 
     @property
     def signal(self) -> str:
-        """Signals to the connectors of this prefix; the delimiter is Debezium's, always a hyphen."""
-        return self.signal_topic or f"{self.prefix}-signal"
+        """Signals to the connectors of this prefix; the delimiter is Debezium's, always a hyphen. Empty without."""
+        return f"{self.prefix}-signal" if self.signal_topic is None else self.signal_topic
 
     @property
     def heartbeat(self) -> str:
@@ -112,7 +113,7 @@ class Topics:
         fields = {
             "cache.name": (self.changes, self.positions, self.topology),
             "diff.topic": (self.diff,),
-            "signal.kafka.topic": (self.signal,),
+            "signal.kafka.topic": (self.signal,) if self.signal else (),
             "topic.prefix": (self.heartbeat,),
         }
         errors = []

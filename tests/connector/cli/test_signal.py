@@ -42,6 +42,13 @@ def test_what_is_wrong_is_said_and_nothing_is_sent(name: str, tmp_path: Path) ->
     assert words in " ".join(result.output.split())
 
 
+def test_without_a_signal_topic_nothing_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "n.properties"
+    file.write_text("topic.prefix=p\ncache.name=c\nnode.id=n\nbootstrap.servers=127.0.0.1:1\nsignal.kafka.topic=\n")
+    result = CliRunner().invoke(signal, ["pause-writing", "--config", str(file)])
+    assert "signal.kafka.topic: is empty: nobody would read" in str(result.exception)
+
+
 def test_help_shows_an_example_of_each_kind() -> None:
     text = CliRunner().invoke(signal, ["--help"]).output
     assert all(f"deelog signal {kind} --config" in text for kind in KINDS)

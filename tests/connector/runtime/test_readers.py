@@ -330,15 +330,15 @@ def test_signals_are_read_before_they_are_followed_and_end_with_the_others() -> 
         await world.readers.end()
         assert world.signals.calls == ["caught up", "followed", "ended"]
 
-    of_a(test, config_of("h:1", "p", **{"signal.enabled.channels": "kafka"}))
+    of_a(test)
 
 
-def test_without_the_channel_no_signal_is_read() -> None:
+def test_without_their_topic_no_signal_is_read() -> None:
     async def test(world: World) -> None:
         await world.readers.follow_signals()
         assert world.signals.calls == []
 
-    of_a(test, config_of("h:1", "p", **{"signal.enabled.channels": ""}))
+    of_a(test, config_of("h:1", "p", **{"signal.kafka.topic": ""}))
 
 
 # -- the change topic -----------------------------------------------------------------------------------------------

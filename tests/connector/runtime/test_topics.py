@@ -56,7 +56,7 @@ def audited(settings: Mapping[str, str], **fields: Any) -> int:
 
 
 def test_the_topics_of_a_plain_cache() -> None:
-    assert made(**{"topic.creation.default.cleanup.policy": "delete", "signal.enabled.channels": ""}) == {
+    assert made(**{"topic.creation.default.cleanup.policy": "delete", "signal.kafka.topic": ""}) == {
         "p.c": (2, {"cleanup.policy": "delete"}, None),
         "p.c.positions": (2, {"cleanup.policy": "compact"}, None),
         "__debezium-heartbeat.p": (None, {"cleanup.policy": "compact"}, None),
@@ -69,7 +69,7 @@ def test_a_compacted_topic_keeps_deletes_for_slow_readers() -> None:
 
 
 def test_signals_are_kept_for_ever_in_one_partition() -> None:
-    assert made(**{"signal.enabled.channels": "kafka"})["p-signal"] == (
+    assert made(**{"signal.kafka.topic": "calls"})["calls"] == (
         1,
         {"cleanup.policy": "delete", "retention.ms": "-1"},
         None,
@@ -79,7 +79,6 @@ def test_signals_are_kept_for_ever_in_one_partition() -> None:
 def test_notifications_and_dead_letters_have_topics_of_their_own() -> None:
     topics = made(
         **{
-            "notification.enabled.channels": "sink",
             "notification.sink.topic.name": "notes",
             "event.processing.failure.handling.mode": "dead-letter",
             "errors.deadletterqueue.topic.name": "letters",

@@ -97,7 +97,7 @@ class Cluster:
     def __init__(self, seed: int, nodes: int, **fields: Any) -> None:
         self.engine = Engine(seed)
         self.kafka = Kafka(self.engine, 10.0)
-        self.fields = {"signal.enabled.channels": "kafka", "heartbeat.interval.ms": "500", **fields}
+        self.fields = {"heartbeat.interval.ms": "500", **fields}
         self.everybody: list[Node] = []
         self.nodes = {f"n{number}": self.start(f"n{number}") for number in range(nodes)}
         self.primary: dict[int, Node] = {}

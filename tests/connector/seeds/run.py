@@ -47,8 +47,7 @@ class Run:
                 "reset.strategy": chance.choice(("marker", "tombstones")),
                 "transaction.timeout.ms": "60000",
                 "extended.headers.enabled": chance.choice(("true", "false")),
-                "notification.enabled.channels": chance.choice(("", "sink")),
-                "notification.sink.topic.name": "notes",
+                **chance.choice(({}, {"notification.sink.topic.name": "notes"})),
             },
         )
         self.happened: Counter[str] = Counter()

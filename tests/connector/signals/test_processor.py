@@ -116,7 +116,7 @@ def test_what_log_says_is_one_line_and_tells_where(
 
 def test_a_snapshot_is_told_of_stopped_and_added_to(kafka: Broker, prefix: str) -> None:
     topic = f"{prefix}.told"
-    more = {"notification_enabled_channels": "sink", "notification_sink_topic_name": topic}
+    more = {"notification_sink_topic_name": topic}
 
     async def work() -> None:
         config = config_of(kafka.bootstrap, prefix, **more, incremental_snapshot_chunk_size=3, commit_interval_ms=100)

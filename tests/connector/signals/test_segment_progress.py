@@ -20,7 +20,7 @@ class RecordedNotifications(Notifications):
     """Keeps the notifications instead of sending them."""
 
     def __init__(self) -> None:
-        config = config_of("127.0.0.1:1", "p", notification_enabled_channels="log")
+        config = config_of("127.0.0.1:1", "p", notification_sink_topic_name="notes")
         super().__init__(config, "c", lambda *record: None, Librdkafka())
         self.sent: list[tuple[str, str, str | None, dict[str, Any]]] = []
 

@@ -92,7 +92,6 @@ def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middl
     told = f"{prefix}-told"
     grid.config |= {
         "incremental.snapshot.chunk.size": "5",
-        "notification.enabled.channels": "sink,log",
         "notification.sink.topic.name": told,
     }
     grid.start(3)

@@ -172,7 +172,7 @@ def test_without_signals_a_node_needs_no_right_on_their_topic(granted: SecureKaf
     async def work() -> None:
         granted.revoke(rights)
         try:
-            async with serving(config_of(granted, "node", **{"signal.enabled.channels": ""})) as node:
+            async with serving(config_of(granted, "node", **{"signal.kafka.topic": ""})) as node:
                 before = node.connector.stats.written
                 await put(node, "k", "without signals")
                 await awaiting(lambda: node.connector.stats.written > before, SECONDS, "the write in Kafka")
@@ -229,7 +229,7 @@ def refusal(secure: SecureKafka, *rights: Right) -> str:
 
 
 def test_without_create_a_first_start_says_so(granted: SecureKafka) -> None:
-    prefix = {"topic.prefix": "shopping", "signal.enabled.channels": ""}
+    prefix = {"topic.prefix": "shopping", "signal.kafka.topic": ""}
     heartbeat = "__debezium-heartbeat.shopping"
     granted.grant(Right("node", "Topic", name, name == "shopping", "Write") for name in ("shopping", heartbeat))
 
