@@ -20,7 +20,7 @@ import fastavro
 from benchmarks.bench_codec import CODEC, OPERATIONS, STAMP, by_codec, envelope, medians_us
 from benchmarks.common import parser, show
 from deelog_schemas.avro import pinned
-from deelog_schemas.avro.codec import AvroCodec, Written
+from deelog_schemas.avro.codec import AvroCodec, AvroKeys, Written
 from deelog_schemas.avro.schema import envelope_text, registry_prefix
 from deelog_schemas.cloudevents import CloudEventsCodec
 from deelog_schemas.connect import names_of
@@ -33,7 +33,9 @@ SCHEMA = fastavro.parse_schema(json.loads(TEXT))
 KEY = pinned.written_key("string")
 CODECS: dict[str, Codec] = {
     "json_schemas": JsonCodec("shop.sessions", "grid", "shop", "sessions", value_schemas=True),
-    "avro": AvroCodec("grid", "shop", "sessions", KEY, Written(PREFIX, TEXT, {PREFIX: TEXT}, lambda prefix: TEXT)),
+    "avro": AvroCodec(
+        "grid", "shop", "sessions", AvroKeys(KEY), Written(PREFIX, TEXT, {PREFIX: TEXT}, lambda prefix: TEXT)
+    ),
     "cloudevents": CloudEventsCodec("shop.sessions", "grid", "shop", "sessions"),
 }
 

@@ -18,7 +18,7 @@ import orjson
 
 from deelog_schemas import __version__, canonical
 from deelog_schemas.connect import data_schema, names_of
-from deelog_schemas.envelope import FOREIGN, NULL, Envelope, JsonCodec, Stamp, envelope_of, quoted, written_as
+from deelog_schemas.envelope import FOREIGN, NULL, JsonCodec, KeyCodec, Source, Stamp, quoted, written_as
 from deelog_schemas.errors import RecordError
 from deelog_schemas.operation import Operation, Reason
 
@@ -43,12 +43,12 @@ class CloudEventsCodec(JsonCodec):
         cache: str,
         key_format: str = "string",
         value_format: str = "string",
-        key_schemas: bool = False,
         value_schemas: bool = False,
         cause: bool = False,
         binary: str = "bytes",
+        keys: KeyCodec | None = None,
     ) -> None:
-        super().__init__(topic, connector, name, cache, key_format, value_format, key_schemas, False, cause, binary)
+        super().__init__(topic, connector, name, cache, key_format, value_format, False, cause, binary, keys)
         self._id = _inside(f"name:{name};cache:{cache};segment:")
         self._from = (
             f'"source":{quoted(f"/debezium/{connector}/{name}")},"specversion":"1.0",'
@@ -70,47 +70,21 @@ class CloudEventsCodec(JsonCodec):
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
         """See `Codec`."""
         epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
-        text, code, before, after = self._key_text(key), "c", NULL, NULL
+        text, code, before, after = self._named(key), "c", NULL, NULL
         if value is not None:
             after = self._struct(text, value, expires_at)
         if existed or value is None:
             before, code = self._struct(text, image, None), "d" if value is None else "u"
         why = None if reason == Reason.PUT else reason
-        return self._event(code, before, after, epoch, sequence, ts_us, "false", why, stamp, None, "")
+        return self._fill(code, before, after, (epoch, sequence, ts_us, "false", why, None), stamp)
 
-    def _fill(
-        self,
-        code: str,
-        before: str,
-        after: str,
-        epoch: int,
-        sequence: int,
-        ts_us: int,
-        snapshot: str,
-        reason: str | None,
-        stamp: Stamp,
-        cause: str | None = None,
-    ) -> bytes:
-        # The key is in `after`, or in `before` for a delete.
-        image = after if after != NULL else before
-        key = orjson.loads(image)["key"]
-        unique = _inside(f";key:{key}")
-        return self._event(code, before, after, epoch, sequence, ts_us, snapshot, reason, stamp, cause, unique)
-
-    def _event(
-        self,
-        code: str,
-        before: str,
-        after: str,
-        epoch: int,
-        sequence: int,
-        ts_us: int,
-        snapshot: str,
-        reason: str | None,
-        stamp: Stamp,
-        cause: str | None,
-        unique: str,
-    ) -> bytes:
+    def _fill(self, code: str, before: str, after: str, source: Source, stamp: Stamp) -> bytes:
+        epoch, sequence, ts_us, snapshot, reason, cause = source
+        unique = ""
+        if code == "r" or cause is not None:  # rows of a reset, and what the Spark job makes of them
+            # The key is in `after`, or in `before` for a delete.
+            image = after if after != NULL else before
+            unique = _inside(f";key:{orjson.loads(image)['key']}")
         segment, node_id, _ = stamp
         milli = ts_us // 1000
         why = NULL if reason is None else quoted(reason)
@@ -125,11 +99,6 @@ class CloudEventsCodec(JsonCodec):
             f'"iodebeziumseq":"{sequence}","iodebeziumnode":{quoted(node_id)},"iodebeziumreason":{why},'
             f'{self._data}{before},"after":{after}{self._end}'
         ).encode()
-
-    def decode_value(self, raw: bytes) -> Envelope:
-        """See `Codec`; raises `RecordError` where it is no event of ours."""
-        fields = _envelope(canonical.loads(raw, "the record value"))
-        return envelope_of(fields, self._key_bytes, self._value_bytes)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
         """See `Codec`."""
@@ -147,9 +116,8 @@ class CloudEventsCodec(JsonCodec):
         after = raw[first + 8 : -3 if inner else -2]
         return None if after == self.gone and b'"iodebeziumop":"d"' not in raw else after
 
-    def plain_value(self, raw: bytes) -> bytes:
-        """See `Codec`."""
-        return orjson.dumps(_envelope(canonical.loads(raw, "the record value")))
+    def _fields(self, raw: bytes) -> dict[str, Any]:
+        return _envelope(canonical.loads(raw, "the record value"))
 
 
 def _envelope(event: dict[str, Any]) -> dict[str, Any]:

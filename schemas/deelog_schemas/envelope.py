@@ -1,4 +1,4 @@
-"""The protocol that every converter implements, and Debezium's envelope in JSON, with and without the schema block.
+"""What every format of keys and envelopes is, and Debezium's envelope in JSON, with and without the schema block.
 
 The JSON is put together as text; a test compares its bytes with those of a dumped dict on generated records. Weighed
 in docs/decisions.md, "The envelope in JSON".
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -37,62 +38,8 @@ class Stamp(NamedTuple):
     """When the connector processed the operation, in Unix microseconds: the envelope's own `ts_*`."""
 
 
-class Encoder(Protocol):
-    """Writes keys and envelopes."""
-
-    def key(self, key: bytes) -> bytes:
-        """The record key of an entry key."""
-
-    def change(self, operation: Operation, stamp: Stamp) -> bytes:
-        """The envelope of a captured operation: c, u or d."""
-
-    def row(self, entry: Entry, position: tuple[int, int], snapshot: str, reason: str, stamp: Stamp) -> bytes:
-        """The envelope of an entry that a reset read (op r). `snapshot` is `first`, `true` or `last`."""
-
-    def difference(self, change: Change, source_us: int, reason: str | None, stamp: Stamp) -> bytes:
-        """An envelope of the diff topic: c (no `before`), u, or d (no `after`; then `before` has the key at least).
-
-        `source_us` and `reason` are those of `source`.
-        """
-
-    def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
-        """The op of a captured envelope, and the envelope with `source.cause` added and nothing else changed."""
-
-
-class Decoder(Protocol):
-    """Reads keys and envelopes. Raises `RecordError` and nothing else."""
-
-    def decode_key(self, raw: bytes) -> bytes:
-        """The entry key of a record key."""
-
-    def decode_value(self, raw: bytes) -> Envelope:
-        """The content of an envelope."""
-
-    def plain_key(self, raw: bytes) -> bytes:
-        """The record key as JSON without a schema block."""
-
-    def plain_value(self, raw: bytes) -> bytes:
-        """An envelope as JSON without a schema block: `op`, `before`, `after` and `source` at least."""
-
-
-class Comparer(Protocol):
-    """Compares envelopes by bytes."""
-
-    gone: bytes
-    """What `after_of` returns for a delete."""
-
-    def after_of(self, raw: bytes) -> bytes | None:
-        """The bytes of an envelope's `after`, without decoding it; None where it must be decoded.
-
-        Equal bytes mean equal entries.
-        """
-
-    def decode_after(self, raw: bytes) -> Entry:
-        """The entry in what `after_of` returned."""
-
-
-class Codec(Encoder, Decoder, Comparer, Protocol):
-    """Converts between captured bytes and a Kafka record's key and value, in one format."""
+Source = tuple[int, int, int, str, str | None, str | None]
+"""What differs from record to record in `source`: epoch, sequence, `ts_us`, `snapshot`, reason, cause."""
 
 
 class Envelope(NamedTuple):
@@ -104,38 +51,133 @@ class Envelope(NamedTuple):
     source: dict[str, Any]
 
 
-def envelope_of(
-    fields: Mapping[str, Any], key_of: Callable[[Any], bytes], value_of: Callable[[Any], bytes]
-) -> Envelope:
-    """The envelope in `fields`, decoded from any format; `key_of` and `value_of` give captured bytes.
+class KeyCodec(ABC):
+    """Converts between entry keys and record keys, in one format. Errors are those of `Codec`."""
 
-    Raises `RecordError` where a field is missing or of another type.
+    @abstractmethod
+    def key(self, key: bytes) -> bytes:
+        """The record key of an entry key: struct `<topic>.Key {key}`. Reserved keys are in this format, too."""
+
+    @abstractmethod
+    def decode_key(self, raw: bytes) -> bytes:
+        """The entry key of a record key."""
+
+    @abstractmethod
+    def _fields(self, raw: bytes) -> dict[str, Any]:
+        """The struct of a record key."""
+
+    def plain_key(self, raw: bytes) -> bytes:
+        """The record key as JSON without a schema block."""
+        return orjson.dumps(self._fields(raw), default=_encoded)
+
+
+class Codec(ABC):
+    """Converts between captured bytes and the records of one topic: envelopes in one format, keys by `keys`.
+
+    Encoding raises `UnicodeDecodeError` where a key or value in format `string` or `json` is not UTF-8: refuse
+    such bytes before they are captured. Decoding raises `RecordError` and nothing else.
     """
-    try:
-        op, after, source = fields["op"], fields["after"], fields["source"]
-        # A missing `after` would be read as a delete, and one without a value as an empty entry.
-        if op not in ("c", "u", "d", "r") or (op == "d") != (after is None):
-            raise ValueError(f"op {op!r} and its `after`")
-        if after is not None and after["value"] is None:
-            raise ValueError("`after` has no value")
-        if not isinstance(source, dict):
-            raise ValueError("`source` is no object")
-        return Envelope(op, entry_of(fields["before"], key_of, value_of), entry_of(after, key_of, value_of), source)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{FOREIGN}: {error!r}") from error
 
+    gone: bytes
+    """What `after_of` returns for a delete."""
+    _null: Any
+    """An absent `before` or `after`, as `_struct` writes one that is there."""
+    _named: Callable[[bytes], Any]
+    """The key as `_struct` takes it."""
+    _key_bytes: Callable[[Any], bytes]
+    """The captured bytes of a key that `_fields` found, `_value_bytes` those of a value."""
+    _value_bytes: Callable[[Any], bytes]
 
-def entry_of(
-    struct: Mapping[str, Any] | None, key_of: Callable[[Any], bytes], value_of: Callable[[Any], bytes]
-) -> Entry | None:
-    """The entry in a decoded `before` or `after`; raises KeyError, TypeError or ValueError where it is malformed."""
-    if struct is None:
-        return None
-    value, expires_at = struct["value"], struct["expires_at"]
-    if expires_at is not None and type(expires_at) is not int:
-        raise ValueError(f"`expires_at` is {expires_at!r}")
-    # A `before` without a value is read as one with an empty value; the header's KEY_ONLY_BEFORE distinguishes them.
-    return Entry(key_of(struct["key"]), b"" if value is None else value_of(value), expires_at)
+    def __init__(self, keys: KeyCodec) -> None:
+        self.keys = keys
+        # Bound once, which saves a call for each record.
+        self.key, self.decode_key, self.plain_key = keys.key, keys.decode_key, keys.plain_key
+
+    # -- encoding --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def change(self, operation: Operation, stamp: Stamp) -> bytes:
+        """The envelope of a captured operation: c, u or d."""
+
+    def row(self, entry: Entry, position: tuple[int, int], snapshot: str, reason: str, stamp: Stamp) -> bytes:
+        """The envelope of an entry that a reset read (op r). `snapshot` is `first`, `true` or `last`."""
+        after = self._struct(self._named(entry.key), entry.value, entry.expires_at)
+        return self._fill("r", self._null, after, (*position, stamp.now_us, snapshot, reason, None), stamp)
+
+    def difference(self, change: Change, source_us: int, reason: str | None, stamp: Stamp) -> bytes:
+        """An envelope of the diff topic: c (no `before`), u, or d (no `after`; then `before` has the key at least).
+
+        `source_us` and `reason` are those of `source`.
+        """
+        before, after, named = change.before, change.after, self._named(change.key)
+        old = self._struct(named, before.value, before.expires_at) if before else self._null
+        new = self._struct(named, after.value, after.expires_at) if after else self._null
+        if after is None and before is None:
+            old = self._struct(named, None, None)
+        code = "d" if after is None else "c" if before is None else "u"
+        source = *change.position, source_us, "false", reason, change.cause
+        return self._fill(code, old, new, source, stamp)
+
+    @abstractmethod
+    def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
+        """The op of a captured envelope, and the envelope with `source.cause` added and nothing else changed."""
+
+    @abstractmethod
+    def _struct(self, named: Any, value: bytes | None, expires_at: int | None) -> Any:
+        """A `before` or `after`."""
+
+    @abstractmethod
+    def _fill(self, code: str, before: Any, after: Any, source: Source, stamp: Stamp) -> bytes:
+        """The envelope of op `code`."""
+
+    # -- decoding --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _fields(self, raw: bytes) -> dict[str, Any]:
+        """The envelope's fields: `op`, `before`, `after` and `source` at least, if it is one of ours."""
+
+    def decode_value(self, raw: bytes) -> Envelope:
+        """The envelope in captured bytes; raises `RecordError` where a field is missing or of another type."""
+        fields = self._fields(raw)
+        try:
+            op, before, after, source = fields["op"], fields["before"], fields["after"], fields["source"]
+            # A missing `after` would be read as a delete, and one without a value as an empty entry.
+            if op not in ("c", "u", "d", "r") or (op == "d") != (after is None):
+                raise ValueError(f"op {op!r} and its `after`")
+            if after is not None and after["value"] is None:
+                raise ValueError("`after` has no value")
+            if not isinstance(source, dict):
+                raise ValueError("`source` is no object")
+            old = None if before is None else self._entry(before)
+            return Envelope(op, old, None if after is None else self._entry(after), source)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"{FOREIGN}: {error!r}") from error
+
+    def _entry(self, struct: Mapping[str, Any]) -> Entry:
+        """The entry in `before` or `after`; raises KeyError, TypeError or ValueError where it is malformed."""
+        value, expires_at = struct["value"], struct["expires_at"]
+        if expires_at is not None and type(expires_at) is not int:
+            raise ValueError(f"`expires_at` is {expires_at!r}")
+        # A `before` without a value is read as one with an empty value; the header's KEY_ONLY_BEFORE distinguishes
+        # them.
+        return Entry(self._key_bytes(struct["key"]), b"" if value is None else self._value_bytes(value), expires_at)
+
+    def plain_value(self, raw: bytes) -> bytes:
+        """An envelope as JSON without a schema block: `op`, `before`, `after` and `source` at least."""
+        return orjson.dumps(self._fields(raw), default=_encoded)
+
+    # -- comparing by bytes ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def after_of(self, raw: bytes) -> bytes | None:
+        """The bytes of an envelope's `after`, without decoding it; None where it must be decoded.
+
+        Equal bytes mean equal entries.
+        """
+
+    @abstractmethod
+    def decode_after(self, raw: bytes) -> Entry:
+        """The entry in what `after_of` returned; raises `RecordError` where it is malformed."""
 
 
 class _Frame(NamedTuple):
@@ -149,18 +191,44 @@ class _Frame(NamedTuple):
     tail: str
 
 
-class JsonCodec:
+class JsonKeys(KeyCodec):
+    """Record keys in JSON; `schemas` is `key.converter.schemas.enable`, the rest as for `JsonCodec`."""
+
+    def __init__(
+        self, topic: str, connector: str, key_format: str = "string", schemas: bool = False, binary: str = "bytes"
+    ) -> None:
+        written = written_as(key_format, binary)
+        self._text, self._bytes = _FORMATS[written]
+        opened, closed = _wrapping(schemas, key_schema(names_of(topic, connector), written))
+        self._opened, self._closed = opened + '{"key":', "}" + closed
+
+    def key(self, key: bytes) -> bytes:
+        """See `KeyCodec`."""
+        return f"{self._opened}{self._text(key)}{self._closed}".encode()
+
+    def decode_key(self, raw: bytes) -> bytes:
+        """See `KeyCodec`."""
+        text = self._fields(raw).get("key")
+        if not isinstance(text, str):
+            raise RecordError("the record key has no text field `key`")
+        try:
+            return self._bytes(text)
+        except ValueError as error:
+            raise RecordError(f"the record key is not in this topic's key format: {error}") from error
+
+    def _fields(self, raw: bytes) -> dict[str, Any]:
+        return _payload(raw, "the record key")
+
+
+class JsonCodec(Codec):
     """JSON envelopes of one topic.
 
     `topic` is the change topic (schema names derive from it), `connector` the short name in the source schema
     (`cachetools`, `grid`, `redis`), `name` the `topic.prefix`. `cause` adds `source.cause` (the diff topic has it),
-    `binary` is `binary.handling.mode`.
-
-    Encoding raises `UnicodeDecodeError` where a key or value in format `string` or `json` is not UTF-8: refuse
-    such bytes before they are captured. Decoding raises `RecordError` and nothing else.
+    `binary` is `binary.handling.mode`. Without `keys`, those are JSON without a schema block.
     """
 
-    gone = b"null"
+    gone, _null = b"null", NULL
 
     def __init__(
         self,
@@ -170,14 +238,15 @@ class JsonCodec:
         cache: str,
         key_format: str = "string",
         value_format: str = "string",
-        key_schemas: bool = False,
         value_schemas: bool = False,
         cause: bool = False,
         binary: str = "bytes",
+        keys: KeyCodec | None = None,
     ) -> None:
+        super().__init__(keys or JsonKeys(topic, connector, key_format, binary=binary))
         self._cause = cause
         key_format, value_format = written_as(key_format, binary), written_as(value_format, binary)
-        self._key_text, self._key_bytes = _FORMATS[key_format]
+        self._named, self._key_bytes = _FORMATS[key_format]
         self._value_text, self._value_bytes = _FORMATS[value_format]
         names = names_of(topic, connector)
         self._cache = quoted(cache)
@@ -185,18 +254,12 @@ class JsonCodec:
         self._opened, self._wrapped = opened + '{"before":', opened.encode()
         self._source = f'"version":{quoted(__version__)},"connector":{quoted(connector)},"name":{quoted(name)}'
         self._frame = _Frame(None, "", "", "", "")
-        opened, closed = _wrapping(key_schemas, key_schema(names, key_format))
-        self._key_opened, self._key_closed = opened + '{"key":', "}" + closed
-
-    def key(self, key: bytes) -> bytes:
-        """The record key: struct `<topic>.Key {key}`. Reserved keys are in the configured key format, too."""
-        return f"{self._key_opened}{self._key_text(key)}{self._key_closed}".encode()
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
-        """The envelope of an operation: c, u, or d."""
+        """See `Codec`."""
         # `_struct` and `_fill`, inlined: this runs once per operation, and the calls take a quarter of its time.
         epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
-        text, code, before, after = self._key_text(key), "c", NULL, NULL
+        text, code, before, after = self._named(key), "c", NULL, NULL
         if value is not None:
             moment = NULL if expires_at is None else expires_at
             after = f'{{"key":{text},"value":{self._value_text(value)},"expires_at":{moment}}}'
@@ -214,39 +277,12 @@ class JsonCodec:
             f'"ts_ns":{ts_us * 1000},{place},"epoch":{epoch},"seq":{sequence},{node},"reason":{why}{gap}{code}",{tail}'
         ).encode()
 
-    def row(self, entry: Entry, position: tuple[int, int], snapshot: str, reason: str, stamp: Stamp) -> bytes:
-        """The envelope of a row of a reset (op r)."""
-        after = self._struct(self._key_text(entry.key), entry.value, entry.expires_at)
-        return self._fill("r", NULL, after, *position, stamp.now_us, snapshot, reason, stamp)
-
-    def difference(self, change: Change, source_us: int, reason: str | None, stamp: Stamp) -> bytes:
-        """See `Encoder`."""
-        before, after = change.before, change.after
-        text = self._key_text(change.key)
-        old = self._struct(text, before.value, before.expires_at) if before else NULL
-        new = self._struct(text, after.value, after.expires_at) if after else NULL
-        if after is None and before is None:
-            old = self._struct(text, None, None)
-        code = "d" if after is None else "c" if before is None else "u"
-        return self._fill(code, old, new, *change.position, source_us, "false", reason, stamp, change.cause)
-
     def _struct(self, key: str, value: bytes | None, expires_at: int | None) -> str:
         text = NULL if value is None else self._value_text(value)
         return f'{{"key":{key},"value":{text},"expires_at":{NULL if expires_at is None else expires_at}}}'
 
-    def _fill(
-        self,
-        code: str,
-        before: str,
-        after: str,
-        epoch: int,
-        sequence: int,
-        ts_us: int,
-        snapshot: str,
-        reason: str | None,
-        stamp: Stamp,
-        cause: str | None = None,
-    ) -> bytes:
+    def _fill(self, code: str, before: str, after: str, source: Source, stamp: Stamp) -> bytes:
+        epoch, sequence, ts_us, snapshot, reason, cause = source
         _, place, node, _, tail = self._framed(stamp)
         why = NULL if reason is None else quoted(reason)
         if self._cause:
@@ -268,23 +304,8 @@ class JsonCodec:
             f'"ts_ms":{now // 1000},"ts_us":{now},"ts_ns":{now * 1000}}}{self._closed}',
         )
 
-    def decode_key(self, raw: bytes) -> bytes:
-        """The entry key; raises `RecordError` where the record key is not `{key}`."""
-        text = _payload(raw, "the record key").get("key")
-        if not isinstance(text, str):
-            raise RecordError("the record key has no text field `key`")
-        try:
-            return self._key_bytes(text)
-        except ValueError as error:
-            raise RecordError(f"the record key is not in this topic's key format: {error}") from error
-
-    def decode_value(self, raw: bytes) -> Envelope:
-        """The envelope in captured bytes; raises `RecordError` where a field is missing or of another type."""
-        payload = _payload(raw, "the record value")
-        return envelope_of(payload, self._key_bytes, self._value_bytes)
-
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
-        """See `Codec`; raises `RecordError` where it is no envelope. Key and value are not decoded."""
+        """See `Codec`. Key and value are not decoded."""
         try:
             payload = _inner(orjson.loads(raw))
             op = payload["op"]
@@ -293,13 +314,8 @@ class JsonCodec:
             raise RecordError(f"{FOREIGN}: {error!r}") from error
         return op, b"%b%b%b" % (self._wrapped, orjson.dumps(payload), self._closed.encode())
 
-    def plain_key(self, raw: bytes) -> bytes:
-        """See `Codec`."""
-        return orjson.dumps(_payload(raw, "the record key"))
-
-    def plain_value(self, raw: bytes) -> bytes:
-        """See `Codec`."""
-        return orjson.dumps(_payload(raw, "the record value"))
+    def _fields(self, raw: bytes) -> dict[str, Any]:
+        return _payload(raw, "the record value")
 
     def after_of(self, raw: bytes) -> bytes | None:
         """The JSON of an envelope's `after`, cut out without parsing; None where only parsing is certain.
@@ -312,16 +328,14 @@ class JsonCodec:
         return None if after == b"null" and b'"op":"d"' not in raw[end:] else after
 
     def decode_after(self, raw: bytes) -> Entry:
-        """The entry in what `after_of` returned; raises `RecordError` where it is malformed."""
+        """See `Codec`."""
         try:
             struct = orjson.loads(raw)
             if struct["value"] is None:
                 raise ValueError("`after` has no value")
-            entry = entry_of(struct, self._key_bytes, self._value_bytes)
+            return self._entry(struct)
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{FOREIGN}: {error!r}") from error
-        assert entry is not None
-        return entry
 
 
 def _wrapping(enabled: bool, schema: Schema) -> tuple[str, str]:
@@ -337,8 +351,12 @@ def _string(raw: bytes) -> str:
     return orjson.dumps(raw.decode()).decode()
 
 
+def _encoded(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
 def _base64(raw: bytes) -> str:
-    return f'"{base64.b64encode(raw).decode()}"'
+    return f'"{_encoded(raw)}"'
 
 
 def _from_base64(text: str) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from deelog_schemas.config import Config
-from deelog_schemas.envelope import Codec, JsonCodec
+from deelog_schemas.envelope import Codec, JsonCodec, JsonKeys, KeyCodec
 
 PARTS: Final = ("key", "value")
 
@@ -35,45 +35,46 @@ def codec_of(config: Config, connector: str, cause: bool = False) -> Codec:
     Both use the schema names of the change topic: a key must have the same bytes in both. With a registry, `config`
     must come from `connected`. Raises `ConfigError` where a package is missing.
     """
-    kinds = tuple(config[f"{part}.converter"] for part in PARTS)
-    keys, values = (FORMATS[kind](config, connector, cause) for kind in kinds)
-    return values if kinds[0] == kinds[1] else Mixed(keys, values)
+    (keys_of, _), (_, values_of) = (FORMATS[config[f"{part}.converter"]] for part in PARTS)
+    return values_of(config, connector, cause, keys_of(config, connector))
 
 
-def _json(config: Config, connector: str, cause: bool, made: type[JsonCodec] = JsonCodec) -> Codec:
+def _json_keys(config: Config, connector: str) -> KeyCodec:
+    binary, schemas = config["binary.handling.mode"], config["key.converter.schemas.enable"]
+    return JsonKeys(config.topics.changes, connector, config["cache.key.format"], schemas, binary)
+
+
+def _json(config: Config, connector: str, cause: bool, keys: KeyCodec, made: type[JsonCodec] = JsonCodec) -> Codec:
     formats = config["cache.key.format"], config["cache.value.format"]
     name, cache = config["topic.prefix"], config["cache.name"]
-    keys, values = (config[f"{part}.converter.schemas.enable"] for part in PARTS)
-    binary = config["binary.handling.mode"]
-    return made(config.topics.changes, connector, name, cache, *formats, keys, values, cause, binary)
+    schemas, binary = config["value.converter.schemas.enable"], config["binary.handling.mode"]
+    return made(config.topics.changes, connector, name, cache, *formats, schemas, cause, binary, keys)
 
 
-def _cloudevents(config: Config, connector: str, cause: bool) -> Codec:
+def _cloudevents(config: Config, connector: str, cause: bool, keys: KeyCodec) -> Codec:
     from deelog_schemas.cloudevents import CloudEventsCodec
 
-    return _json(config, connector, cause, CloudEventsCodec)
+    return _json(config, connector, cause, keys, CloudEventsCodec)
 
 
-def _avro(config: Config, connector: str, cause: bool) -> Codec:
+def _avro_keys(config: Config, connector: str) -> KeyCodec:
     from deelog_schemas.avro import converter
 
-    return converter.codec_of(config, connector, cause)
+    return converter.keys_of(config, connector)
 
 
-FORMATS: Final[dict[str, Callable[[Config, str, bool], Codec]]] = {
-    "json": _json,
-    "cloudevents": _cloudevents,
-    "avro": _avro,
+def _avro(config: Config, connector: str, cause: bool, keys: KeyCodec) -> Codec:
+    from deelog_schemas.avro import converter
+
+    return converter.codec_of(config, connector, cause, keys)
+
+
+_Keys = Callable[[Config, str], KeyCodec]
+_Values = Callable[[Config, str, bool, KeyCodec], Codec]
+FORMATS: Final[dict[str, tuple[_Keys, _Values]]] = {
+    "json": (_json_keys, _json),
+    "cloudevents": (_json_keys, _cloudevents),
+    "avro": (_avro_keys, _avro),
 }
-"""By `*.converter`, the function that makes the codec: `(configuration, connector's short name, with source.cause)`."""
-
-
-class Mixed:
-    """Keys in one format, values in another. Methods are bound once, which saves a call for each record."""
-
-    def __init__(self, keys: Codec, values: Codec) -> None:
-        self.keys, self.values = keys, values
-        self.key, self.decode_key, self.plain_key = keys.key, keys.decode_key, keys.plain_key
-        self.change, self.row, self.difference = values.change, values.row, values.difference
-        self.passed_on, self.decode_value, self.plain_value = values.passed_on, values.decode_value, values.plain_value
-        self.gone, self.after_of, self.decode_after = values.gone, values.after_of, values.decode_after
+"""By `*.converter`, what makes the codec of keys `(configuration, connector's short name)`, and that of a topic, which
+also takes whether it has `source.cause`, and the codec of its keys."""

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deelog_schemas.avro import pinned
-from deelog_schemas.avro.codec import AvroCodec, Written
+from deelog_schemas.avro.codec import AvroCodec, AvroKeys, Written
 from deelog_schemas.avro.schema import adjusted, envelope_text, key_text, registry_prefix
 from deelog_schemas.connect import Names, names_of
 from deelog_schemas.envelope import Envelope, JsonCodec, Stamp
@@ -54,8 +54,8 @@ def written(
 def codec_of(
     key_format: str = "string", value_format: str = "string", cause: bool = False, by_registry: bool = True
 ) -> AvroCodec:
-    parts = written(key_format, value_format, cause, by_registry)
-    return AvroCodec("grid", "shop", "sessions", *parts, key_format, value_format, cause)
+    key, value = written(key_format, value_format, cause, by_registry)
+    return AvroCodec("grid", "shop", "sessions", AvroKeys(key, key_format), value, key_format, value_format, cause)
 
 
 def by_fastavro(part: Written, record: dict[str, Any]) -> bytes:
@@ -72,8 +72,8 @@ class AvroCase(Case):
         super().__init__(data, key_format, value_format, cause)
         connector, name, cache = self.names
         self.key_part, self.value_part = written(key_format, value_format, cause, data.draw(st.booleans()), connector)
-        parts = self.key_part, self.value_part
-        self.avro = AvroCodec(connector, name, cache, *parts, key_format, value_format, cause)
+        self.keys = AvroKeys(self.key_part, key_format)
+        self.avro = AvroCodec(connector, name, cache, self.keys, self.value_part, key_format, value_format, cause)
 
     def text(self, part: str, raw: bytes) -> Any:
         return raw if self.formats[part] == "bytes" else raw.decode()
@@ -147,8 +147,8 @@ def test_a_captured_change_is_passed_on_with_its_cause(key_format: str, value_fo
     reason = data.draw(st.sampled_from(REASONS))
     operation = Operation(*case.position, reason, case.key, value, None, data.draw(MOMENTS), True, before)
     with_registry = case.value_part.prefix[:1] == b"\0"
-    parts = written(key_format, value_format, False, with_registry, case.names[0])
-    capture = AvroCodec(*case.names, *parts, key_format, value_format)
+    _, own = written(key_format, value_format, False, with_registry, case.names[0])
+    capture = AvroCodec(*case.names, case.keys, own, key_format, value_format)
     raw = capture.change(operation, case.stamp)
     op, told = case.avro.passed_on(raw, "change")
     before_it, after_it = case.avro.decode_value(raw), case.avro.decode_value(told)
@@ -157,9 +157,9 @@ def test_a_captured_change_is_passed_on_with_its_cause(key_format: str, value_fo
     after = case.avro.after_of(raw)
     assert after is not None
     assert after == case.avro.after_of(told)
-    somebody_elses = json.dumps(json.loads(parts[1].schema) | {"name": "Other"})
-    value_part = case.value_part._replace(known={parts[1].prefix: somebody_elses})
-    other = AvroCodec(*case.names, case.key_part, value_part, key_format, value_format, cause=True)
+    somebody_elses = json.dumps(json.loads(own.schema) | {"name": "Other"})
+    value_part = case.value_part._replace(known={own.prefix: somebody_elses})
+    other = AvroCodec(*case.names, case.keys, value_part, key_format, value_format, cause=True)
     assert other.after_of(raw) is None
     assert other.passed_on(raw, "change") == (op, told)
 
@@ -284,7 +284,7 @@ def test_other_framing_and_unknown_fingerprint() -> None:
 @pytest.mark.parametrize("schema", ["", "{", "[]", '"nonsense"', '{"type":"record"}', "null", "7", "[" * 5000])
 def test_a_registry_that_gives_no_schema(schema: str) -> None:
     key, value = written("string", "string")
-    codec = AvroCodec("grid", "shop", "sessions", key, value._replace(find=lambda prefix: schema))
+    codec = AvroCodec("grid", "shop", "sessions", AvroKeys(key), value._replace(find=lambda prefix: schema))
     with pytest.raises(RecordError, match=r"that is none|is not Avro of the schema"):
         codec.decode_value(registry_prefix(77) + b"\0")
 
@@ -299,7 +299,7 @@ def test_a_registry_that_gives_no_schema(schema: str) -> None:
 def test_a_schema_of_something_else(schema: Any, record: Any) -> None:
     key, value = written("string", "string")
     told = schema if isinstance(schema, str) else json.dumps(schema)
-    codec = AvroCodec("grid", "shop", "sessions", key, value._replace(find=lambda prefix: told))
+    codec = AvroCodec("grid", "shop", "sessions", AvroKeys(key), value._replace(find=lambda prefix: told))
     out = BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(told)), record)
     for way in (codec.decode_value, lambda raw: codec.passed_on(raw, "change")):
@@ -314,7 +314,7 @@ def test_a_later_schema_of_ours_is_read_by_its_fields() -> None:
     later = json.loads(value.schema)
     later["fields"].insert(1, {"name": "more", "type": ["null", "string"], "default": None})
     text = json.dumps(later)
-    codec = AvroCodec("grid", "shop", "sessions", key, value._replace(find=lambda prefix: text))
+    codec = AvroCodec("grid", "shop", "sessions", AvroKeys(key), value._replace(find=lambda prefix: text))
     told = JsonCodec(TOPIC, "grid", "shop", "sessions").change(UPDATE, STAMP)
     out = BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(later), {**json.loads(told), "more": "news"})

@@ -19,7 +19,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 import deelog_schemas.avro
 from deelog_schemas import __version__
 from deelog_schemas.avro import pinned
-from deelog_schemas.avro.codec import AvroCodec
+from deelog_schemas.avro.codec import AvroCodec, AvroKeys
 from deelog_schemas.avro.schema import adjusted, avro_of, canonical, envelope_text, key_text, pinned_prefix
 from deelog_schemas.connect import envelope_schema, key_schema, names_of
 from deelog_schemas.envelope import JsonCodec, Stamp
@@ -59,17 +59,15 @@ def records(name: str) -> list[dict[str, Any]]:
     """Records of the newest codec with the schema of a file, as fields."""
     kind, *formats, _ = name.split(".")
     if kind == "key":
-        codec = AvroCodec(
-            "grid", "shop", "c", pinned.written_key(formats[0]), pinned.written_value("string", "string", False)
-        )
-        return [codec._key.read(codec.key(b"k"))]
+        keys = AvroKeys(pinned.written_key(formats[0]), formats[0])
+        return [keys._fields(keys.key(b"k"))]
     cause = kind == "diff"
     of_key, of_value = formats
-    parts = pinned.written_key(of_key), pinned.written_value(of_key, of_value, cause)
-    codec = AvroCodec("grid", "shop", "c", *parts, of_key, of_value, cause)
+    keys, value = AvroKeys(pinned.written_key(of_key), of_key), pinned.written_value(of_key, of_value, cause)
+    codec = AvroCodec("grid", "shop", "c", keys, value, of_key, of_value, cause)
     raw = [codec.change(UPDATE, STAMP), codec.change(REMOVED, STAMP)]
     raw.append(codec.row(Entry(b"k", b"v", None), (2, 9), "first", "start", STAMP))
-    return [codec._value.read(one) for one in raw]
+    return [codec._fields(one) for one in raw]
 
 
 def test_this_versions_schemas_are_those_of_the_newest_folder() -> None:

@@ -30,7 +30,7 @@ NUMBERS = ("ts_ms", "ts_us", "ts_ns", "epoch", "seq")
 
 
 def codec_of(value_schemas: bool = False, cause: bool = False, name: str = "string") -> CloudEventsCodec:
-    return CloudEventsCodec(TOPIC, "grid", "shop", "sessions", name, name, False, value_schemas, cause)
+    return CloudEventsCodec(TOPIC, "grid", "shop", "sessions", name, name, value_schemas, cause)
 
 
 def test_a_change_in_bytes() -> None:
@@ -54,7 +54,7 @@ class EventCase(Case):
         super().__init__(data, key_format, value_format, cause)
         connector, name, cache = self.names
         self.stamp = self.stamp._replace(now_us=data.draw(MOMENTS))
-        arguments = TOPIC, connector, name, cache, key_format, value_format, *self.schemas, cause
+        arguments = TOPIC, connector, name, cache, key_format, value_format, self.schemas[1], cause
         self.events = CloudEventsCodec(*arguments)
         self.codec = JsonCodec(*arguments)
 

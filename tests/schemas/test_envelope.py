@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deelog_schemas import __version__
-from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.envelope import JsonCodec, JsonKeys, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
 from deelog_schemas.keys import control_key
@@ -36,7 +36,9 @@ class Case:
         self.schemas = draw(st.tuples(st.booleans(), st.booleans()))
         self.names = draw(st.tuples(TEXTS, TEXTS, TEXTS))
         connector, name, cache = self.names
-        self.codec = JsonCodec(TOPIC, connector, name, cache, key_format, value_format, *self.schemas, cause=cause)
+        keys = JsonKeys(TOPIC, connector, key_format, self.schemas[0])
+        formats = key_format, value_format
+        self.codec = JsonCodec(TOPIC, connector, name, cache, *formats, self.schemas[1], cause, keys=keys)
         self.key: bytes = draw(self.of[key_format])
         self.values = self.of[value_format]
         self.stamp = Stamp(draw(st.integers(0, 2**31 - 1)), draw(TEXTS), draw(MOMENTS))
@@ -192,7 +194,8 @@ def test_what_is_not_utf8_is_refused_but_by_format_bytes() -> None:
 def test_the_version_without_blocks_is_the_payload_of_the_one_with() -> None:
     operation, stamp = Operation(1, 2, "put", b"100%", b"%d", None, 3, True), Stamp(0, "n1", 4)
     plain = JsonCodec(TOPIC, "test", "shop", "sessions")
-    wrapped = JsonCodec(TOPIC, "test", "shop", "sessions", key_schemas=True, value_schemas=True)
+    keys = JsonKeys(TOPIC, "test", schemas=True)
+    wrapped = JsonCodec(TOPIC, "test", "shop", "sessions", value_schemas=True, keys=keys)
     assert json.loads(wrapped.change(operation, stamp))["payload"] == json.loads(plain.change(operation, stamp))
     assert json.loads(wrapped.key(b"100%"))["payload"] == json.loads(plain.key(b"100%"))
     for codec, other in ((plain, wrapped), (wrapped, plain)):  # each reads the other's records
@@ -298,7 +301,9 @@ def test_a_delete_with_an_after_is_not_ours() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("schemas", [False, True])
 def test_every_prefix_of_an_envelope_and_a_key_is_a_record_error(name: str, schemas: bool) -> None:
-    codec = JsonCodec(TOPIC, "test", "shop", "sessions", name, name, schemas, schemas)
+    codec = JsonCodec(
+        TOPIC, "test", "shop", "sessions", name, name, schemas, keys=JsonKeys(TOPIC, "test", name, schemas)
+    )
     value, key = codec.change(UPDATE, Stamp(0, "n1", 4)), codec.key(b"key")
     for size in range(len(value)):
         with pytest.raises(RecordError):
@@ -332,7 +337,11 @@ def test_any_damage_is_an_envelope_or_a_record_error(name: str, data: st.DataObj
     [("bytes", "+/8A"), ("base64", "+/8A"), ("base64-url-safe", "-_8A"), ("hex", "fbff00")],
 )
 def test_bytes_are_written_in_the_encoding_that_was_chosen(binary: str, text: str) -> None:
-    codec = JsonCodec(TOPIC, "test", "shop", "sessions", "bytes", "bytes", True, True, binary=binary)
+    codec = JsonCodec(
+        *(TOPIC, "test", "shop", "sessions", "bytes", "bytes", True),
+        binary=binary,
+        keys=JsonKeys(TOPIC, "test", "bytes", True, binary),
+    )
     raw = b"\xfb\xff\0"
     key, value = codec.key(raw), codec.change(Operation(1, 2, "put", raw, raw, None, 3, True, raw), Stamp(7, "n1", 5))
     assert json.loads(key)["payload"] == {"key": text}

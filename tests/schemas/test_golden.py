@@ -13,7 +13,7 @@ import pytest
 
 from deelog_schemas import __version__
 from deelog_schemas.digest import digest_of
-from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.envelope import JsonCodec, JsonKeys, Stamp
 from deelog_schemas.fold import Change
 from deelog_schemas.header import Flags, Kind, node_number, pack
 from deelog_schemas.keys import control_key
@@ -82,7 +82,7 @@ def test_keys_in_bytes() -> None:
     assert codec().key(b'a"b') == b'{"key":"a\\"b"}'
     assert codec(key_format="json").key(b'{"a":1}') == b'{"key":"{\\"a\\":1}"}'
     assert codec(key_format="bytes").key(b"\xff\0") == b'{"key":"/wA="}'
-    assert codec(key_schemas=True).key(b"k") == (
+    assert JsonKeys("shop.sessions", "grid", schemas=True).key(b"k") == (
         b'{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"key"}],"optional":false,'
         b'"name":"shop.sessions.Key"},"payload":{"key":"k"}}'
     )
@@ -133,7 +133,8 @@ def fields_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("connector", ["grid", "cachetools", "redis"])
 @pytest.mark.parametrize("topic", ["shop.sessions", "shop.sessions.diff", "a-b_c"])
 def test_schema_names(topic: str, connector: str) -> None:
-    made = JsonCodec(topic, connector, "shop", "sessions", key_schemas=True, value_schemas=True)
+    keys = JsonKeys(topic, connector, schemas=True)
+    made = JsonCodec(topic, connector, "shop", "sessions", value_schemas=True, keys=keys)
     schema = schema_of(made)
     fields = fields_of(schema)
     assert (schema["name"], schema["version"]) == (f"{topic}.Envelope", 2)
@@ -145,7 +146,8 @@ def test_schema_names(topic: str, connector: str) -> None:
 @pytest.mark.parametrize("key_format", TYPES)
 @pytest.mark.parametrize("value_format", TYPES)
 def test_types_of_key_and_value(key_format: str, value_format: str) -> None:
-    made = codec(key_format=key_format, value_format=value_format, key_schemas=True, value_schemas=True)
+    keys = JsonKeys("shop.sessions", "grid", key_format, schemas=True)
+    made = codec(key_format=key_format, value_format=value_format, value_schemas=True, keys=keys)
     key = {**TYPES[key_format], "optional": False, "field": "key"}
     value = {**TYPES[value_format], "optional": True, "field": "value"}
     assert json.loads(made.key(b"k"))["schema"]["fields"] == [key]

@@ -327,19 +327,19 @@ def test_a_certificate_authority_that_is_none(server: Server, tmp_path: Any, con
 def test_a_schema_that_was_registered_since_is_looked_up(server: Server) -> None:
     server.answer = both(b'{"id":7}', b"[]")
     config = formats.connected(config_of(server.url), "grid")
-    codec: Any = formats.codec_of(config, "grid")
+    codec = formats.codec_of(config, "grid")
     named = b"\0\0\0\0\x09\x02v"
     with pytest.raises(RecordError, match=r"schema id 9 is not registered under shop\.c-value"):
-        codec.values.plain_value(named)
+        codec.plain_value(named)
     told = json.dumps({"id": 9, "version": 1, "subject": "shop.c-value", "schema": '"string"'}).encode()
     server.answer = lambda handler: handler.send(200, b"[1]" if is_list(handler) else told)
     with pytest.raises(RecordError, match="is no record, but str"):
-        codec.values.plain_value(named)
+        codec.plain_value(named)
     server.answer = lambda handler: handler.send(503, b"")
     with pytest.raises(RecordError, match="is no record, but str"):
-        codec.values.plain_value(named)  # its schema is known from now on
+        codec.plain_value(named)  # its schema is known from now on
     with pytest.raises(RegistryAwayError):
-        codec.values.plain_value(b"\0\0\0\0\x0a")
+        codec.plain_value(b"\0\0\0\0\x0a")
 
 
 def test_ids_that_differ_by_subject(server: Server) -> None:

@@ -157,7 +157,8 @@ def test_letters_in_avro(
         headers = dict(message.headers())
         assert headers["__connect.errors.offset"] == b"%d" % offset
         assert headers["__connect.errors.stage"] == f"{stage}_CONVERTER".encode()
-        assert headers["__connect.errors.class.name"] == b"deelog_schemas.avro.codec.AvroCodec"
+        part = b"Keys" if stage == "KEY" else b"Codec"
+        assert headers["__connect.errors.class.name"] == b"deelog_schemas.avro.codec.Avro" + part
         assert reason in headers["__connect.errors.exception.message"].decode()
 
 

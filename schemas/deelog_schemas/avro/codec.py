@@ -11,22 +11,19 @@ reader with another schema decodes it without an error, to other values.
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import fastavro
-import orjson
 
 from deelog_schemas import __version__
 from deelog_schemas.avro.schema import NO_SCHEMA, canonical
-from deelog_schemas.envelope import FOREIGN, Envelope, Stamp, envelope_of
+from deelog_schemas.envelope import FOREIGN, Codec, KeyCodec, Source, Stamp
 from deelog_schemas.errors import RecordError
-from deelog_schemas.fold import Change
 from deelog_schemas.operation import Entry, Operation, Reason
 
 _PUT: Final = str(Reason.PUT)
@@ -109,36 +106,62 @@ class _Frame(NamedTuple):
     """The bytes after `source`, by op."""
 
 
-class AvroCodec:
-    """Avro of one topic. Parameters and errors are those of `JsonCodec`."""
+class AvroKeys(KeyCodec):
+    """Record keys in Avro."""
 
-    gone = b"\0"
+    def __init__(self, key: Written, key_format: str = "string") -> None:
+        self._reader, self._prefix, self._check = _Reader(key, "key"), key.prefix, _CHECKS[key_format]
+        self._bytes = partial(_captured, "key", key_format)
+
+    def key(self, key: bytes) -> bytes:
+        """See `KeyCodec`."""
+        self._check(key)
+        return self._prefix + text(key)
+
+    def decode_key(self, raw: bytes) -> bytes:
+        """See `KeyCodec`; raises `RecordError` where its schema is not one of this topic."""
+        size = len(self._prefix)
+        if raw.startswith(self._prefix) and len(raw) > size:  # the usual case, and a scan decodes every key
+            length = raw[size]
+            if not length & 0x81 and len(raw) == size + 1 + (length >> 1):  # the length is one byte and not negative
+                key = raw[size + 1 :]
+                try:
+                    self._check(key)
+                except UnicodeDecodeError as error:
+                    raise RecordError(f"the record key is not in this topic's key format: {error}") from error
+                return key
+        return self._bytes(self._fields(raw).get("key"))
+
+    def _fields(self, raw: bytes) -> dict[str, Any]:
+        return self._reader.read(raw)
+
+
+class AvroCodec(Codec):
+    """Avro of one topic. Parameters are those of `JsonCodec`."""
+
+    gone = _null = b"\0"
 
     def __init__(
         self,
         connector: str,
         name: str,
         cache: str,
-        key: Written,
+        keys: KeyCodec,
         value: Written,
         key_format: str = "string",
         value_format: str = "string",
         cause: bool = False,
     ) -> None:
-        self._key, self._value, self._cause = _Reader(key, "key"), _Reader(value, "value"), cause
+        super().__init__(keys)
+        self._value, self._cause = _Reader(value, "value"), cause
         self._pasts = tuple(_past_value if f == "bytes" else _past_text for f in (key_format, value_format))
         self._check_key, self._check_value = _CHECKS[key_format], _CHECKS[value_format]
-        self._bytes = key_format == "bytes", value_format == "bytes"
+        self._key_bytes = partial(_captured, "key", key_format)
+        self._value_bytes = partial(_captured, "value", value_format)
         self._opened = value.prefix
-        self._prefix = key.prefix
         self._source = b"".join(map(text, (__version__.encode(), connector.encode(), name.encode())))
         self._cache = text(cache.encode())
         self._frame = _Frame(None, b"", b"", {})
-
-    def key(self, key: bytes) -> bytes:
-        """See `Codec`."""
-        self._check_key(key)
-        return self._prefix + text(key)
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
         """See `Codec`."""
@@ -166,7 +189,7 @@ class AvroCodec:
             code = "d" if value is None else "u"
         if ts_us < _EARLY:
             plain = None if reason == _PUT else reason
-            return self._fill(code, before, after, epoch, sequence, ts_us, "false", plain, stamp)
+            return self._fill(code, before, after, (epoch, sequence, ts_us, "false", plain, None), stamp)
         known, place, node, tails = self._frame
         if known is not stamp:  # a batch has one stamp per segment
             _, place, node, tails = self._frame = self._framed(stamp)
@@ -200,23 +223,9 @@ class AvroCodec:
             )
         )
 
-    def row(self, entry: Entry, position: tuple[int, int], snapshot: str, reason: str, stamp: Stamp) -> bytes:
-        """See `Codec`."""
-        self._check_key(entry.key)
-        after = self._struct(b"\x02" + text(entry.key), entry.value, entry.expires_at)
-        return self._fill("r", b"\0", after, *position, stamp.now_us, snapshot, reason, stamp)
-
-    def difference(self, change: Change, source_us: int, reason: str | None, stamp: Stamp) -> bytes:
-        """See `Encoder`."""
-        before, after = change.before, change.after
-        self._check_key(change.key)
-        named = b"\x02" + text(change.key)
-        old = self._struct(named, before.value, before.expires_at) if before else b"\0"
-        new = self._struct(named, after.value, after.expires_at) if after else b"\0"
-        if after is None and before is None:
-            old = self._struct(named, None, None)
-        code = "d" if after is None else "c" if before is None else "u"
-        return self._fill(code, old, new, *change.position, source_us, "false", reason, stamp, change.cause)
+    def _named(self, key: bytes) -> bytes:
+        self._check_key(key)
+        return b"\x02" + text(key)
 
     def _struct(self, named: bytes, value: bytes | None, expires_at: int | None) -> bytes:
         if value is None:
@@ -226,19 +235,8 @@ class AvroCodec:
             content = b"\x02" + text(value)
         return named + content + (b"\0" if expires_at is None else b"\x02" + long(expires_at))
 
-    def _fill(
-        self,
-        code: str,
-        before: bytes,
-        after: bytes,
-        epoch: int,
-        sequence: int,
-        ts_us: int,
-        snapshot: str,
-        reason: str | None,
-        stamp: Stamp,
-        cause: str | None = None,
-    ) -> bytes:
+    def _fill(self, code: str, before: bytes, after: bytes, source: Source, stamp: Stamp) -> bytes:
+        epoch, sequence, ts_us, snapshot, reason, cause = source
         _, place, node, tails = self._framed(stamp)
         parts = [self._opened, before, after, self._source, long(ts_us // 1000), b"\0", text(snapshot.encode())]
         parts += [b"\0", _optional(f'["{epoch}","{sequence}"]'), b"\x02", long(ts_us), b"\x02", long(ts_us * 1000)]
@@ -258,23 +256,8 @@ class AvroCodec:
 
     # -- decoding --------------------------------------------------------------------------------------------------
 
-    def decode_key(self, raw: bytes) -> bytes:
-        """The entry key; raises `RecordError` where the record key is not `{key}` in a schema of this topic."""
-        size = len(self._prefix)
-        if raw.startswith(self._prefix) and len(raw) > size:  # the usual case, and a scan decodes every key
-            length = raw[size]
-            if not length & 0x81 and len(raw) == size + 1 + (length >> 1):  # the length is one byte and not negative
-                key = raw[size + 1 :]
-                try:
-                    self._check_key(key)
-                except UnicodeDecodeError as error:
-                    raise RecordError(f"the record key is not in this topic's key format: {error}") from error
-                return key
-        return self._captured_key(self._key.read(raw).get("key"))
-
-    def decode_value(self, raw: bytes) -> Envelope:
-        """See `Codec`; raises `RecordError` where its schema is not one of this topic."""
-        return envelope_of(self._value.read(raw), self._captured_key, self._captured_value)
+    def _fields(self, raw: bytes) -> dict[str, Any]:
+        return self._value.read(raw)
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
         """See `Codec`. Inserts the cause into a record of our own schema; re-encodes one of another schema."""
@@ -302,7 +285,7 @@ class AvroCodec:
             return None  # decoding it raises the error that says what is wrong
 
     def decode_after(self, raw: bytes) -> Entry:
-        """See `Codec`; raises `RecordError` where it is malformed."""
+        """See `Codec`."""
         key, at = _text(raw, 1)
         value = None
         if raw[at] == 2:
@@ -319,23 +302,9 @@ class AvroCodec:
             raise RecordError(f"{FOREIGN}: {error!r}") from error
         return Entry(key, value, expires_at)
 
-    def plain_key(self, raw: bytes) -> bytes:
-        """See `Codec`."""
-        return orjson.dumps(self._key.read(raw), default=_base64)
 
-    def plain_value(self, raw: bytes) -> bytes:
-        """See `Codec`."""
-        return orjson.dumps(self._value.read(raw), default=_base64)
-
-    def _captured_key(self, content: Any) -> bytes:
-        return _captured("key", self._bytes[0], content)
-
-    def _captured_value(self, content: Any) -> bytes:
-        return _captured("value", self._bytes[1], content)
-
-
-def _captured(part: str, binary: bool, content: Any) -> bytes:
-    if isinstance(content, bytes if binary else str):
+def _captured(part: str, format_name: str, content: Any) -> bytes:
+    if isinstance(content, bytes if format_name == "bytes" else str):
         return content if isinstance(content, bytes) else str.encode(content)
     raise RecordError(f"{part} is {type(content).__name__}, which is not this topic's format of it")
 
@@ -426,10 +395,6 @@ def _optional(content: str | None) -> bytes:
 @lru_cache(maxsize=256)
 def _parsed(schema: str) -> Any:
     return fastavro.parse_schema(json.loads(schema))
-
-
-def _base64(raw: Any) -> str:
-    return base64.b64encode(raw).decode()
 
 
 # -- reading by hand, where every record of a batch is read ------------------------------------------------------------

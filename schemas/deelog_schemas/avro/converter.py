@@ -10,7 +10,8 @@ from deelog_schemas.connect import names_of
 from deelog_schemas.errors import ConfigError, FieldError, RegistryError
 
 if TYPE_CHECKING:
-    from deelog_schemas.avro.codec import AvroCodec, Written
+    from deelog_schemas.avro.codec import AvroCodec, AvroKeys, Written
+    from deelog_schemas.envelope import KeyCodec
 
 _PARTS: Final = ("key", "value")
 
@@ -29,38 +30,41 @@ def connected(config: Config, connector: str, diff: bool) -> Config:
     return config.with_registered(answers)
 
 
-def codec_of(config: Config, connector: str, cause: bool) -> AvroCodec:
+def keys_of(config: Config, connector: str) -> AvroKeys:
+    """See `formats.codec_of`."""
+    _require_packages(config)
+    from deelog_schemas.avro.codec import AvroKeys
+
+    return AvroKeys(_written(config, connector, "key", cause=False), config["cache.key.format"])
+
+
+def codec_of(config: Config, connector: str, cause: bool, keys: KeyCodec) -> AvroCodec:
     """See `formats.codec_of`."""
     _require_packages(config)
     from deelog_schemas.avro.codec import AvroCodec
 
+    names = connector, config["topic.prefix"], config["cache.name"]
     formats = config["cache.key.format"], config["cache.value.format"]
-    key, value = _written(config, connector, cause)
-    return AvroCodec(connector, config["topic.prefix"], config["cache.name"], key, value, *formats, cause=cause)
+    return AvroCodec(*names, keys, _written(config, connector, "value", cause), *formats, cause)
 
 
 def _by_registry(config: Config, part: str) -> bool:
     return config[f"{part}.converter"] == "avro" and bool(config[f"{part}.converter.schema.registry.url"])
 
 
-def _written(config: Config, connector: str, cause: bool) -> list[Written]:
-    """The schemas of keys and values: the registry's, or else the pinned ones."""
+def _written(config: Config, connector: str, part: str, cause: bool) -> Written:
+    """The schema of keys or values: the registry's, or else the pinned one."""
     from deelog_schemas.avro import pinned
     from deelog_schemas.avro.codec import Written
 
-    formats = config["cache.key.format"], config["cache.value.format"]
-    written = [pinned.written_key(formats[0]), pinned.written_value(*formats, cause)]
-    if not any(_by_registry(config, part) for part in _PARTS):
-        return written
+    if not _by_registry(config, part):
+        of_key, of_value = config["cache.key.format"], config["cache.value.format"]
+        return pinned.written_key(of_key) if part == "key" else pinned.written_value(of_key, of_value, cause)
     if not config.registered:
         raise RuntimeError("connected() comes before codec_of(): the registry has not been asked")
-    schemas = _schemas(config, connector, cause)
-    for index, part in enumerate(_PARTS):
-        if _by_registry(config, part):
-            answer = config.registered[part]
-            find = partial(_find, config, part, answer.subjects)
-            written[index] = Written(answer.prefix, schemas[part], answer.known, find)
-    return written
+    answer = config.registered[part]
+    find = partial(_find, config, part, answer.subjects)
+    return Written(answer.prefix, _schemas(config, connector, cause)[part], answer.known, find)
 
 
 def _find(config: Config, part: str, subjects: tuple[str, ...], prefix: bytes) -> str:

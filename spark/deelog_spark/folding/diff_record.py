@@ -133,7 +133,7 @@ class Renderer:
 
     def converter(self, part: str) -> str:
         """The class that encodes a part of the records, `key` or `value`."""
-        codec = type(getattr(self._codec, f"{part}s", self._codec))
+        codec = type(self._codec.keys if part == "key" else self._codec)
         return f"{codec.__module__}.{codec.__qualname__}"
 
     def _bare_delete(self, row: Row) -> DiffRecord:
