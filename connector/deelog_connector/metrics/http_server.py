@@ -1,74 +1,18 @@
-"""`/metrics` and `/health` over HTTP, at `metrics.port`, on threads of their own.
-
-Weighed in docs/decisions.md, "The HTTP server for `/metrics` and `/health`".
-"""
+"""`/metrics` and `/health` of the connectors of a process, at `metrics.port`."""
 
 from __future__ import annotations
 
-import logging
-import socket
-import threading
-from collections.abc import Callable, Iterable
-from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from collections.abc import Iterable
 
 import orjson
 
 from deelog_connector.metrics.health import Health
 from deelog_connector.metrics.prometheus import ANSWER_SECONDS, LoopStuck, PrometheusCollector, Source
 from deelog_connector.runtime.connector import Connector
-
-log = logging.getLogger(__name__)
-
-MAX_REQUESTS: Final = 16
-"""Concurrent requests; the connection of one more is closed."""
-REQUEST_SECONDS: Final = 10
-"""A client that takes longer to send its request or read the response is disconnected."""
-_SHUTDOWN_SECONDS: Final = 5.0
-
-_FINE, _UNAVAILABLE = "200 OK", "503 Service Unavailable"
+from deelog_schemas.pages import FINE, UNAVAILABLE, Page, PageServer
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_SECONDS
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing: scrapes are frequent."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
-        super().__init__(*args, **kwargs)
-
-    def server_bind(self) -> None:
-        """Binds without the DNS lookup of `http.server`."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client disconnected early; any other error would have been answered with 500."""
-        log.debug("a request from %s ended early", client_address, exc_info=True)
-
-
-class MetricsServer:
+class MetricsServer(PageServer):
     """Serves the connectors and sources given to `add`. Made by `MetricsShare`."""
 
     def __init__(self, host: str, port: int, answer_seconds: float = ANSWER_SECONDS) -> None:
@@ -76,13 +20,9 @@ class MetricsServer:
         self._connectors: dict[str, Connector] = {}
         self._others: list[Source] = []
         self.monitor = PrometheusCollector(self._connectors, self._others, answer_seconds)
-        # As `http.server`: the family of the address, so that `::1` can be bound too.
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        server_class = type("Server", (_Server,), {"address_family": family})
-        self._server: WSGIServer = make_server(str(address[0]), port, self._answer, server_class, _Handler)
-        self.port: int = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="deelog-metrics", daemon=True)
-        self._thread.start()
+        pages = {"/metrics": self._metrics, "/health": self._health}
+        pages |= {"/health/live": self._liveness, "/health/ready": self._health}
+        super().__init__(host, port, pages)
 
     def add(self, connectors: dict[str, Connector], others: Iterable[Source] = ()) -> None:
         """Serves these too from now on."""
@@ -97,34 +37,20 @@ class MetricsServer:
         self._others[:] = [other for other in self._others if other not in others]
         return not self._connectors and not self._others
 
-    def close(self) -> None:
-        """Stops the server."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(_SHUTDOWN_SECONDS)
+    def _metrics(self, accept: str) -> Page:
+        try:
+            return Page(*self.monitor.render(accept))
+        except LoopStuck as error:
+            return Page(f"{error}\n".encode(), status=UNAVAILABLE)
 
-    def forget(self) -> None:
-        """In a forked child: closes the copy of the socket."""
-        self._server.server_close()
+    def _health(self, accept: str) -> Page:
+        health = self.monitor.health()
+        return _page(health, health.ready)
 
-    def _answer(self, request: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
-        status, content_type, body = self._page(request)
-        headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-        start(status, headers)
-        return [] if request["REQUEST_METHOD"] == "HEAD" else [body]
+    def _liveness(self, accept: str) -> Page:
+        health = self.monitor.health()
+        return _page(health, health.alive)
 
-    def _page(self, request: dict[str, Any]) -> tuple[str, str, bytes]:
-        path = request["PATH_INFO"].rstrip("/")
-        if path not in ("/metrics", "/health", "/health/live", "/health/ready"):
-            return "404 Not Found", "text/plain", b"here are /metrics, /health, /health/live and /health/ready\n"
-        if request["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return "405 Method Not Allowed", "text/plain", b"only GET\n"
-        if path == "/metrics":
-            try:
-                body, content_type = self.monitor.render(request.get("HTTP_ACCEPT", ""))
-            except LoopStuck as error:
-                return _UNAVAILABLE, "text/plain", f"{error}\n".encode()
-            return _FINE, content_type, body
-        health: Health = self.monitor.health()
-        good = health.alive if path == "/health/live" else health.ready
-        return _FINE if good else _UNAVAILABLE, "application/json", orjson.dumps(health.body())
+
+def _page(health: Health, good: bool) -> Page:
+    return Page(orjson.dumps(health.body()), "application/json", FINE if good else UNAVAILABLE)

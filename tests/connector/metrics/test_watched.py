@@ -20,11 +20,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deelog_connector.devkafka.ports import HOST, free_port
-from deelog_connector.metrics import http_server
 from deelog_connector.metrics.families import MetricFamily
+from deelog_connector.metrics.http_server import MetricsServer
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError
+from deelog_schemas.pages import MAX_REQUESTS
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
 from tests.support.topics import read_topic
@@ -261,7 +262,7 @@ class OnALoop:
 
 def test_a_loop_that_stands_is_not_alive() -> None:
     source, answered = OnALoop(), threading.Event()
-    server = http_server.MetricsServer(HOST, 0, answer_seconds=0.1)
+    server = MetricsServer(HOST, 0, answer_seconds=0.1)
     server.add({}, [source])
     turning = threading.Thread(target=source.loop.run_forever)
     turning.start()
@@ -296,7 +297,7 @@ def test_pages_and_clients(kafka: Broker, prefix: str) -> None:
                 assert (await asyncio.to_thread(fetched, port, "/"))[0] == 404
                 assert (await asyncio.to_thread(fetched, port, "/metrics/../../etc/passwd"))[0] == 404
                 with ExitStack() as silent:
-                    for _ in range(http_server.MAX_REQUESTS):
+                    for _ in range(MAX_REQUESTS):
                         silent.enter_context(socket.create_connection((HOST, port)))
                     with pytest.raises(OSError, match=r"reset|closed|without response"):
                         await asyncio.to_thread(fetched, port, "/metrics")
