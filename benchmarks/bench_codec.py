@@ -104,7 +104,7 @@ def by_dumps(ready: list[dict[str, Any]]) -> None:
 
 def headers() -> None:
     for number in range(NUMBER):
-        unpack(pack(Kind.CHANGE, 0, 77, 3, number, 1))
+        unpack(pack(Kind.CHANGE, 77, 3, number, 1))
 
 
 def medians_us(ways: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:

@@ -158,8 +158,6 @@ class Codec(ABC):
         value, expires_at = struct["value"], struct["expires_at"]
         if expires_at is not None and type(expires_at) is not int:
             raise ValueError(f"`expires_at` is {expires_at!r}")
-        # A `before` without a value is read as one with an empty value; the header's KEY_ONLY_BEFORE distinguishes
-        # them.
         return Entry(self._key_bytes(struct["key"]), b"" if value is None else self._value_bytes(value), expires_at)
 
     def plain_value(self, raw: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The `deelog` record header: 24 bytes from which our own readers fold a topic without decoding a value.
 
-Layout, big-endian: `version u8, kind u8, flags u16, segment u32, epoch u32, sequence u64, node u32`. Epoch and
-sequence are side by side, so that bytes 8..20 compare as a position does.
+Layout, big-endian: `version u8, kind u8, reserved u16, segment u32, epoch u32, sequence u64, node u32`. The reserved
+bytes are zero. Epoch and sequence are side by side, so that bytes 8..20 compare as a position does.
 
 Weighed in docs/decisions.md, "One header".
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from deelog_schemas.errors import RecordError
@@ -55,16 +55,6 @@ CONTROL_KINDS: Final = frozenset(
 """Kinds of the change topic that carry no entry."""
 
 
-class Flags(IntFlag):
-    """Bits of the header's `flags`; any other bit set means an unknown version."""
-
-    NONE = 0
-    FIRST = 0x1  # first of a transaction's run of this segment
-    LAST = 0x2  # last of it
-    KEY_ONLY_BEFORE = 0x4
-
-
-_KNOWN_FLAGS: Final = int(Flags.FIRST | Flags.LAST | Flags.KEY_ONLY_BEFORE)
 _KINDS: Final = {int(k): k for k in Kind}
 
 
@@ -72,7 +62,6 @@ class Header(NamedTuple):
     """One decoded `deelog` header. `node` is the CRC-32 of the member text: for people, never for decisions."""
 
     kind: Kind
-    flags: int
     segment: int
     epoch: int
     sequence: int
@@ -88,22 +77,22 @@ def node_number(member: str) -> int:
     return zlib.crc32(member.encode())
 
 
-def pack(kind: int, flags: int, segment: int, epoch: int, sequence: int, node: int) -> bytes:
+def pack(kind: int, segment: int, epoch: int, sequence: int, node: int) -> bytes:
     """The 24 bytes. Raises `struct.error` where a number does not fit its field."""
-    return _FORMAT.pack(VERSION, kind, flags, segment, epoch, sequence, node)
+    return _FORMAT.pack(VERSION, kind, 0, segment, epoch, sequence, node)
 
 
 def unpack(raw: bytes) -> Header:
-    """Decodes a header; raises `RecordError` on another length, version, kind or flag, naming it."""
+    """Decodes a header; raises `RecordError` on another length, version or kind, naming it."""
     if len(raw) != SIZE:
         raise RecordError(f"header `{HEADER_NAME}` has {len(raw)} bytes, not {SIZE}")
-    version, kind, flags, segment, epoch, sequence, node = _FORMAT.unpack(raw)
-    if version != VERSION or flags & ~_KNOWN_FLAGS:
+    version, kind, reserved, segment, epoch, sequence, node = _FORMAT.unpack(raw)
+    if version != VERSION or reserved:
         raise RecordError(
-            f"header `{HEADER_NAME}` of version {version}, flags {flags:#x}, kind {kind}: this reader knows version "
-            f"{VERSION} only; upgrade it before you read on"
+            f"header `{HEADER_NAME}` of version {version}, reserved bytes {reserved:#x}, kind {kind}: this reader "
+            f"knows version {VERSION} only; upgrade it before you read on"
         )
     known = _KINDS.get(kind)
     if known is None:
         raise RecordError(f"record kind {kind} of header version {version} is unknown; upgrade the reader")
-    return Header(known, flags, segment, epoch, sequence, node)
+    return Header(known, segment, epoch, sequence, node)

@@ -660,7 +660,7 @@ RESETS: Final = (
         "deletes-are-changes",
         "",
         "the deletes of a reset are of kind change: to a reader they come again and again",
-        (Edit(ENCODE, "pack(Kind.TOMBSTONE, flags | Flags.KEY_ONLY_BEFORE,", "pack(Kind.CHANGE, flags,"),),
+        (Edit(ENCODE, "self._header(Kind.TOMBSTONE, item)", "self._header(Kind.CHANGE, item)"),),
     ),
     Mutant(
         "any-base-vouches",

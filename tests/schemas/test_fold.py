@@ -26,7 +26,7 @@ def entry_of(key: bytes, value: bytes | None) -> Entry | None:
 
 def record(kind: Kind, position: Position, key: bytes = b"", value: bytes | None = None, **control: Any) -> Record:
     told = {**MEMBER, **control} if control else {}
-    return Record("t", 0, 0, Header(kind, 0, 3, *position, 0), key, value, told)
+    return Record("t", 0, 0, Header(kind, 3, *position, 0), key, value, told)
 
 
 def decode(found: Record) -> Decoded:

@@ -15,7 +15,7 @@ from deelog_schemas import __version__
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import JsonCodec, JsonKeys, Stamp
 from deelog_schemas.fold import Change
-from deelog_schemas.header import Flags, Kind, node_number, pack
+from deelog_schemas.header import Kind, node_number, pack
 from deelog_schemas.keys import control_key
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import decode
@@ -92,10 +92,10 @@ def test_keys_in_bytes() -> None:
 
 
 def test_a_header_in_bytes() -> None:
-    raw = pack(Kind.CHANGE, Flags.FIRST | Flags.KEY_ONLY_BEFORE, 7, 2, 9, node_number("n1@17"))
-    assert raw.hex(" ") == "01 01 00 05 00 00 00 07 00 00 00 02 00 00 00 00 00 00 00 09 " + node_hex("n1@17")
-    assert pack(Kind.RESET_END, Flags.LAST, 0xFFFFFFFF, 2**31, 2**40, 1).hex() == (
-        "01140002 ffffffff 80000000 0000010000000000 00000001".replace(" ", "")
+    raw = pack(Kind.CHANGE, 7, 2, 9, node_number("n1@17"))
+    assert raw.hex(" ") == "01 01 00 00 00 00 00 07 00 00 00 02 00 00 00 00 00 00 00 09 " + node_hex("n1@17")
+    assert pack(Kind.RESET_END, 0xFFFFFFFF, 2**31, 2**40, 1).hex() == (
+        "01140000 ffffffff 80000000 0000010000000000 00000001".replace(" ", "")
     )
 
 
@@ -105,9 +105,9 @@ def node_hex(member: str) -> str:
 
 def test_a_control_record_in_bytes() -> None:
     control = b'{"count":1,"digest":"%b","epoch":2,"id":"r1","member":"n1@17"}' % digest_of([(b"k", b"v")]).encode()
-    header = bytes.fromhex("0114000300000007000000020000000000000009") + b"\0\0\0\1"
+    header = bytes.fromhex("0114000000000007000000020000000000000009") + b"\0\0\0\1"
     record = decode("t", 0, 5, b"{}", None, [("deelog", header), ("deelog.control", control)])
-    assert record.header == (Kind.RESET_END, Flags.FIRST | Flags.LAST, 7, 2, 9, 1)
+    assert record.header == (Kind.RESET_END, 7, 2, 9, 1)
     assert record.control == {"epoch": 2, "member": "n1@17", "id": "r1", "count": 1, "digest": "dcebe451747903d8"}
 
 

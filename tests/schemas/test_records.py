@@ -33,7 +33,7 @@ OTHERS: list[Any] = [None, "x", 1, 1.5, True, []]
 
 def parts(kind: Kind) -> tuple[bytes, bytes | None, Headers]:
     """Key, value and headers of a valid record."""
-    headers: Headers = [("deelog", pack(kind, 0, 7, 2, 9, 1))]
+    headers: Headers = [("deelog", pack(kind, 7, 2, 9, 1))]
     if kind in CONTROL:
         headers.append(("deelog.control", canonical.dumps(CONTROL[kind])))
     return b"key", b"value" if kind in (Kind.CHANGE, Kind.READ) else None, headers
@@ -57,7 +57,7 @@ def read_or_refuse(kind: Kind, key: bytes | None, value: bytes | None, headers: 
 def test_every_kind_reads_as_it_was_written(kind: Kind) -> None:
     key, value, headers = parts(kind)
     record = read(kind, key, value, headers)
-    assert record == Record(*PLACE, (kind, 0, 7, 2, 9, 1), key, value, CONTROL.get(kind, {}))  # type: ignore[arg-type]
+    assert record == Record(*PLACE, (kind, 7, 2, 9, 1), key, value, CONTROL.get(kind, {}))  # type: ignore[arg-type]
     assert frozenset(CONTROL) == CONTROL_KINDS
     foreign: Headers = [("__debezium.context.runId", b"x"), *headers, ("trace", None)]
     assert read(kind, key, value, foreign) == record

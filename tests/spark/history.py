@@ -258,5 +258,5 @@ class History:
         if key is None:
             control = canonical.dumps({"epoch": position[0], "member": MEMBER, **told})
             key = control_key(kind.name.lower(), self.segment, MEMBER, len(self.rows))
-        header = pack(kind, 0, self.segment, *position, 0)
+        header = pack(kind, self.segment, *position, 0)
         self.rows.append(Turn(self.end, header, control, self._codec.key(key), value))

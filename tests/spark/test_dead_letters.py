@@ -120,7 +120,7 @@ def test_letters(
         assert reason[0] == "__connect.errors.exception.message"
         assert (b"the record key" if stage == "KEY_CONVERTER" else b"") in reason[1]
         assert headers == [
-            (HEADER_NAME, pack(kind, 0, 0, 1, 2 + number, node)),
+            (HEADER_NAME, pack(kind, 0, 1, 2 + number, node)),
             ("trace", b"t-%d" % (2 + number)),
             ("__connect.errors.topic", config.topics.changes.encode()),
             ("__connect.errors.partition", b"0"),
@@ -217,7 +217,7 @@ def test_what_is_not_ours_stops_whatever_the_tolerance(
         config = tolerant(kafka, f"{prefix}{number}", tmp_path / str(number))
         cache = Cache(config, cleanup="delete" if what == "key" else "compact")  # compaction needs keys
         run(config, spark)
-        header = (HEADER_NAME, pack(Kind.CHANGE, 0, 0, 1, 9, 0))
+        header = (HEADER_NAME, pack(Kind.CHANGE, 0, 1, 9, 0))
         match what:
             case "key":
                 with cache.batch():

@@ -284,7 +284,7 @@ def configured_again(config: Config, tmp_path: Path) -> Config:
 
 def foreign(cache: Cache, what: str) -> None:
     """A record that no node of this cache writes."""
-    header = pack(Kind.CHANGE, 0, 0, 1, 9, 0)
+    header = pack(Kind.CHANGE, 0, 1, 9, 0)
     key, topic = cache.codec.key(b"x"), cache.topics.changes
     with cache.batch():
         match what:
@@ -297,11 +297,11 @@ def foreign(cache: Cache, what: str) -> None:
             case "kind":
                 cache.raw(topic, 0, key, b"{}", [(HEADER_NAME, header[:1] + b"\x63" + header[2:])])
             case "segment":
-                cache.raw(topic, 0, key, b"{}", [(HEADER_NAME, pack(Kind.CHANGE, 0, 7, 1, 9, 0))])
+                cache.raw(topic, 0, key, b"{}", [(HEADER_NAME, pack(Kind.CHANGE, 7, 1, 9, 0))])
             case "value":
                 cache.raw(topic, 0, key, b"{broken", [(HEADER_NAME, header)])
             case "control":
-                header = pack(Kind.RESET_BEGIN, 0, 0, 1, 9, 0)
+                header = pack(Kind.RESET_BEGIN, 0, 1, 9, 0)
                 cache.raw(topic, 0, key, None, [(HEADER_NAME, header), (CONTROL_HEADER_NAME, b"[]")])
             case _:
                 raise AssertionError(what)

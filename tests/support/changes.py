@@ -242,7 +242,7 @@ class Cache:
         offset: Callable[[int], None] | None = None,
     ) -> None:
         """Any record, within a `batch()`."""
-        header = pack(kind, 0, segment, *position, node_number(MEMBER))
+        header = pack(kind, segment, *position, node_number(MEMBER))
         partition = partition_of(segment, self.partitions, self.segments)
         self.raw(self.topics.changes, partition, key, value, [(HEADER_NAME, header), *(more or [])], offset)
 
@@ -266,7 +266,7 @@ class Cache:
 
     def _positions(self, segment: int, key: bytes, value: bytes | None, kind: Kind) -> None:
         live = self.live[segment]
-        header = pack(kind, 0, segment, live.epoch, live.sequence, node_number(MEMBER))
+        header = pack(kind, segment, live.epoch, live.sequence, node_number(MEMBER))
         partition = partition_of(segment, self.partitions, self.segments)
         self.raw(self.topics.positions, partition, key, value, [(HEADER_NAME, header)])
 

@@ -34,7 +34,6 @@ from deelog_schemas.header import (
     CONTROL_HEADER_NAME,
     CONTROL_KINDS,
     HEADER_NAME,
-    Flags,
     Kind,
     node_number,
     pack,
@@ -67,7 +66,8 @@ class Tally:
         self.captured_us = max(self.captured_us, operation.ts_us)
 
 
-_ALONE: Final = Flags.FIRST | Flags.LAST
+_CHANGE: Final = int(Kind.CHANGE)
+_TOMBSTONE: Final = int(Kind.TOMBSTONE)
 
 
 class Encoder:
@@ -120,68 +120,57 @@ class Encoder:
                 yield from self._piped_rows(item, now_us)
 
     def _operations(self, item: OperationsItem, now_us: int) -> Iterator[OutRecord]:
-        segment, partition, topic = item.segment, item.partition, self._changes
+        segment, partition, operations = item.segment, item.partition, item.operations
         stamp = Stamp(segment, self._node_id, now_us)
-        codec, node, last, tombstones = self._codec, self._node, len(item.operations) - 1, self.tombstones
-        traced, updates, deletes = self._traced, 0, 0
-        for index, operation in enumerate(item.operations):
-            flags = Flags.FIRST if index == 0 else 0
-            if operation.before is None:
-                flags |= Flags.KEY_ONLY_BEFORE
-            ends = Flags.LAST if index == last else 0
-            key = codec.key(operation.key)
-            gone = operation.value is None
-            if gone:
-                deletes += 1
-            elif operation.existed:
-                updates += 1
-            buries = gone and tombstones
-            epoch, sequence = operation.epoch, operation.sequence
-            header = pack(Kind.CHANGE, flags | (0 if buries else ends), segment, epoch, sequence, node)
-            headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
+        topic, node, tombstones, traced = self._changes, self._node, self.tombstones, self._traced
+        key_of, value_of, updates, deletes = self._codec.key, self._codec.change, 0, 0
+        for operation in operations:
+            epoch, sequence, _, key, value, _, _, existed, _ = operation
+            raw = key_of(key)
+            headers: list[tuple[str, str | bytes | None]] = [
+                (HEADER_NAME, pack(_CHANGE, segment, epoch, sequence, node))
+            ]
             if traced:
                 headers += operation.trace
-            yield OutRecord(topic, partition, key, codec.change(operation, stamp), headers)
-            if buries:
-                header = pack(Kind.TOMBSTONE, ends, segment, epoch, sequence, node)
-                yield OutRecord(topic, partition, key, None, [(HEADER_NAME, header), *headers[1:]])
+            yield OutRecord(topic, partition, raw, value_of(operation, stamp), headers)
+            if value is None:
+                deletes += 1
+                if tombstones:
+                    header = pack(_TOMBSTONE, segment, epoch, sequence, node)
+                    yield OutRecord(topic, partition, raw, None, [(HEADER_NAME, header), *headers[1:]])
+            elif existed:
+                updates += 1
         tally = self.tally
-        tally.creates += last + 1 - updates - deletes
+        tally.creates += len(operations) - updates - deletes
         tally.updates += updates
         tally.deletes += deletes
-        tally.captured_us = max(tally.captured_us, item.operations[last].ts_us)
+        tally.captured_us = max(tally.captured_us, operations[-1].ts_us)
 
     def _piped_operations(self, item: PipedOperations, now_us: int) -> Iterator[OutRecord]:
         """Encodes operations after a pipeline; without one `_operations` does it."""
         stamp = Stamp(item.segment, self._node_id, now_us)
-        last = len(item.parts) - 1
-        for index, part in enumerate(item.parts):
-            begins, ends = Flags.FIRST if index == 0 else 0, Flags.LAST if index == last else 0
+        for part in item.parts:
             if isinstance(part, TransformedOperation):
-                yield from self._transformed(item, part, begins, ends, stamp)
+                yield from self._transformed(item, part, stamp)
             elif isinstance(part, Skipped):
-                yield self._skipped(item, part, begins | ends)
+                yield self._skipped(item, part)
             else:
                 yield self._dead_letter(part, item.segment, item.partition, stamp)
 
-    def _transformed(
-        self, item: PipedOperations, part: TransformedOperation, begins: int, ends: int, stamp: Stamp
-    ) -> Iterator[OutRecord]:
+    def _transformed(self, item: PipedOperations, part: TransformedOperation, stamp: Stamp) -> Iterator[OutRecord]:
         topic, partition, operation = self._changes, item.partition, part.operation
-        flags = begins | (Flags.KEY_ONLY_BEFORE if operation.before is None else 0)
         key, value = self._codec.key(operation.key), self._codec.change(operation, stamp)
-        buries = operation.value is None and self.tombstones
-        header = pack(Kind.CHANGE, flags | (0 if buries else ends), item.segment, *operation.position, self._node)
+        header = pack(_CHANGE, item.segment, operation.epoch, operation.sequence, self._node)
         more = (*self._context, *part.headers)
         self.tally.count(operation)
         yield OutRecord(topic, partition, key, value, [(HEADER_NAME, header), *more])
-        if buries:
-            header = pack(Kind.TOMBSTONE, ends, item.segment, *operation.position, self._node)
+        if operation.value is None and self.tombstones:
+            header = pack(_TOMBSTONE, item.segment, operation.epoch, operation.sequence, self._node)
             yield OutRecord(topic, partition, key, None, [(HEADER_NAME, header), *more])
 
-    def _skipped(self, item: PipedOperations, part: Skipped, flags: int) -> OutRecord:
+    def _skipped(self, item: PipedOperations, part: Skipped) -> OutRecord:
         self._skips += 1
-        header = pack(Kind.SKIPPED, flags, item.segment, part.epoch, part.last, self._node)
+        header = pack(Kind.SKIPPED, item.segment, part.epoch, part.last, self._node)
         control = canonical.dumps({"epoch": part.epoch, "member": self._member, "first": part.first})
         key = self._codec.key(control_key("skipped", item.segment, self._member, self._skips))
         headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header), (CONTROL_HEADER_NAME, control)]
@@ -200,48 +189,41 @@ class Encoder:
             yield self._dead_letter(letter, item.rows.segment, item.rows.partition, stamp)
 
     def _rows(self, item: RowsItem, now_us: int) -> Iterator[OutRecord]:
-        stamp = Stamp(item.segment, self._node_id, now_us)
-        last = len(item.entries) - 1
+        topic, partition, codec, last = self._changes, item.partition, self._codec, len(item.entries) - 1
+        stamp, header = Stamp(item.segment, self._node_id, now_us), self._header(Kind.READ, item)
         for index, entry in enumerate(item.entries):
-            flags = (Flags.FIRST if index == 0 else 0) | (Flags.LAST if index == last else 0)
             snapshot = "first" if item.first and index == 0 else "last" if item.last and index == last else "true"
             if item.incremental:
                 snapshot = "incremental"
-            header = pack(Kind.READ, flags, item.segment, *item.position, self._node)
-            value = self._codec.row(entry, item.position, snapshot, item.reason, stamp)
-            yield OutRecord(self._changes, item.partition, self._codec.key(entry.key), value, [(HEADER_NAME, header)])
+            value = codec.row(entry, item.position, snapshot, item.reason, stamp)
+            yield OutRecord(topic, partition, codec.key(entry.key), value, [header])
         self.tally.rows += len(item.entries)
 
     def _taken_back(self, item: TakenBackItem, now_us: int) -> Iterator[OutRecord]:
         """Deletes for consumers that do not know resets. Their kind is that of a tombstone, at the position of the
         reset's rows: a reader that knows resets skips them there, like the tombstone of an applied delete. As changes
         they would be repeats."""
-        stamp = Stamp(item.segment, self._node_id, now_us)
-        last = len(item.keys) - 1
-        for index, key in enumerate(item.keys):
-            flags = (Flags.FIRST if index == 0 else 0) | (Flags.LAST if index == last else 0)
+        stamp, header = Stamp(item.segment, self._node_id, now_us), self._header(Kind.TOMBSTONE, item)
+        for key in item.keys:
             delete = Operation(*item.position, item.reason, key, None, None, now_us, True)
             raw = self._codec.key(key)
-            header = pack(Kind.TOMBSTONE, flags | Flags.KEY_ONLY_BEFORE, item.segment, *item.position, self._node)
-            value = self._codec.change(delete, stamp)
-            yield OutRecord(self._changes, item.partition, raw, value, [(HEADER_NAME, header)])
+            yield OutRecord(self._changes, item.partition, raw, self._codec.change(delete, stamp), [header])
             if self.tombstones:
-                header = pack(Kind.TOMBSTONE, flags, item.segment, *item.position, self._node)
-                yield OutRecord(self._changes, item.partition, raw, None, [(HEADER_NAME, header)])
+                yield OutRecord(self._changes, item.partition, raw, None, [header])
 
     def _control(self, item: ControlItem) -> OutRecord:
-        header = pack(item.kind, _ALONE, item.segment, *item.position, self._node)
-        headers: list[tuple[str, str | bytes | None]] = [
-            (HEADER_NAME, header),
-            (CONTROL_HEADER_NAME, canonical.dumps(item.fields)),
-        ]
+        control = (CONTROL_HEADER_NAME, canonical.dumps(item.fields))
         key = self._codec.key(entry_key(item, self._member))
-        return OutRecord(self._changes, item.partition, key, None, headers)
+        return OutRecord(self._changes, item.partition, key, None, [self._header(item.kind, item), control])
 
     def _state(self, item: StateItem) -> OutRecord:
-        header = pack(item.kind, 0, item.segment, *item.position, self._node)
         value = None if item.state is None else encode_state(item.state)
-        return OutRecord(self._positions, item.partition, item.key, value, [(HEADER_NAME, header)])
+        return OutRecord(self._positions, item.partition, item.key, value, [self._header(item.kind, item)])
+
+    def _header(
+        self, kind: Kind, item: RowsItem | TakenBackItem | ControlItem | StateItem
+    ) -> tuple[str, str | bytes | None]:
+        return HEADER_NAME, pack(kind, item.segment, *item.position, self._node)
 
 
 class Decoder:
@@ -256,7 +238,7 @@ class Decoder:
         scanned = []
         for raw in records:
             record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers)
-            kind, _, segment, epoch, sequence, _ = record.header
+            kind, segment, epoch, sequence, _ = record.header
             wanted = segment in keys and kind not in CONTROL_KINDS
             if kind is Kind.TOMBSTONE and record.value is None and not wanted:
                 continue

@@ -11,7 +11,7 @@ from deelog_connector.kafka_port import OutRecord
 from deelog_connector.transforms.pipeline import DeadLetter
 from deelog_schemas.config import Config
 from deelog_schemas.envelope import Codec, Stamp
-from deelog_schemas.header import HEADER_NAME, Flags, Kind, pack
+from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_schemas.operation import Operation
 
 
@@ -29,11 +29,10 @@ class DeadLetterEncoder:
         """The dead letter of a change or row."""
         captured = letter.captured
         if isinstance(captured, Operation):
-            flags = Flags.KEY_ONLY_BEFORE if captured.before is None else 0
-            header = pack(Kind.CHANGE, flags, segment, *captured.position, node)
+            header = pack(Kind.CHANGE, segment, *captured.position, node)
             value = codec.change(captured, stamp)
         else:
-            header = pack(Kind.READ, 0, segment, *letter.position, node)
+            header = pack(Kind.READ, segment, *letter.position, node)
             value = codec.row(captured, letter.position, "true", letter.reason, stamp)
         headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
         if self._context:

@@ -216,9 +216,7 @@ def start(
 
 def _captured(record: Record) -> Row:
     """A captured change as a row of a batch, whose writer raises what is wrong with it."""
-    header = record.header
-    raw = pack(header.kind, header.flags, header.segment, *header.position, header.node)
-    return Row(record.partition, record.offset, 0, CHANGE, "", raw, record.key, record.value)
+    return Row(record.partition, record.offset, 0, CHANGE, "", pack(*record.header), record.key, record.value)
 
 
 class ResetMismatch(Exception):

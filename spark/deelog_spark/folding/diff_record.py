@@ -15,12 +15,11 @@ from deelog_schemas.config import Config
 from deelog_schemas.envelope import Codec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
-from deelog_schemas.header import Flags, Kind, pack, unpack
+from deelog_schemas.header import Kind, pack, unpack
 from deelog_schemas.operation import Entry
 
 CHANGE, RESET = "change", "reset"
 _ODD_OP: Final = "op {!r} does not belong in a captured change"
-_RUN_FLAGS = int(Flags.FIRST | Flags.LAST)
 
 
 class Undecodable(RecordError):
@@ -114,8 +113,6 @@ class Renderer:
             entry_of(self._codec, Kind(raw[1]), row.key, row.value)
         if raw[1] == Kind.TOMBSTONE:
             return self._bare_delete(row)
-        if raw[3] & _RUN_FLAGS:  # they are about a transaction on the change topic
-            raw = raw[:3] + bytes([raw[3] & ~_RUN_FLAGS]) + raw[4:]
         if row.value is None:
             raise RecordError("a change without a value")
         op, value = self._codec.passed_on(row.value, CHANGE)
@@ -167,7 +164,7 @@ def op_of(before: object, after: object) -> str:
 
 
 def _header(segment: int, position: tuple[int, int], node: int) -> bytes:
-    return pack(Kind.CHANGE, 0, segment, *position, node)
+    return pack(Kind.CHANGE, segment, *position, node)
 
 
 def codec_of(config: Config) -> Codec:

@@ -31,7 +31,6 @@ ZERO: Final = bytes(12)
 
 _CHANGE, _TOMBSTONE, _READ = int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.READ)
 _BEGIN, _END, _SKIPPED = int(Kind.RESET_BEGIN), int(Kind.RESET_END), int(Kind.SKIPPED)
-_PLAIN_FLAGS: Final = 0x7
 
 
 def position_bytes(position: tuple[int, int]) -> bytes:
@@ -101,7 +100,7 @@ def number_of(raw: npt.NDArray[np.uint8], first: int, kind: str) -> npt.NDArray[
 
 def ours(raw: npt.NDArray[np.uint8]) -> Flags:
     """Which headers are of this version, whatever their kind."""
-    flags: Flags = (raw[:, 0] == VERSION) & (raw[:, 2] == 0) & (raw[:, 3] <= _PLAIN_FLAGS)
+    flags: Flags = (raw[:, 0] == VERSION) & (raw[:, 2] == 0) & (raw[:, 3] == 0)
     return flags
 
 
@@ -276,7 +275,7 @@ class PartitionWalk:
 
     def step(self, partition: int, offset: int, raw: bytes | None, control: bytes | None) -> bool:
         """Whether the record at `offset` is a change that counts; RecordError for a foreign one (see `located`)."""
-        if raw is None or len(raw) != SIZE or raw[0] != VERSION or raw[2] or raw[3] > _PLAIN_FLAGS:
+        if raw is None or len(raw) != SIZE or raw[0] != VERSION or raw[2] or raw[3]:
             _decoded("", partition, offset, raw, control)
             raise AssertionError("decode takes what the walk does not")
         kind = raw[1]

@@ -243,7 +243,7 @@ def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
 
 
 def raw(kind: Kind, key: bytes, value: bytes | None) -> InRecord:
-    return InRecord("p.c", 0, 3, key, value, [(HEADER_NAME, pack(kind, 0, 0, 1, 1, 0))])
+    return InRecord("p.c", 0, 3, key, value, [(HEADER_NAME, pack(kind, 0, 1, 1, 0))])
 
 
 def test_the_decoder_says_what_is_gone_and_keeps_what_it_cannot_read() -> None:
@@ -261,10 +261,7 @@ def test_the_decoder_says_what_is_gone_and_keeps_what_it_cannot_read() -> None:
 
 
 def as_read(record: Record) -> InRecord:
-    header = record.header
-    headers: list[tuple[str, bytes | None]] = [
-        (HEADER_NAME, pack(header.kind, header.flags, header.segment, header.epoch, header.sequence, header.node))
-    ]
+    headers: list[tuple[str, bytes | None]] = [(HEADER_NAME, pack(*record.header))]
     return InRecord(record.topic, record.partition, record.offset, record.key, record.value, headers)
 
 

@@ -1,4 +1,4 @@
-"""The core's items as records: headers, flags, tombstones, snapshot markers, counters; and the records of a scan."""
+"""The core's items as records: headers, tombstones, snapshot markers, counters; and the records of a scan."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from deelog_schemas import canonical
 from deelog_schemas.config import parse
 from deelog_schemas.envelope import Envelope, JsonCodec
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Flags, Header, Kind, node_number, unpack
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Header, Kind, node_number, unpack
 from deelog_schemas.keys import claim_key, control_key
 from deelog_schemas.operation import Entry, Operation, TracedOperation
 from deelog_schemas.positions import ClaimState, decode_state
 
 CHANGES, POSITIONS, LETTERS = "p.c", "p.c.positions", "p.letters"
 MEMBER, SEGMENT, PARTITION, NODE = "n1@7", 3, 1, node_number("n1@7")
-FIRST, LAST, KEY_ONLY, NONE = Flags.FIRST, Flags.LAST, Flags.KEY_ONLY_BEFORE, Flags.NONE
 CODEC = JsonCodec(CHANGES, "test", "p", "c")
 TRACE = (("traceparent", b"00-1-2-01"),)
 MORE = (("x", "user"),)
@@ -75,9 +74,8 @@ def header(record: OutRecord) -> Header:
     return unpack(raw)
 
 
-def kinds(records: Sequence[OutRecord]) -> list[tuple[Kind, int]]:
-    """Kind and flags of each record."""
-    return [(header(record).kind, header(record).flags) for record in records]
+def kinds(records: Sequence[OutRecord]) -> list[Kind]:
+    return [header(record).kind for record in records]
 
 
 def value(record: OutRecord) -> Envelope:
@@ -106,43 +104,26 @@ def test_both_ways_write_the_same_records_and_count_the_same() -> None:
 
 
 @pytest.mark.parametrize("way", [0, 1])
-def test_a_run_is_marked_at_its_first_and_its_last_record(way: int) -> None:
-    records = encoded(ways(put(1), put(2), put(3))[way])
-    assert kinds(records) == [
-        (Kind.CHANGE, FIRST | KEY_ONLY),
-        (Kind.CHANGE, KEY_ONLY),
-        (Kind.CHANGE, LAST | KEY_ONLY),
-    ]
-    assert kinds(encoded(ways(put(1))[way])) == [(Kind.CHANGE, FIRST | LAST | KEY_ONLY)]
-    # A tombstone belongs to its delete: the run ends with it.
-    assert kinds(encoded(ways(gone(1), gone(2))[way])) == [
-        (Kind.CHANGE, FIRST | KEY_ONLY),
-        (Kind.TOMBSTONE, NONE),
-        (Kind.CHANGE, KEY_ONLY),
-        (Kind.TOMBSTONE, LAST),
-    ]
+def test_a_tombstone_follows_each_delete_unless_it_is_switched_off(way: int) -> None:
+    run = ways(put(1), gone(2), put(3), gone(4))[way]
+    assert kinds(encoded(run)) == [Kind.CHANGE, Kind.CHANGE, Kind.TOMBSTONE, Kind.CHANGE, Kind.CHANGE, Kind.TOMBSTONE]
+    records = encoded(run, by=encoder(tombstones=False))
+    assert kinds(records) == [Kind.CHANGE] * 4
+    assert [value(record).op for record in records] == ["c", "d", "c", "d"]
 
 
 @pytest.mark.parametrize("way", [0, 1])
-def test_without_tombstones_the_delete_itself_ends_the_run(way: int) -> None:
-    records = encoded(ways(put(1), gone(2))[way], by=encoder(tombstones=False))
-    assert kinds(records) == [(Kind.CHANGE, FIRST | KEY_ONLY), (Kind.CHANGE, LAST | KEY_ONLY)]
-    assert value(records[1]).op == "d"
-
-
-@pytest.mark.parametrize("way", [0, 1])
-def test_a_known_image_of_before_is_not_marked_as_key_only(way: int) -> None:
+def test_a_known_image_of_before_is_in_the_value(way: int) -> None:
     (record,) = encoded(ways(put(1, existed=True, before=b"old"))[way])
-    assert kinds([record]) == [(Kind.CHANGE, FIRST | LAST)]
     assert value(record).before == Entry(b"k", b"old", None)
 
 
 @pytest.mark.parametrize("way", [0, 1])
 def test_a_change_says_where_it_stands_and_who_wrote_it(way: int) -> None:
     change, tombstone = encoded(ways(gone(5, b"key"))[way])
-    for record, kind, flags in ((change, Kind.CHANGE, FIRST | KEY_ONLY), (tombstone, Kind.TOMBSTONE, LAST)):
+    for record, kind in ((change, Kind.CHANGE), (tombstone, Kind.TOMBSTONE)):
         assert record[:3] == (CHANGES, PARTITION, CODEC.key(b"key"))
-        assert header(record) == (kind, flags, SEGMENT, 2, 5, NODE)
+        assert header(record) == (kind, SEGMENT, 2, 5, NODE)
         assert len(record.headers) == 1
     found = value(change)
     assert (found.op, found.before, found.after) == ("d", Entry(b"key", b"", None), None)
@@ -170,12 +151,8 @@ def test_what_went_through_a_pipeline_has_the_users_headers_and_the_contexts() -
 def test_skipped_operations_are_one_record_that_names_them() -> None:
     by = encoder()
     first, change, last = encoded(piped(Skipped(2, 4, 6), TransformedOperation(put(7)), Skipped(2, 8, 8)), by=by)
-    assert kinds([first, change, last]) == [
-        (Kind.SKIPPED, FIRST),
-        (Kind.CHANGE, KEY_ONLY),
-        (Kind.SKIPPED, LAST),
-    ]
-    assert header(first) == (Kind.SKIPPED, FIRST, SEGMENT, 2, 6, NODE)
+    assert kinds([first, change, last]) == [Kind.SKIPPED, Kind.CHANGE, Kind.SKIPPED]
+    assert header(first) == (Kind.SKIPPED, SEGMENT, 2, 6, NODE)
     assert first[:4] == (CHANGES, PARTITION, CODEC.key(control_key("skipped", SEGMENT, MEMBER, 1)), None)
     name, control = first.headers[1]
     assert name == CONTROL_HEADER_NAME
@@ -185,7 +162,6 @@ def test_skipped_operations_are_one_record_that_names_them() -> None:
     assert last.key == CODEC.key(control_key("skipped", SEGMENT, MEMBER, 2))
     (again,) = encoded(piped(Skipped(2, 9, 9)), by=by)
     assert again.key == CODEC.key(control_key("skipped", SEGMENT, MEMBER, 3))
-    assert kinds([again]) == [(Kind.SKIPPED, FIRST | LAST)]
     assert by.tally == Tally(encoded_us=by.tally.encoded_us)
 
 
@@ -200,8 +176,8 @@ def test_a_dead_letter_has_a_topic_of_its_own_and_is_not_counted() -> None:
     letter = DeadLetter(put(1), (2, 1), "", "a.Step", "boom", "ValueError")
     first, change = encoded(piped(letter, TransformedOperation(put(2))), by=by)
     assert (first.topic, first.partition, first.key) == (LETTERS, 0, CODEC.key(b"k"))
-    assert header(first) == (Kind.CHANGE, KEY_ONLY, SEGMENT, 2, 1, NODE)
-    assert kinds([change]) == [(Kind.CHANGE, LAST | KEY_ONLY)]
+    assert header(first) == (Kind.CHANGE, SEGMENT, 2, 1, NODE)
+    assert header(change) == (Kind.CHANGE, SEGMENT, 2, 2, NODE)
     assert (by.tally.creates, by.tally.captured_us) == (1, 1002)
 
 
@@ -210,7 +186,7 @@ def test_rows_of_a_pipeline_have_headers_each_and_are_followed_by_the_letters() 
     letter = DeadLetter(Entry(b"c", b"v", None), (2, 9), "start", "a.Step", "boom", "ValueError")
     one, two, three = encoded(PipedRows(rows(b"a", b"b"), [MORE, ()], [letter]), by=by)
     assert (one.headers[1:], two.headers[1:]) == ([*CONTEXT, *MORE], [*CONTEXT])
-    assert kinds([one, two]) == [(Kind.READ, FIRST), (Kind.READ, LAST)]
+    assert kinds([one, two]) == [Kind.READ, Kind.READ]
     assert (three.topic, three.key) == (LETTERS, CODEC.key(b"c"))
     assert by.tally.rows == 2
 
@@ -234,8 +210,7 @@ def test_rows_say_where_in_the_snapshot_they_are(
     by = encoder()
     records = encoded(rows(b"a", b"b", b"c", first=first, last=last, incremental=incremental), by=by)
     assert [value(record).source["snapshot"] for record in records] == snapshots
-    assert kinds(records) == [(Kind.READ, FIRST), (Kind.READ, NONE), (Kind.READ, LAST)]
-    assert {header(record).position for record in records} == {(2, 9)}
+    assert {header(record) for record in records} == {(Kind.READ, SEGMENT, 2, 9, NODE)}
     assert [value(record).after for record in records] == [Entry(key, b"v", None) for key in (b"a", b"b", b"c")]
     assert {(record.topic, record.partition, value(record).op) for record in records} == {(CHANGES, PARTITION, "r")}
     assert {value(record).source["reason"] for record in records} == {"start"}
@@ -245,7 +220,6 @@ def test_rows_say_where_in_the_snapshot_they_are(
 def test_the_only_row_of_a_reset_is_its_first() -> None:
     (record,) = encoded(rows(b"a", first=True, last=True))
     assert value(record).source["snapshot"] == "first"
-    assert kinds([record]) == [(Kind.READ, FIRST | LAST)]
 
 
 @pytest.mark.parametrize("tombstones", [True, False])
@@ -253,15 +227,15 @@ def test_keys_that_a_reset_takes_back_are_deleted_for_consumers_that_know_of_non
     by = encoder(tombstones)
     records = encoded(TakenBackItem(SEGMENT, PARTITION, (2, 9), "start", [b"a", b"b", b"c"]), by=by)
     deletes, buried = [r for r in records if r.value is not None], [r for r in records if r.value is None]
-    flags = [FIRST, NONE, LAST]
-    assert kinds(deletes) == [(Kind.TOMBSTONE, flag | KEY_ONLY) for flag in flags]
-    assert kinds(buried) == ([(Kind.TOMBSTONE, flag) for flag in flags] if tombstones else [])
+    assert {header(record) for record in records} == {(Kind.TOMBSTONE, SEGMENT, 2, 9, NODE)}
+    assert {(record.topic, record.partition) for record in records} == {(CHANGES, PARTITION)}
+    assert len(buried) == (3 if tombstones else 0)
     keys = [CODEC.key(key) for key in (b"a", b"b", b"c")]
     assert [r.key for r in deletes] == keys
     assert [r.key for r in records] == ([key for key in keys for _ in range(2)] if tombstones else keys)
     for record in deletes:
         found = value(record)
-        assert (found.op, found.source["reason"], header(record).position) == ("d", "start", (2, 9))
+        assert (found.op, found.source["reason"], found.source["seq"]) == ("d", "start", 9)
         assert found.before is not None
     assert by.tally == Tally(encoded_us=by.tally.encoded_us)  # it is not a change of the cache, and not counted
 
@@ -269,12 +243,12 @@ def test_keys_that_a_reset_takes_back_are_deleted_for_consumers_that_know_of_non
 # -- control records, states, counters ------------------------------------------------------------------------------
 
 
-def test_a_control_record_is_a_run_of_its_own() -> None:
+def test_a_control_record_has_a_key_of_its_own() -> None:
     fields = {"epoch": 2, "member": MEMBER, "id": "i", "reason": "start"}
     (record,) = encoded(ControlItem(Kind.RESET_BEGIN, SEGMENT, PARTITION, (2, 9), 5, fields))
     key = CODEC.key(control_key("reset-begin", SEGMENT, MEMBER, 5))
     assert record[:4] == (CHANGES, PARTITION, key, None)
-    assert header(record) == (Kind.RESET_BEGIN, FIRST | LAST, SEGMENT, 2, 9, NODE)
+    assert header(record) == (Kind.RESET_BEGIN, SEGMENT, 2, 9, NODE)
     assert record.headers[1:] == [(CONTROL_HEADER_NAME, canonical.dumps(fields))]
 
 
@@ -285,7 +259,7 @@ def test_a_state_goes_to_the_positions_topic_and_none_removes_it() -> None:
         StateItem(Kind.CLAIM_STATE, SEGMENT, PARTITION, (2, 0), key, None),
     )
     assert made[:3] == removed[:3] == (POSITIONS, PARTITION, key)
-    assert header(made) == header(removed) == (Kind.CLAIM_STATE, NONE, SEGMENT, 2, 0, NODE)
+    assert header(made) == header(removed) == (Kind.CLAIM_STATE, SEGMENT, 2, 0, NODE)
     assert decode_state(made.key, made.value, Kind.CLAIM_STATE).state == state
     assert removed.value is None
 

@@ -44,7 +44,7 @@ def number_of(key: bytes) -> int:
 @lru_cache(1 << 14)
 def raw_of(rec: Rec) -> tuple[bytes, bytes | None]:
     """Header and control header of a record."""
-    header = pack(_KINDS[rec.kind], 0, rec.seg, *rec.pos, 0)
+    header = pack(_KINDS[rec.kind], rec.seg, *rec.pos, 0)
     if rec.kind not in "BEX":
         return header, None
     told: dict[str, Any] = {"epoch": rec.pos[0], "member": "n1@1", "segments": 1, "partitions": 1}

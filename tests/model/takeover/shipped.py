@@ -233,7 +233,7 @@ def _record(r: Rec) -> Record:
         control |= {"id": str(rid), "count": len(live), "digest": digest_of(live)}
     key = _KEYS[r.key] if r.kind in ("op", "rs") else b""
     value = b"%d" % r.val if r.kind in ("op", "rs") and r.val else None
-    return Record(TOPIC, 0, 0, Header(_KINDS[r.kind], 0, 0, r.epoch, r.seq, 0), key, value, control)
+    return Record(TOPIC, 0, 0, Header(_KINDS[r.kind], 0, r.epoch, r.seq, 0), key, value, control)
 
 
 def _decoded(record: Record) -> tuple[bytes, Entry | None]:

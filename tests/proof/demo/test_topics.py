@@ -29,7 +29,7 @@ POSITION = (1, 1)
 
 
 def _record(kind: Kind, position: tuple[int, int], key: bytes, value: bytes | None, control: Any = None) -> Record:
-    headers: list[tuple[str, bytes | None]] = [(HEADER_NAME, pack(kind, 0, 3, *position, 0))]
+    headers: list[tuple[str, bytes | None]] = [(HEADER_NAME, pack(kind, 3, *position, 0))]
     if control is not None:
         headers.append((CONTROL_HEADER_NAME, canonical.dumps(control)))
     return decode(TOPIC, 0, 0, key, value, headers)
@@ -141,7 +141,7 @@ def test_only_committed_records_are_read_to_the_end(kafka: Broker, prefix: str) 
         for number, value in enumerate(values):
             position = (1, int(value))
             operation = Operation(*position, "put", b"k", value, None, 1, False)
-            headers = [(HEADER_NAME, pack(Kind.CHANGE, 0, number % 2, *position, 0))]
+            headers = [(HEADER_NAME, pack(Kind.CHANGE, number % 2, *position, 0))]
             change = CODEC.change(operation, STAMP)
             producer.produce(topic, change, CODEC.key(b"k"), partition=number % 2, headers=headers)  # type: ignore[arg-type]
         if commit:

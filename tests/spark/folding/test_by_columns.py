@@ -42,7 +42,7 @@ def diff_of(history: History) -> list[Turn]:
     for key in (b'k"9', b'k"0'):
         if history.chance.random() < 0.3:
             entries.setdefault(key, Entry(key, b"x", None))
-    raw = pack(Kind.CHANGE, 0, SEGMENT, 1, 1, 0)
+    raw = pack(Kind.CHANGE, SEGMENT, 1, 1, 0)
     for key, entry in entries.items():
         value = CODEC.difference(Change(key, None, entry, (1, 1), "change"), 1, None, STAMP)
         found.append(Turn(len(found), raw, None, CODEC.key(key), value))

@@ -39,7 +39,7 @@ class Log:
         self, kind: Kind, sequence: int, key: bytes, value: bytes | None, control: Any = None, segment: int = 0
     ) -> int:
         offset = len(self.log)
-        headers = [(HEADER_NAME, pack(kind, 0, segment, 1, sequence, 0))]
+        headers = [(HEADER_NAME, pack(kind, segment, 1, sequence, 0))]
         if control is not None:
             headers.append((CONTROL_HEADER_NAME, canonical.dumps({"epoch": 1, "member": "n@1", **control})))
         self.log.append(decode("t", 0, offset, key, value, headers))
@@ -210,7 +210,7 @@ def test_an_undecodable_change_outside_of_a_reset_keeps_the_last_good_value() ->
     assert content(started.rows) == {b"deleted": ("d", None)}
     captured = [row for row in started.rows if row.cause == CHANGE]
     assert [(row.offset, row.value, row.op) for row in captured] == [(offset, b"{}", "") for offset in broken]
-    assert captured[0].header == pack(Kind.CHANGE, 0, 0, 1, 2, 0)
+    assert captured[0].header == pack(Kind.CHANGE, 0, 1, 2, 0)
     assert started.segments == {0: Segment(position_bytes((1, 4)))}
 
 

@@ -10,7 +10,7 @@ import pytest
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
-from deelog_schemas.header import Flags, Kind, pack, unpack
+from deelog_schemas.header import Kind, pack, unpack
 from deelog_schemas.operation import Entry, Operation, Reason
 from deelog_spark.folding.diff_record import (
     CHANGE,
@@ -40,13 +40,12 @@ def captured(
     value: bytes | None = b"v",
     existed: bool = False,
     kind: Kind = Kind.CHANGE,
-    flags: int = 0,
     raw: bytes | None = None,
 ) -> Row:
     """A captured change, or, with `raw`, one with that value."""
     operation = Operation(2, 9, Reason.PUT, b"k", value, None, 3, existed)
     raw = CAPTURE.change(operation, STAMP) if raw is None else raw
-    return Row(1, 11, 0, CHANGE, "", pack(kind, flags, 7, 2, 9, 4), CODEC.key(b"k"), raw)
+    return Row(1, 11, 0, CHANGE, "", pack(kind, 7, 2, 9, 4), CODEC.key(b"k"), raw)
 
 
 @pytest.mark.parametrize(
@@ -61,21 +60,15 @@ def test_a_captured_change_keeps_all_but_its_cause(row: Row, op: str, renderer: 
     assert orjson.loads(record.value) == before
 
 
-def test_marks_of_a_transaction_on_the_change_topic_are_taken_off() -> None:
-    others = max(Flags) & ~(Flags.FIRST | Flags.LAST)
-    record = LENIENT.change(captured(flags=int(Flags.FIRST | Flags.LAST | others)))
-    assert record.header == pack(Kind.CHANGE, int(others), 7, 2, 9, 4)
-
-
 def test_a_tombstone_whose_delete_is_gone_becomes_a_delete() -> None:
     row = captured(kind=Kind.TOMBSTONE)._replace(value=None)
     record = STRICT.change(row)
     assert (record.op, record.key) == ("d", row.key)
-    assert unpack(record.header) == unpack(pack(Kind.CHANGE, 0, 7, 2, 9, 4))
+    assert unpack(record.header) == unpack(pack(Kind.CHANGE, 7, 2, 9, 4))
     envelope = CODEC.decode_value(record.value)
     assert (envelope.op, envelope.before, envelope.after) == ("d", Entry(b"k", b"", None), None)
     assert (envelope.source["cause"], envelope.source["segment"], envelope.source["ts_us"]) == ("change", 7, 0)
-    assert tombstone(record.header) == pack(Kind.TOMBSTONE, 0, 7, 2, 9, 4)
+    assert tombstone(record.header) == pack(Kind.TOMBSTONE, 7, 2, 9, 4)
 
 
 @pytest.mark.parametrize("renderer", [LENIENT, STRICT], ids=["lenient", "strict"])
@@ -110,7 +103,7 @@ def test_a_difference_is_at_the_end_of_its_reset() -> None:
     for before, after, op in ((None, ENTRY, "c"), (old, ENTRY, "u"), (old, None, "d")):
         row = LENIENT.difference(Change(b"k", before, after, (3, 4), RESET), 1, 20, 6, 7, "overflow", 1_000_001)
         assert row[:5] == (1, 20, 6, RESET, op)
-        assert (row.header, row.key) == (pack(Kind.CHANGE, 0, 7, 3, 4, 0), CODEC.key(b"k"))
+        assert (row.header, row.key) == (pack(Kind.CHANGE, 7, 3, 4, 0), CODEC.key(b"k"))
         envelope = CODEC.decode_value(row.value or b"")
         assert (envelope.op, envelope.before, envelope.after) == (op, before, after)
         source = envelope.source

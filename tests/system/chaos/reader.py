@@ -105,8 +105,8 @@ def read(bootstrap: str, topic: str) -> Iterator[Any]:
 def parse(message: Any) -> Record:
     """A message of a change or diff topic. AssertionError at one that the format does not allow."""
     headers = dict(message.headers() or ())
-    version, kind, _flags, segment, epoch, sequence, _node = struct.unpack(">BBHIIQI", headers["deelog"])
-    assert version == 1, f"version {version}"
+    version, kind, reserved, segment, epoch, sequence, _node = struct.unpack(">BBHIIQI", headers["deelog"])
+    assert (version, reserved) == (1, 0), f"version {version}, reserved bytes {reserved:#x}"
     assert kind in CONTROL or kind in (CHANGE, TOMBSTONE, READ), f"kind {kind}"
     control = json.loads(headers.get("deelog.control", b"{}"))
     key, state, reason, ts_us = json.loads(message.key())["key"].encode(), None, None, 0
