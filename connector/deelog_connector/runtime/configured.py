@@ -30,7 +30,7 @@ def settings_of(config: Config, pipeline: Pipeline | None) -> Settings:
         reset_strategy=Strategy(config["reset.strategy"]),
         reset_interval=config["reset.interval.ms"] / 1000,
         snapshot_mode=SnapshotMode(config["snapshot.mode"]),
-        may_skip=pipeline is not None and pipeline.may_skip,
+        may_skip=pipeline is not None,
     )
 
 
@@ -45,24 +45,10 @@ def codecs_of(config: Config, member: str, connector_name: str, port: KafkaPort)
         member,
         config["tombstones.on.delete"],
         config["tracing.headers.enabled"],
-        _context_headers(config, port.new_id()),
         DeadLetterEncoder(config) if has_letters else None,
         clock=port.clock,
     )
     return encoder, Decoder(codec, config["segment.count"])
-
-
-def _context_headers(config: Config, run_id: str) -> tuple[tuple[str, str], ...]:
-    """Debezium's context headers."""
-    if not config["extended.headers.enabled"]:
-        return ()
-    context = {
-        "connectorLogicalName": config["topic.prefix"],
-        "taskId": "0",
-        "connectorName": config["name"],
-        "runId": run_id,
-    }
-    return tuple((f"__debezium.context.{name}", value) for name, value in context.items())
 
 
 __all__ = ["codecs_of", "settings_of"]

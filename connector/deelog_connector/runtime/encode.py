@@ -20,7 +20,6 @@ from deelog_connector.kafka_port import Clock, InRecord, OutRecord
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import (
     DeadLetter,
-    Headers,
     PipedItem,
     PipedOperations,
     PipedRows,
@@ -73,8 +72,7 @@ _TOMBSTONE: Final = int(Kind.TOMBSTONE)
 class Encoder:
     """Encodes for one change topic and its positions topic. `tally` is of the last encoded transaction.
 
-    `context` are headers of every record of an entry; only items of a pipeline have them. `letters`
-    encodes dead letters, where there can be some.
+    `letters` encodes dead letters, where there can be some.
     """
 
     def __init__(
@@ -85,12 +83,11 @@ class Encoder:
         member: str,
         tombstones: bool,
         traced: bool = False,
-        context: Headers = (),
         letters: DeadLetterEncoder | None = None,
         *,
         clock: Clock,
     ) -> None:
-        self._codec, self._traced, self._context, self._letters = codec, traced, context, letters
+        self._codec, self._traced, self._letters = codec, traced, letters
         self.tally = Tally()
         self._clock = clock
         self._skips = 0
@@ -161,12 +158,11 @@ class Encoder:
         topic, partition, operation = self._changes, item.partition, part.operation
         key, value = self._codec.key(operation.key), self._codec.change(operation, stamp)
         header = pack(_CHANGE, item.segment, operation.epoch, operation.sequence, self._node)
-        more = (*self._context, *part.headers)
         self.tally.count(operation)
-        yield OutRecord(topic, partition, key, value, [(HEADER_NAME, header), *more])
+        yield OutRecord(topic, partition, key, value, [(HEADER_NAME, header), *part.headers])
         if operation.value is None and self.tombstones:
             header = pack(_TOMBSTONE, item.segment, operation.epoch, operation.sequence, self._node)
-            yield OutRecord(topic, partition, key, None, [(HEADER_NAME, header), *more])
+            yield OutRecord(topic, partition, key, None, [(HEADER_NAME, header), *part.headers])
 
     def _skipped(self, item: PipedOperations, part: Skipped) -> OutRecord:
         self._skips += 1
@@ -182,7 +178,7 @@ class Encoder:
 
     def _piped_rows(self, item: PipedRows, now_us: int) -> Iterator[OutRecord]:
         for record, headers in zip(self._rows(item.rows, now_us), item.headers, strict=True):
-            record.headers.extend((*self._context, *headers))
+            record.headers.extend(headers)
             yield record
         stamp = Stamp(item.rows.segment, self._node_id, now_us)
         for letter in item.letters:

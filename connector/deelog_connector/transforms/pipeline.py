@@ -40,7 +40,7 @@ from deelog_schemas.records import MAX_SKIPPED
 
 log = logging.getLogger(__name__)
 
-RESERVED_HEADERS: Final = (HEADER_NAME, CONTROL_HEADER_NAME, "__debezium.context.")
+RESERVED_HEADERS: Final = (HEADER_NAME, CONTROL_HEADER_NAME)
 _LOG_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 10.0
 
@@ -135,13 +135,8 @@ class Pipeline:
     def of(cls, config: Config, clock: Clock) -> Pipeline | None:
         """None where there is nothing to do, so that it costs nothing. Raises `ConfigError`."""
         steps = steps_of(config)
-        needed = steps or config["skipped.operations"] != ("none",) or config["extended.headers.enabled"]
-        return cls(config, steps, clock) if needed else None
-
-    @property
-    def may_skip(self) -> bool:
-        """Whether an operation may be left out."""
-        return bool(self._steps) or self._skipped != {"none"}
+        may_skip = steps or config["skipped.operations"] != ("none",)
+        return cls(config, steps, clock) if may_skip else None
 
     def __call__(self, items: Sequence[Item]) -> list[PipedItem]:
         """The items of a transaction to be encoded. Raises `TransformFailed`, `Closing`."""

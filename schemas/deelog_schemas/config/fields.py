@@ -174,10 +174,6 @@ group("snapshot", "Snapshot and reset",
 group("format", "Format of records",
     *_converter("key", "json", "avro"),
     *_converter("value", "json", "avro", "cloudevents"),
-    Field("extended.headers.enabled", BOOLEAN, False,
-        doc="Write Debezium's headers `__debezium.context.connectorLogicalName`, `.taskId`, `.connectorName` and "
-            "`.runId` on every change, tombstone and row. Debezium's own default is true; here they are left out for "
-            "their cost."),
 ),
 
 group("transforms", "Transforms and filters",
@@ -343,6 +339,7 @@ DROPPED: Final = {
     "signal.file": _NO_FILE,
     "signal.poll.interval.ms": _NO_FILE,
     "notification.enabled.channels": "notification.sink.topic.name turns notifications on",
+    "extended.headers.enabled": "records have the header of deelog; a transform adds others",
     "rest.ssl.key.password": "the key must not be encrypted: keep its file where the process alone may read it",
     "diff.sinks": "the diff topic is always written, parquet with diff.parquet.path, a table with diff.jdbc.url",
     "diff.jdbc.driver": "the driver is the one registered by its jar that takes diff.jdbc.url",

@@ -14,7 +14,7 @@ from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.configured import codecs_of, settings_of
 from deelog_connector.runtime.executor import SCAN_SECONDS
-from deelog_connector.transforms.pipeline import DeadLetter, PipedOperations, Pipeline, TransformedOperation
+from deelog_connector.transforms.pipeline import DeadLetter, PipedOperations, Pipeline
 from deelog_schemas.operation import Operation, TracedOperation
 from tests.connector.cache import config_of
 
@@ -62,7 +62,6 @@ def test_acks(acks: str) -> None:
     [
         ({}, False),
         ({"skipped.operations": "d"}, True),
-        ({"skipped.operations": "none", "extended.headers.enabled": "true"}, False),
     ],
 )
 def test_only_what_leaves_something_out_may_skip(fields: dict[str, str], may_skip: bool) -> None:
@@ -80,18 +79,6 @@ def test_tracing(given: str, names: list[str]) -> None:
     traced = TracedOperation.of(DELETE, (("traceparent", b"00-1-2-01"),))
     found = records(OperationsItem(0, 0, [traced]), **{"tracing.headers.enabled": given})
     assert [name for name, _ in found[0].headers] == names
-
-
-@pytest.mark.parametrize(("given", "more"), [("true", True), ("false", False)])
-def test_context_headers(given: str, more: bool) -> None:
-    found = records(
-        PipedOperations(0, 0, [TransformedOperation(DELETE)]), **{"extended.headers.enabled": given, "name": "shop"}
-    )
-    headers = dict(found[0].headers[1:])
-    run_id = headers.pop("__debezium.context.runId", None)
-    assert (run_id is not None) is more
-    expected = {"connectorLogicalName": "p", "taskId": "0", "connectorName": "shop"} if more else {}
-    assert headers == {f"__debezium.context.{name}": value for name, value in expected.items()}
 
 
 def test_dead_letters() -> None:

@@ -34,7 +34,6 @@ MEMBER, SEGMENT, PARTITION, NODE = "n1@7", 3, 1, node_number("n1@7")
 CODEC = JsonCodec(CHANGES, "test", "p", "c")
 TRACE = (("traceparent", b"00-1-2-01"),)
 MORE = (("x", "user"),)
-CONTEXT = (("__debezium.context.taskId", "0"),)
 
 
 def encoder(tombstones: bool = True, **more: Any) -> Encoder:
@@ -140,9 +139,9 @@ def test_the_trace_goes_with_the_change_and_its_tombstone_if_asked_for() -> None
         assert record.headers[1:] == []
 
 
-def test_what_went_through_a_pipeline_has_the_users_headers_and_the_contexts() -> None:
-    records = encoded(piped(TransformedOperation(gone(1), MORE)), by=encoder(context=CONTEXT))
-    assert [record.headers[1:] for record in records] == [[*CONTEXT, *MORE]] * 2
+def test_what_went_through_a_pipeline_has_the_users_headers() -> None:
+    records = encoded(piped(TransformedOperation(gone(1), MORE)), by=encoder())
+    assert [record.headers[1:] for record in records] == [[*MORE]] * 2
 
 
 # -- dropped operations ---------------------------------------------------------------------------------------------
@@ -182,10 +181,10 @@ def test_a_dead_letter_has_a_topic_of_its_own_and_is_not_counted() -> None:
 
 
 def test_rows_of_a_pipeline_have_headers_each_and_are_followed_by_the_letters() -> None:
-    by = encoder(letters=letters(), context=CONTEXT)
+    by = encoder(letters=letters())
     letter = DeadLetter(Entry(b"c", b"v", None), (2, 9), "start", "a.Step", "boom", "ValueError")
     one, two, three = encoded(PipedRows(rows(b"a", b"b"), [MORE, ()], [letter]), by=by)
-    assert (one.headers[1:], two.headers[1:]) == ([*CONTEXT, *MORE], [*CONTEXT])
+    assert (one.headers[1:], two.headers[1:]) == ([*MORE], [])
     assert kinds([one, two]) == [Kind.READ, Kind.READ]
     assert (three.topic, three.key) == (LETTERS, CODEC.key(b"c"))
     assert by.tally.rows == 2

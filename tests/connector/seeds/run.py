@@ -46,7 +46,6 @@ class Run:
                 "incremental.snapshot.chunk.size": "4",
                 "reset.strategy": chance.choice(("marker", "tombstones")),
                 "transaction.timeout.ms": "60000",
-                "extended.headers.enabled": chance.choice(("true", "false")),
                 **chance.choice(({}, {"notification.sink.topic.name": "notes"})),
             },
         )

@@ -325,9 +325,6 @@ def test_a_connector_that_is_closed_ends_between_two_records() -> None:
 def test_without_anything_to_do_there_is_no_pipeline() -> None:
     assert Pipeline.of(config_of(), time) is None
     assert Pipeline.of(config_of(predicates=""), time) is None
-    only_headers = Pipeline.of(config_of(extended__headers__enabled="true"), time)
-    assert only_headers is not None
-    assert not only_headers.may_skip
 
 
 # -- formats ------------------------------------------------------------------------------------------------------

@@ -73,7 +73,6 @@ class Garbage(Transform):
             "headers": lambda: record._replace(headers=[("a", "b")]),  # type: ignore[arg-type]
             "header name": lambda: record.with_header("deelog", b"x"),
             "control header": lambda: record.with_header("deelog.control", b"x"),
-            "debezium's header": lambda: record.with_header("__debezium.context.runId", "x"),
             "header value": lambda: record._replace(headers=(("a", 5),)),  # type: ignore[arg-type]
             "surrogate header": lambda: record.with_header("a", "\ud800"),
             "bytes": lambda: record.with_value(b"x"),
@@ -87,7 +86,7 @@ class Garbage(Transform):
 
 
 GARBAGE = """number true tuple key op topic position time after expiry headers bytes nothing surrogate exit recursion
-    strange-key no-after a-before header-name control-header debezium's-header header-value surrogate-header too-long"""
+    strange-key no-after a-before header-name control-header header-value surrogate-header too-long"""
 
 
 class Strange:
