@@ -130,9 +130,7 @@ class Reader(Protocol):
 class Brokers(Protocol):
     """Requests about topics."""
 
-    async def ensure(
-        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
-    ) -> None:
+    async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         """Creates a topic unless it exists. Raises `KafkaUnusable` where it has another number of partitions.
 
         `partitions` None: created with one, accepted with any number.

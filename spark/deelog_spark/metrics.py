@@ -34,13 +34,13 @@ class Metrics:
             "deelog_diff_batch_seconds", "Seconds that a batch took.", ["topic"], buckets=_BUCKETS, registry=registry
         )
         registry.register(self)
-        host, port = config["diff.metrics.host"], config["diff.metrics.port"]
+        host, port = config["metrics.host"], config["diff.metrics.port"]
         try:
             self._server = PageServer(host, port, {"/metrics": self._page})
         except OSError as error:
             raise DiffError(
-                f"diff.metrics.port {port} on {host} cannot be listened on ({error.strerror}): name another port or "
-                "host, or 0 for none"
+                f"diff.metrics.port {port} on metrics.host {host} cannot be listened on ({error.strerror}): name "
+                "another port or host, or 0 for none"
             ) from error
 
     def observe(self, batch: dict[str, Any]) -> None:

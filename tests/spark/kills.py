@@ -295,7 +295,6 @@ def configured(broker: Broker, prefix: str, folder: Path, database: Database, ga
     more = {**paths, **database.fields, "diff_max_offsets_per_trigger": 300}
     if garbled:
         more |= {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": f"{prefix}.letters"}
-        more["errors_deadletterqueue_topic_replication_factor"] = 1
     return config_of(broker.bootstrap, prefix, str(folder / "cp"), **more)
 
 

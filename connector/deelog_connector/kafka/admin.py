@@ -60,16 +60,14 @@ class KafkaAdmin:
         self.close()
         return failure(what, error, self._connections, topic=(right, topic), cluster=(right, ""))
 
-    def ensure(
-        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
-    ) -> None:
+    def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         """Creates a topic unless it exists. Raises `KafkaUnusable` where it has another number of partitions.
 
         `partitions` None: created with one, accepted with any number.
         """
         count = self.partitions(topic)
         if count == 0:
-            self._create(topic, partitions or 1, settings, replicas)
+            self._create(topic, partitions or 1, settings)
             count = self.partitions(topic)
         if partitions is not None and count != partitions:
             raise KafkaUnusable(
@@ -78,9 +76,9 @@ class KafkaAdmin:
                 "topic.prefix"
             )
 
-    def _create(self, topic: str, partitions: int, settings: Mapping[str, str], replicas: int | None) -> None:
+    def _create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
         self._must_be_seen(topic)
-        replication = replicas or self._config["topic.creation.default.replication.factor"]
+        replication = self._config["topic.creation.default.replication.factor"]
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
         try:
             self._asked(lambda admin: admin.create_topics([new], request_timeout=self._seconds))[topic].result()

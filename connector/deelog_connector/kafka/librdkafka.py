@@ -69,10 +69,8 @@ class Brokers:
         self._run, self._config, self._seconds = run, config, seconds
         self._admin = KafkaAdmin(config, seconds)
 
-    async def ensure(
-        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
-    ) -> None:
-        await self._run(self._admin.ensure, topic, partitions, settings, replicas)
+    async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
+        await self._run(self._admin.ensure, topic, partitions, settings)
 
     async def setting(self, topic: str, name: str) -> str:
         return await self._run(self._admin.setting, topic, name)

@@ -28,8 +28,7 @@ async def ensure_topics(brokers: Brokers, config: Config) -> None:
     if config["notification.sink.topic.name"] is not None:
         await brokers.ensure(config["notification.sink.topic.name"], None, {})
     if config["event.processing.failure.handling.mode"] == "dead-letter":
-        replicas = config["errors.deadletterqueue.topic.replication.factor"]
-        await brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {}, replicas)
+        await brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {})
 
 
 async def audit(brokers: Brokers, config: Config) -> int:

@@ -20,7 +20,6 @@ class DeadLetterEncoder:
 
     def __init__(self, config: Config) -> None:
         self._topic: str = config["errors.deadletterqueue.topic.name"]
-        self._context: bool = config["errors.deadletterqueue.context.headers.enable"]
         self._changes, self._connector = config.topics.changes, config["name"]
 
     def record(
@@ -35,15 +34,14 @@ class DeadLetterEncoder:
             header = pack(Kind.READ, segment, *letter.position, node)
             value = codec.row(captured, letter.position, "true", letter.reason, stamp)
         headers: list[tuple[str, str | bytes | None]] = [(HEADER_NAME, header)]
-        if self._context:
-            context = {
-                "topic": self._changes,
-                "partition": partition,
-                "connector.name": self._connector,
-                "stage": "TRANSFORMATION",
-                "class.name": letter.step,
-                "exception.class.name": letter.kind,
-                "exception.message": letter.error,
-            }
-            headers += [(f"__connect.errors.{name}", str(value)) for name, value in context.items()]
+        context = {
+            "topic": self._changes,
+            "partition": partition,
+            "connector.name": self._connector,
+            "stage": "TRANSFORMATION",
+            "class.name": letter.step,
+            "exception.class.name": letter.kind,
+            "exception.message": letter.error,
+        }
+        headers += [(f"__connect.errors.{name}", str(value)) for name, value in context.items()]
         return OutRecord(self._topic, 0, codec.key(captured.key), value, headers)

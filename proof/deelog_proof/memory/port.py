@@ -319,9 +319,7 @@ class Brokers:
     def __init__(self, wire: Wire, config: Config) -> None:
         self._wire, self._config = wire, config
 
-    async def ensure(
-        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
-    ) -> None:
+    async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         await self._wire.run(None, self._ensure, topic, partitions, settings)
 
     async def setting(self, topic: str, name: str) -> str:

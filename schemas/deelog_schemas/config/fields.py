@@ -254,8 +254,8 @@ group("metrics", "Metrics and tracing",
         doc="Port of `/metrics` for Prometheus and of `/health`; 0 is none. Several captured caches of one process "
             "may name the same one."),
     Field("metrics.host", STRING, "127.0.0.1", check=not_blank,
-        doc="Address that `metrics.port` is bound to; `0.0.0.0` is all. There is no password: the pages show "
-            "numbers, names of caches and members, and error texts."),
+        doc="Address that `metrics.port` and `diff.metrics.port` are bound to; `0.0.0.0` is all. There is no "
+            "password: the pages show numbers, names of caches and members, and error texts."),
     Field("tracing.headers.enabled", BOOLEAN, False, importance=LOW,
         doc="Give each change the trace context of the write that made it, as the headers `traceparent` and "
             "`tracestate` (W3C). For caches captured in the application's own process, with `deelog[otel]`; clients "
@@ -303,22 +303,14 @@ group("diff", "Spark job",
             "topic and go on (`all`). What is not deelog's, and what is inside a reset, stops the job whatever this "
             "says."),
     Field("errors.deadletterqueue.topic.name", STRING, None, pattern=re.compile(r"[A-Za-z0-9._-]{1,249}"),
-        doc="The dead-letter topic, created if it is missing, with one partition. Required with "
-            "`errors.tolerance=all` and with `event.processing.failure.handling.mode=dead-letter`."),
-    Field("errors.deadletterqueue.topic.replication.factor", INT, 3, low=1, high=32_767,
-        doc="Replication factor with which the dead-letter topic is created."),
-    Field("errors.deadletterqueue.context.headers.enable", BOOLEAN, True,
-        doc="Whether dead letters say, in headers `__connect.errors.*`, where they were and why they could not be "
-            "decoded. Connect's own default is false."),
-    Field("errors.log.enable", BOOLEAN, False,
-        doc="Whether each dead letter is logged; else their number, and the first of each partition and batch."),
+        doc="The dead-letter topic, created if it is missing, with one partition. Dead letters say in headers "
+            "`__connect.errors.*` where they were and why they are there. Required with `errors.tolerance=all` and "
+            "with `event.processing.failure.handling.mode=dead-letter`."),
     Field("diff.trigger.interval.ms", INT, 500, low=0, high=3_600_000,
         doc="Time from the start of one batch to the start of the next."),
     Field("diff.max.offsets.per.trigger", LONG, 2_000_000, low=1,
         doc="Maximum number of records of the change topic in one batch."),
     Field("diff.metrics.port", INT, 0, low=0, high=65_535, doc="Port of `/metrics` for Prometheus; 0 is none."),
-    Field("diff.metrics.host", STRING, "127.0.0.1",
-        doc="Address that `diff.metrics.port` is bound to; `0.0.0.0` is all."),
 ),
 )
 # fmt: on
@@ -343,6 +335,10 @@ DROPPED: Final = {
     "rest.ssl.key.password": "the key must not be encrypted: keep its file where the process alone may read it",
     "diff.sinks": "the diff topic is always written, parquet with diff.parquet.path, a table with diff.jdbc.url",
     "diff.jdbc.driver": "the driver is the one registered by its jar that takes diff.jdbc.url",
+    "diff.metrics.host": "metrics.host is for all ports of metrics",
+    "errors.deadletterqueue.topic.replication.factor": "topic.creation.default.replication.factor is for all topics",
+    "errors.deadletterqueue.context.headers.enable": "dead letters always say where they were and why they are there",
+    "errors.log.enable": "the first dead letter of each partition and batch is logged, and how many there were",
     "diff.state.backend": "the diff topic is all the state there is of keys and values",
 }
 """Names of Debezium, of Connect and of earlier versions that are left out on purpose: why, as an error says it."""

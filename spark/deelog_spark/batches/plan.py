@@ -121,7 +121,7 @@ class Planner:
         topic = self.config["errors.deadletterqueue.topic.name"]
         # A dead letter is a record of the change topic with a few more headers.
         largest = str(min(int(changes["max.message.bytes"]) + _LETTER_BYTES, _MOST_BYTES))
-        replicas = self.config["errors.deadletterqueue.topic.replication.factor"]
+        replicas = self.config["topic.creation.default.replication.factor"]
         self._cluster.ensure(topic, 1, replicas, {"max.message.bytes": largest})
         self._raise_limit(topic, self._cluster.settings(topic), largest)
 
@@ -350,8 +350,8 @@ class Planner:
         letters: dict[int, int] = {}
         topic = self.config["errors.deadletterqueue.topic.name"]
         for written in results:
-            for reason in written.reasons:
-                log.warning("%s; put on %s", reason, topic)
+            if written.reason is not None:
+                log.warning("%s; put on %s", written.reason, topic)
             for segment, many in written.letters.items():
                 letters[segment] = letters.get(segment, 0) + many
         many = sum(letters.values())

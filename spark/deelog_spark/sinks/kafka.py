@@ -92,8 +92,8 @@ class Written:
     """Rows that were written now."""
     letters: dict[int, int] = field(default_factory=dict)
     """Dead letters by segment, counted like `ops`."""
-    reasons: list[str] = field(default_factory=list)
-    """Why, with the place: of the first dead letter, or with `errors.log.enable` of all."""
+    reason: str | None = None
+    """Why, with the place: of the first dead letter."""
     error: str | None = None
     """Where a row is foreign: what is wrong. Nothing was written."""
 
@@ -129,8 +129,6 @@ class Writer:
         self._connections = Connections("consumer", config.overrides("consumer"))
         self._making = threading.Lock()
         self._letters: str | None = config["errors.deadletterqueue.topic.name"]
-        self._context: bool = config["errors.deadletterqueue.context.headers.enable"]
-        self._log: bool = config["errors.log.enable"]
 
     def fence(self, partitions: Iterable[int]) -> None:
         """Fences every earlier writer of these partitions, and aborts the transaction that it left open.
@@ -339,8 +337,8 @@ class Writer:
     def _count(self, result: Written, row: Row, error: Undecodable) -> None:
         segment = unpack(row.header).segment
         result.letters[segment] = result.letters.get(segment, 0) + 1
-        if self._log or not result.reasons:
-            result.reasons.append(str(error.at(self._topics.changes, row.partition, row.offset)))
+        if result.reason is None:
+            result.reason = str(error.at(self._topics.changes, row.partition, row.offset))
 
     def _dead_letter(self, producer: Producer, row: Row, originals: Iterator[Message], error: Undecodable) -> None:
         """Writes a row's original record to the dead-letter topic, with its headers and timestamp."""
@@ -351,7 +349,7 @@ class Writer:
                 "and is not there any more: start again"
             )
         own: Any = message.headers()
-        headers: Headers = [*(own or ()), *(self._context_headers(row, error) if self._context else ())]
+        headers: Headers = [*(own or ()), *self._context_headers(row, error)]
         moment = message.timestamp()[1]
         self._enqueue(producer, self._letters, message.value(), message.key(), headers=headers, timestamp=moment)
 

@@ -26,20 +26,18 @@ class Brokers:
     """Notes the topics to make, and has the settings that it is given."""
 
     def __init__(self, settings: Mapping[str, str] = SAFE) -> None:
-        self.made: dict[str, tuple[int | None, Mapping[str, str], int | None]] = {}
+        self.made: dict[str, tuple[int | None, Mapping[str, str]]] = {}
         self._settings = settings
 
-    async def ensure(
-        self, topic: str, partitions: int | None, settings: Mapping[str, str], replicas: int | None = None
-    ) -> None:
-        self.made[topic] = partitions, settings, replicas
+    async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
+        self.made[topic] = partitions, settings
 
     async def setting(self, topic: str, name: str) -> str:
         assert topic == "p.c"
         return self._settings[name]
 
 
-def made(**fields: Any) -> dict[str, tuple[int | None, Mapping[str, str], int | None]]:
+def made(**fields: Any) -> dict[str, tuple[int | None, Mapping[str, str]]]:
     brokers = Brokers()
     run(ensure_topics(cast("BrokersPort", brokers), config_of("h:1", "p", **fields)), 20)
     return brokers.made
@@ -57,23 +55,19 @@ def audited(settings: Mapping[str, str], **fields: Any) -> int:
 
 def test_the_topics_of_a_plain_cache() -> None:
     assert made(**{"topic.creation.default.cleanup.policy": "delete", "signal.kafka.topic": ""}) == {
-        "p.c": (2, {"cleanup.policy": "delete"}, None),
-        "p.c.positions": (2, {"cleanup.policy": "compact"}, None),
-        "__debezium-heartbeat.p": (None, {"cleanup.policy": "compact"}, None),
+        "p.c": (2, {"cleanup.policy": "delete"}),
+        "p.c.positions": (2, {"cleanup.policy": "compact"}),
+        "__debezium-heartbeat.p": (None, {"cleanup.policy": "compact"}),
     }
 
 
 def test_a_compacted_topic_keeps_deletes_for_slow_readers() -> None:
     fields = {"topic.creation.default.cleanup.policy": "compact,delete", "reader.max.lag.ms": "1000"}
-    assert made(**fields)["p.c"] == (2, {"cleanup.policy": "compact,delete", **LAG}, None)
+    assert made(**fields)["p.c"] == (2, {"cleanup.policy": "compact,delete", **LAG})
 
 
 def test_signals_are_kept_for_ever_in_one_partition() -> None:
-    assert made(**{"signal.kafka.topic": "calls"})["calls"] == (
-        1,
-        {"cleanup.policy": "delete", "retention.ms": "-1"},
-        None,
-    )
+    assert made(**{"signal.kafka.topic": "calls"})["calls"] == (1, {"cleanup.policy": "delete", "retention.ms": "-1"})
 
 
 def test_notifications_and_dead_letters_have_topics_of_their_own() -> None:
@@ -82,11 +76,10 @@ def test_notifications_and_dead_letters_have_topics_of_their_own() -> None:
             "notification.sink.topic.name": "notes",
             "event.processing.failure.handling.mode": "dead-letter",
             "errors.deadletterqueue.topic.name": "letters",
-            "errors.deadletterqueue.topic.replication.factor": "3",
         }
     )
-    assert topics["notes"] == (None, {}, None)
-    assert topics["letters"] == (None, {}, 3)
+    assert topics["notes"] == (None, {})
+    assert topics["letters"] == (None, {})
 
 
 def test_a_safe_topic_has_no_finding(caplog: pytest.LogCaptureFixture) -> None:
