@@ -76,7 +76,7 @@ def test_the_differences_are_the_same_under_every_strategy(
 ) -> None:
     """The job starts with the first resets, at their base offsets, and runs when the second ones come."""
     told = {}
-    for strategy in Strategy:
+    for strategy in (Strategy.MARKER, Strategy.TOMBSTONES):
         name = f"{prefix}-{strategy}"
         config = config_of(kafka.bootstrap, name, str(tmp_path / strategy), topic_creation_default_partitions=2)
         asyncio.run(first_life(kafka, name, strategy))
@@ -86,7 +86,7 @@ def test_the_differences_are_the_same_under_every_strategy(
         told[strategy] = differences(config)
         last = {t.key: t.after for rows in in_topic(config, PARTITIONS).values() for t in rows}
         assert {key: after.value for key, after in last.items() if after is not None} == cached
-    assert told[Strategy.MARKER] == told[Strategy.TOMBSTONES] == told[Strategy.RESEND]
+    assert told[Strategy.MARKER] == told[Strategy.TOMBSTONES]
     assert {(op, cause) for _, op, _, _, _, _, cause in told[Strategy.MARKER]} >= {
         ("c", "reset"),
         ("u", "reset"),

@@ -109,12 +109,11 @@ def markdown() -> str:
 
 
 def _row(field: Field) -> str:
-    later = f" Later: {', '.join(f'`{value}`' for value in field.planned)}." if field.planned else ""
     cells = [
         f"`{field.name}`",
         _takes(field),
         _default(field),
-        field.doc + later,
+        field.doc,
     ]
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
 

@@ -20,7 +20,7 @@ from deelog_schemas.operation import Entry
 
 
 class Strategy(StrEnum):
-    """`reset.strategy`."""
+    """`reset.strategy`, which has no word for RESEND: TOMBSTONES becomes that where rows may be left out."""
 
     MARKER = "marker"
     """Begin and end records only: nothing is deleted."""

@@ -1,8 +1,8 @@
 """`snapshot.mode` and `reset.interval.ms`: which resets come although nothing was lost. Pure policy, as Debezium's
 `Snapshotter` is.
 
-No mode holds back a reset that repairs a loss: DECIDE asks for that first. So `when_needed`, which is what every mode
-does anyway, is the same as `initial`.
+No mode holds back a reset that repairs a loss: DECIDE asks for that first. So Debezium's `when_needed` would be
+the same as `initial`.
 
 With `no_data` there is no reset: the segment is written from its first captured operation on, and a reader knows only
 of the keys that have changed since. Its base offset stays unknown, which readers take for the beginning of the topic.
@@ -21,7 +21,6 @@ class SnapshotMode(StrEnum):
     INITIAL = "initial"
     ALWAYS = "always"
     NO_DATA = "no_data"
-    WHEN_NEEDED = "when_needed"
     INITIAL_ONLY = "initial_only"
 
     def snapshot(self, in_kafka: bool, first: bool) -> str | None:

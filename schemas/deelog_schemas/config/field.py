@@ -7,7 +7,7 @@ validate answer are derived from the declaration. Types and importance, and thei
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -64,8 +64,8 @@ class Field:
 
     `default` is the typed value. It is None where the default is computed by `Config` (`derived` describes it, as text
     for people). With `REQUIRED` the field is required for the programs in `roles`; for others the default is None.
-    `low`, `high`: inclusive. `allowed`: values of an enum or class, or of each entry of a list; `planned`: values that
-    a later version adds. `check` returns a problem or None.
+    `low`, `high`: inclusive. `allowed`: values of an enum or class, or of each entry of a list; `refused`: why
+    other values, which somebody may know, are not among them. `check` returns a problem or None.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Field:
     low: int | None = None
     high: int | None = None
     allowed: tuple[str, ...] = ()
-    planned: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict, compare=False)
     pattern: re.Pattern[str] | None = None
     check: Callable[[Any], str | None] | None = field(default=None, compare=False)
 
@@ -164,10 +164,9 @@ class Field:
         return number
 
     def _known(self, text: str) -> None:
-        if text in self.planned:
-            raise Refused(f"is known but not implemented in this version; now {_one_of(self.allowed)}")
         if self.allowed and text not in self.allowed:
-            raise Refused(f"must be {self.takes}")
+            why = f": {self.refused[text]}" if text in self.refused else ""
+            raise Refused(f"must be {self.takes}{why}")
 
     def _bounds(self) -> tuple[int, int]:
         largest = INT_MAX if self.type is Type.INT else LONG_MAX

@@ -68,7 +68,8 @@ _GROUPS: Final = (
 group("identity", "Names",
     Field("name", STRING, "deelog", doc="Name of the connector in logs and metrics."),
     Field("connector.class", CLASS, "deelog.CachetoolsConnector",
-        allowed=("deelog.CachetoolsConnector",), planned=("deelog.RedisConnector", "deelog.InfinispanConnector"),
+        allowed=("deelog.CachetoolsConnector",),
+        refused=dict.fromkeys(("deelog.RedisConnector", "deelog.InfinispanConnector"), "a later version has this one"),
         doc="Which caches are captured."),
     Field("topic.prefix", STRING, REQUIRED, importance=HIGH, pattern=re.compile(r"[A-Za-z0-9._-]{1,200}"),
         doc="First part of the name of every topic, and `source.name` of every record. Never change it: with another "
@@ -152,17 +153,18 @@ group("capture", "Capture",
 ),
 
 group("snapshot", "Snapshot and reset",
-    Field("snapshot.mode", ENUM, "initial", allowed=("initial", "always", "no_data", "when_needed", "initial_only"),
+    Field("snapshot.mode", ENUM, "initial", allowed=("initial", "always", "no_data", "initial_only"),
+        refused={"when_needed": "initial sends again what is needed, as all of them do"},
         doc="`initial` sends the whole state of a segment that has no record in Kafka yet; `always` also resets each "
             "segment the first time that a process takes it over; `no_data` sends only what changes from then on; "
-            "`initial_only` ends the capture once every segment is sent, the process with exit code 0; `when_needed` "
-            "is `initial`. None holds back a reset that repairs a loss."),
-    Field("reset.strategy", ENUM, "marker", allowed=("marker", "tombstones", "resend"),
+            "`initial_only` ends the capture once every segment is sent, the process with exit code 0. None "
+            "holds back a reset that repairs a loss."),
+    Field("reset.strategy", ENUM, "marker", allowed=("marker", "tombstones"),
+        refused={"resend": "tombstones sends again what is needed where there are transforms or skipped.operations"},
         doc="How a reset says which keys are gone. `marker` encloses the state in a begin and an end, and keys that "
             "are not between them are gone: for deelog's own readers. `tombstones` also deletes each key that Kafka "
-            "holds and the cache does not, `resend` each key that Kafka holds before it sends the segment again: for "
-            "consumers that know nothing of resets. Both read the segment's part of the topic again. See "
-            "docs/resets.md."),
+            "holds and the cache does not, for consumers that know nothing of resets: it reads the segment's part of "
+            "the topic again. See docs/resets.md."),
     Field("reset.interval.ms", LONG, 0, low=0, check=off_or_a_second,
         doc="Each segment is reset again that often, one after the other, in milliseconds; 0 is off. For topics with "
             "`cleanup.policy=delete`, which drop the last record of a key that is not written to: less than half of "

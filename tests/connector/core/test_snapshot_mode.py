@@ -23,7 +23,6 @@ MODES = list(SnapshotMode)
         ("initial", "initial", (None, None)),
         ("always", "initial", ("snapshot", None)),
         ("no_data", None, (None, None)),
-        ("when_needed", "initial", (None, None)),
         ("initial_only", "initial", (None, None)),
     ],
 )

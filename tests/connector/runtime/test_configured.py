@@ -37,7 +37,7 @@ def test_every_setting_of_the_core_is_configured() -> None:
             "heartbeat.interval.ms": 1004,
             "max.queue.size": 2005,
             "max.queue.size.in.bytes": 20_000_006,
-            "reset.strategy": "resend",
+            "reset.strategy": "tombstones",
             "reset.interval.ms": 60_007,
             "snapshot.mode": "no_data",
         },
@@ -47,7 +47,7 @@ def test_every_setting_of_the_core_is_configured() -> None:
     assert (settings.max_batch_size, settings.chunk_size) == (1001, 1002)
     assert (settings.commit_interval, settings.heartbeat_interval) == (1.003, 1.004)
     assert (settings.max_operations, settings.max_bytes) == (2005, 20_000_006)
-    assert (settings.reset_strategy, settings.reset_interval) == (Strategy("resend"), 60.007)
+    assert (settings.reset_strategy, settings.reset_interval) == (Strategy.TOMBSTONES, 60.007)
     assert (settings.snapshot_mode, settings.patience) == (SnapshotMode.NO_DATA, SCAN_SECONDS)
 
 

@@ -160,14 +160,12 @@ def test_the_transform_adds_fields_of_ours(shorts: Shorts, place: Places) -> Non
 
 
 @pytest.mark.parametrize(
-    ("normalized", "strategy", "right"),
-    [("true", "marker", True), ("false", "marker", False), ("false", "resend", True)],
+    ("normalized", "right"),
+    [("true", True), ("false", False)],
 )
-def test_flink_counts_right_with_the_setting_or_with_resend(
-    normalized: str, strategy: str, right: bool, shorts: Shorts, place: Places
-) -> None:
+def test_flink_counts_right_with_the_setting(normalized: str, right: bool, shorts: Shorts, place: Places) -> None:
     """Else it takes a row of a reset for one more."""
-    made = shorts(TEXT, (*WITH_SCHEMA, ("reset.strategy", strategy)))
+    made = shorts(TEXT, WITH_SCHEMA)
     count = {"SELECT `key`, `value` FROM": "SELECT 'entries', COUNT(*) FROM"}
     counted = flink(place(made.topic), count | {"= 'true';": f"= '{normalized}';"})["entries"]
     assert (counted == len(made.content)) is right
