@@ -126,7 +126,8 @@ def demo(
     from deelog_proof.demo import report as reports
     from deelog_proof.demo.display import Display
     from deelog_proof.demo.run import run, stay
-    from deelog_proof.harness.environment import Environment, Settings
+    from deelog_proof.demo.settings import Settings
+    from deelog_proof.harness.environment import Environment
 
     def present(outcome: dict[str, Any], environment: Environment) -> None:
         reports.show(outcome, show.console)

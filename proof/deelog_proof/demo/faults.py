@@ -10,29 +10,19 @@ import random
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import until
-from deelog_proof.harness.cluster import Cluster, Monitor, Node, is_stopped
+from deelog_proof.harness.cluster import Monitor, Node, is_stopped
+from deelog_proof.harness.environment import Environment
 
 PAUSE_SECONDS = 3.0
 _SEARCHES = 25
 _REFUSAL_SECONDS = 15.0
 _OVERFLOW_SECONDS = 60.0
 _OUTCOME_EVERY = 0.05
-
-
-class Broker(Protocol):
-    """What faults do to Kafka."""
-
-    @property
-    def bootstrap(self) -> str: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def kill(self) -> None: ...
-    def start(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -45,10 +35,6 @@ class Happened:
     notes: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the report."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -56,24 +42,8 @@ class Fault:
 
     name: str
     seconds: float
-    run: Callable[[FaultContext], Happened]
-
-
-@dataclass(slots=True)
-class FaultContext:
-    """What faults act on. `say` prints, `draw` chooses the nodes."""
-
-    cluster: Cluster
-    kafka: Broker
-    topic: str
-    monitor: Monitor
-    draw: random.Random
-    say: Callable[[str], None]
-
-    def victim(self) -> Node:
-        """A random node that is primary of some segment."""
-        primaries = self.cluster.primaries()
-        return self.draw.choice([node for node in self.cluster.nodes if primaries[node.node_id]])
+    run: Callable[[Environment, random.Random], Happened]
+    """The draw chooses the nodes."""
 
 
 def planned(level: str) -> Sequence[Fault]:
@@ -81,100 +51,90 @@ def planned(level: str) -> Sequence[Fault]:
     return {"none": (), "survivable": SURVIVABLE, "all": ALL}[level]
 
 
-def kill_one(context: FaultContext) -> Happened:
+def kill_one(environment: Environment, draw: random.Random) -> Happened:
     """`kill -9` of a primary; the backups take over; it comes back empty and is given the state."""
-    node = context.victim()
-    context.say(f"kill -9 of node {node.node_id}, primary of {context.cluster.primaries()[node.node_id]} segments")
-    context.monitor.poll(node)
-    happened = Happened("kill", _now_ms(), [node.node_id])
-    node.kill()
-    _takeover(context, happened, [node])
-    _restart(context, [node])
-    return happened
+    node = _victim(environment, draw)
+    segments = environment.cluster.primaries()[node.node_id]
+    environment.show.say(f"kill -9 of node {node.node_id}, primary of {segments} segments")
+    return _kill(environment, "kill", [node])
 
 
-def zombie(context: FaultContext) -> Happened:
+def zombie(environment: Environment, draw: random.Random) -> Happened:
     """SIGSTOP of a primary with a transaction open, takeover, SIGCONT: its commit has to be refused."""
-    node = context.victim()
-    before = _refused(context, node)
+    node = _victim(environment, draw)
+    before = _refused(environment, node)
     happened = Happened("zombie", _now_ms(), [node.node_id])
-    happened.notes["transaction_open"] = opened = _stop_in_transaction(context, node)
+    happened.notes["transaction_open"] = opened = _stop_in_transaction(environment, draw, node)
     happened.at_ms = _now_ms()
-    context.say(f"SIGSTOP of node {node.node_id} {'with a transaction open' if opened else 'between transactions'}")
-    _takeover(context, happened, [node])
-    context.say(f"SIGCONT of node {node.node_id}: a zombie")
+    environment.show.say(
+        f"SIGSTOP of node {node.node_id} {'with a transaction open' if opened else 'between transactions'}"
+    )
+    _takeover(environment, happened, [node])
+    environment.show.say(f"SIGCONT of node {node.node_id}: a zombie")
     node.send(signal.SIGCONT)
 
     def seen() -> bool:
-        context.monitor.poll(node)
-        return node.pid is None or _refused(context, node) > before
+        environment.monitor.poll(node)
+        return node.pid is None or _refused(environment, node) > before
 
     seconds = until(seen, _REFUSAL_SECONDS, f"the commit of zombie {node.node_id} to be refused", _OUTCOME_EVERY)
-    happened.notes["refused_commits"] = _refused(context, node) - before
+    happened.notes["refused_commits"] = _refused(environment, node) - before
     happened.notes["exit_code"] = node.exit_code
-    context.say(f"the zombie's commit was refused after {seconds:.1f} s")
-    _restart(context, [node] if node.pid is None else [])
+    environment.show.say(f"the zombie's commit was refused after {seconds:.1f} s")
+    _restart(environment, [node] if node.pid is None else [])
     return happened
 
 
-def kill_owners(context: FaultContext) -> Happened:
+def kill_owners(environment: Environment, draw: random.Random) -> Happened:
     """`kill -9` of two nodes at once: the segments that they shared are lost, come back empty, and are reset."""
-    nodes = context.draw.sample(context.cluster.nodes, 2)
-    names = [node.node_id for node in nodes]
-    context.say(f"kill -9 of nodes {' and '.join(names)} at once, both owners of some segments")
-    for node in nodes:
-        context.monitor.poll(node)
-    happened = Happened("kill-owners", _now_ms(), names)
-    for node in nodes:
-        node.kill()
-    if len(context.cluster.nodes) > len(nodes):
-        _takeover(context, happened, nodes)
-    _restart(context, nodes)
-    return happened
+    nodes = draw.sample(environment.cluster.nodes, 2)
+    names = " and ".join(node.node_id for node in nodes)
+    environment.show.say(f"kill -9 of nodes {names} at once, both owners of some segments")
+    return _kill(environment, "kill-owners", nodes)
 
 
-def pause_kafka(context: FaultContext) -> Happened:
+def pause_kafka(environment: Environment, draw: random.Random) -> Happened:
     """Kafka stops answering for less than the op logs hold: the caches go on, nothing is lost."""
     happened = Happened("pause-kafka", _now_ms())
-    context.say(f"Kafka paused for {PAUSE_SECONDS:g} s; the caches go on")
-    context.kafka.pause()
+    environment.show.say(f"Kafka paused for {PAUSE_SECONDS:g} s; the caches go on")
+    environment.kafka.pause()
     try:
         time.sleep(PAUSE_SECONDS)  # the fault itself
     finally:
-        context.kafka.resume()
-    context.say("Kafka goes on")
-    context.cluster.wait_whole()
+        environment.kafka.resume()
+    environment.show.say("Kafka goes on")
+    environment.cluster.wait_whole()
     return happened
 
 
-def overflow(context: FaultContext) -> Happened:
+def overflow(environment: Environment, draw: random.Random) -> Happened:
     """Kafka paused until op logs overflow: the segments concerned are reset with their live entries."""
     happened = Happened("overflow", _now_ms())
-    before = overflows(context.monitor)
-    context.say("Kafka paused until op logs overflow")
-    context.kafka.pause()
+    before = overflows(environment.monitor)
+    environment.show.say("Kafka paused until op logs overflow")
+    environment.kafka.pause()
     try:
         seconds = until(
-            lambda: overflows(context.monitor) > before,
+            lambda: overflows(environment.monitor) > before,
             _OVERFLOW_SECONDS,
             "an op log to overflow while Kafka is paused",
         )
     finally:
-        context.kafka.resume()
+        environment.kafka.resume()
     happened.notes["overflow_after_s"] = round(seconds, 1)
-    context.say(f"op logs overflowed after {seconds:.1f} s; Kafka goes on")
-    context.cluster.wait_whole()
+    environment.show.say(f"op logs overflowed after {seconds:.1f} s; Kafka goes on")
+    environment.cluster.wait_whole()
     return happened
 
 
-def restart_kafka(context: FaultContext) -> Happened:
+def restart_kafka(environment: Environment, draw: random.Random) -> Happened:
     """`kill -9` of Kafka and a start on the same data."""
     happened = Happened("restart-kafka", _now_ms())
-    context.say("kill -9 of Kafka; the caches go on")
-    context.kafka.kill()
-    context.kafka.start()
-    context.say("Kafka serves again")
-    context.cluster.wait_whole()
+    environment.show.say("kill -9 of Kafka; the caches go on")
+    environment.kafka.kill()
+    environment.kafka.start()
+    environment.show.say("Kafka serves again")
+    environment.cluster.wait_whole()
     return happened
 
 
@@ -203,27 +163,45 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _refused(context: FaultContext, node: Node) -> int:
-    return sum(int(stats["zombie_commits_refused"]) for stats in context.monitor.members(node))
+def _victim(environment: Environment, draw: random.Random) -> Node:
+    """A random node that is primary of some segment."""
+    primaries = environment.cluster.primaries()
+    return draw.choice([node for node in environment.cluster.nodes if primaries[node.node_id]])
 
 
-def _takeover(context: FaultContext, happened: Happened, gone: list[Node]) -> None:
-    seconds = context.cluster.wait_without(gone)
+def _kill(environment: Environment, fault: str, nodes: list[Node]) -> Happened:
+    for node in nodes:
+        environment.monitor.poll(node)
+    happened = Happened(fault, _now_ms(), [node.node_id for node in nodes])
+    for node in nodes:
+        node.kill()
+    if len(environment.cluster.nodes) > len(nodes):
+        _takeover(environment, happened, nodes)
+    _restart(environment, nodes)
+    return happened
+
+
+def _refused(environment: Environment, node: Node) -> int:
+    return sum(int(stats["zombie_commits_refused"]) for stats in environment.monitor.members(node))
+
+
+def _takeover(environment: Environment, happened: Happened, gone: list[Node]) -> None:
+    seconds = environment.cluster.wait_without(gone)
     happened.notes["clients_moved_after_s"] = round(seconds, 2)
-    context.say(f"the others took over after {seconds:.1f} s")
+    environment.show.say(f"the others took over after {seconds:.1f} s")
 
 
-def _restart(context: FaultContext, nodes: list[Node]) -> None:
+def _restart(environment: Environment, nodes: list[Node]) -> None:
     for node in nodes:
         node.start()
     for node in nodes:
         node.wait_ready()
-    seconds = context.cluster.wait_whole()
+    seconds = environment.cluster.wait_whole()
     names = " and ".join(node.node_id for node in nodes) or "all nodes"
-    context.say(f"{names} back, everything has its backups again after {seconds:.1f} s")
+    environment.show.say(f"{names} back, everything has its backups again after {seconds:.1f} s")
 
 
-def _stop_in_transaction(context: FaultContext, node: Node) -> bool:
+def _stop_in_transaction(environment: Environment, draw: random.Random, node: Node) -> bool:
     """Stops `node`, within a few attempts in the middle of a transaction. Returns whether one is open.
 
     An open transaction shows as records after the last stable offset. Those of running nodes end soon, so what stays
@@ -232,19 +210,19 @@ def _stop_in_transaction(context: FaultContext, node: Node) -> bool:
     for attempt in range(_SEARCHES):
         node.send(signal.SIGSTOP)
         until(lambda: is_stopped(node), 2.0, f"{node.name} to stop")
-        hidden = _hidden(context)
+        hidden = _hidden(environment)
         if hidden:
             time.sleep(0.15)  # what is still open after this is checked below
-            hidden &= _hidden(context)
+            hidden &= _hidden(environment)
         if hidden or attempt + 1 == _SEARCHES:
             return bool(hidden)
         node.send(signal.SIGCONT)
-        time.sleep(context.draw.uniform(0.01, 0.1))
+        time.sleep(draw.uniform(0.01, 0.1))
     raise AssertionError("the last attempt returned")
 
 
-def _hidden(context: FaultContext) -> set[tuple[int, int]]:
+def _hidden(environment: Environment) -> set[tuple[int, int]]:
     """`(partition, last stable offset)` of partitions with records after it."""
-    stable = end_offsets(context.kafka.bootstrap, context.topic)
-    high = end_offsets(context.kafka.bootstrap, context.topic, committed=False)
+    stable = end_offsets(environment.kafka.bootstrap, environment.topics.changes)
+    high = end_offsets(environment.kafka.bootstrap, environment.topics.changes, committed=False)
     return {(partition, offset) for partition, offset in stable.items() if offset < high[partition]}

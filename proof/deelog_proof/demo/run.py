@@ -12,36 +12,32 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from deelog_connector.devkafka.broker import HOST
 from deelog_proof.audit.topics import fold_changes, fold_diff, read_topic
 from deelog_proof.audit.verify import Verdict, verify
 from deelog_proof.demo.display import Display
-from deelog_proof.demo.faults import FaultContext, planned
+from deelog_proof.demo.faults import Happened, planned
 from deelog_proof.demo.report import shown
-from deelog_proof.harness.drain import drain
-from deelog_proof.harness.environment import (
+from deelog_proof.demo.settings import (
     GAP_SECONDS,
     LEAD_SECONDS,
     SEGMENTS,
-    DemoError,
-    Environment,
     Settings,
-    explained,
     planned_seconds,
-    progress_of,
     set_up,
     writes_of,
 )
+from deelog_proof.harness.drain import drain
+from deelog_proof.harness.environment import Environment, ticking
 from deelog_proof.load.history import merged
 from deelog_proof.load.player import Player
 from deelog_proof.load.traces import final_of, read_final
-from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry
 
-_T = TypeVar("_T")
 _SLOWEST = 1.0
 _LOOK_SECONDS = 0.5
 
@@ -54,15 +50,19 @@ def run(settings: Settings, show: Display, present: Callable[[dict[str, Any], En
     Call it from the main thread. Raises `DeelogError` where a part could not be set up or does not progress.
     """
     with ExitStack() as stack:
-        environment = set_up(settings, show, stack)
-        try:
-            player = _timed(environment, "run", lambda: _run(environment))
-            caches = _timed(environment, "drain", lambda: drain(environment))
+        begin = time.monotonic()
+        operations = settings.operations if settings.trace is None else sum(1 for _ in writes_of(settings))
+        environment = set_up(settings, operations, show, stack)
+        environment.seconds["setup"] = round(time.monotonic() - begin, 1)
+        with environment.explained():
+            with environment.timed("run"):
+                player, happened = _run(settings, operations, environment)
+            with environment.timed("drain"):
+                caches = drain(environment)
             show.say("reading the change topic and the diff with a plain consumer, and comparing key by key")
-            report = _timed(environment, "verify", lambda: _verify(environment, player, caches))
-        except (TimeoutError, DeelogError) as error:
-            raise DemoError(explained(environment, error)) from error
-        report["seconds"] = {name: round(value, 1) for name, value in environment.seconds.items()}
+            with environment.timed("verify"):
+                report = _verify(settings, operations, environment, player, happened, caches)
+        report["seconds"] = environment.seconds
         present(report, environment)
         return report
 
@@ -95,9 +95,9 @@ def stay(environment: Environment) -> None:
         return
 
 
-def _run(environment: Environment) -> Player:
+def _run(settings: Settings, operations: int, environment: Environment) -> tuple[Player, list[Happened]]:
     """Runs the load in threads and the faults in this one."""
-    settings, show = environment.settings, environment.show
+    show = environment.show
     player = Player(environment.cluster.addresses())
     player.limit = 0 if planned(settings.faults) else None  # raised fault by fault
     failure: list[BaseException] = []
@@ -109,84 +109,60 @@ def _run(environment: Environment) -> Player:
             failure.append(error)
 
     thread = threading.Thread(target=play, name="load", daemon=True)
-    ticker = _Ticker(environment, player)
-    show.begin("writes", environment.operations)
-    try:
-        thread.start()
-        ticker.start()
-        _play_faults(environment, player, lambda: not failure)
-        while thread.is_alive():
-            thread.join(0.2)
-            environment.supervise()
-    finally:
-        player.stop()
-        thread.join()
-        ticker.stop()
-        show.end()
+    with ticking(show, operations, lambda: show.advance(player.acked, _diff_note(environment.progress()))):
+        try:
+            thread.start()
+            happened = _play_faults(settings, operations, environment, player, lambda: not failure)
+            while thread.is_alive():
+                thread.join(0.2)
+                environment.supervise()
+        finally:
+            player.stop()
+            thread.join()
     if failure:
         raise failure[0]
     show.say(f"{player.acked:,} writes acknowledged, the longest wait of a client was {player.longest_ms / 1000:.1f} s")
-    return player
+    return player, happened
 
 
-def _play_faults(environment: Environment, player: Player, goes_on: Callable[[], bool]) -> None:
+def _play_faults(
+    settings: Settings, operations: int, environment: Environment, player: Player, goes_on: Callable[[], bool]
+) -> list[Happened]:
     """One fault after the other, spread over the load."""
-    faults = planned(environment.settings.faults)
-    draw = random.Random(f"faults/{environment.settings.seed}")
-    context = FaultContext(
-        environment.cluster,
-        environment.kafka,
-        environment.topics.changes,
-        environment.monitor,
-        draw,
-        environment.show.say,
-    )
-    total = planned_seconds(environment.settings)
+    faults = planned(settings.faults)
+    draw = random.Random(f"faults/{settings.seed}")
+    total = planned_seconds(settings)
+    happened: list[Happened] = []
     for number, fault in enumerate(faults):
         # Each fault has its share of the load, so that load is left for the last one even if the others are slow.
-        rest = planned_seconds(environment.settings, number + 1)
-        player.limit = round(environment.operations * (1 - rest / total))
-        share = planned_seconds(environment.settings, number) - rest
+        rest = planned_seconds(settings, number + 1)
+        player.limit = round(operations * (1 - rest / total))
+        share = planned_seconds(settings, number) - rest
         player.rate = max(_SLOWEST, (player.limit - player.operations) / share)
         time.sleep(draw.uniform(*GAP_SECONDS))  # when the fault strikes, drawn from the seed
         if not goes_on():
-            return
+            return happened
         begin = time.monotonic()
-        happened = fault.run(context)
-        happened.seconds = round(time.monotonic() - begin, 2)
-        environment.happened.append(happened)
+        happened.append(fault.run(environment, draw))
+        happened[-1].seconds = round(time.monotonic() - begin, 2)
         environment.supervise()
     player.limit = None
-    player.rate = max(_SLOWEST, (environment.operations - player.operations) / LEAD_SECONDS) if faults else 0.0
-
-
-class _Ticker:
-    """Shows the load's progress, from a thread of its own."""
-
-    def __init__(self, environment: Environment, player: Player) -> None:
-        self._environment, self._player = environment, player
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(0.2):
-            self._environment.show.advance(self._player.acked, _diff_note(progress_of(self._environment.checkpoint)))
+    player.rate = max(_SLOWEST, (operations - player.operations) / LEAD_SECONDS) if faults else 0.0
+    return happened
 
 
 def _diff_note(progress: dict[str, Any] | None) -> str:
     return "Spark has read nothing" if progress is None else f"Spark has read {progress['records']:,} records"
 
 
-def _verify(environment: Environment, player: Player, caches: dict[bytes, Entry]) -> dict[str, Any]:
-    settings = environment.settings
+def _verify(
+    settings: Settings,
+    operations: int,
+    environment: Environment,
+    player: Player,
+    happened: list[Happened],
+    caches: dict[bytes, Entry],
+) -> dict[str, Any]:
     bootstrap, topics = environment.kafka.bootstrap, environment.topics
     changes = fold_changes(topics.changes, read_topic(bootstrap, topics.changes))
     diff = fold_diff(topics.diff, read_topic(bootstrap, topics.diff))
@@ -198,14 +174,14 @@ def _verify(environment: Environment, player: Player, caches: dict[bytes, Entry]
         changes,
         diff,
         segments=SEGMENTS,
-        happened=environment.happened,
+        happened=happened,
         final=read_final(listed) if listed else None,
     )
     monitor = environment.monitor
     return {
-        "operations": environment.operations,
+        "operations": operations,
         "acked": verdict.audit.acked,
-        "unacked": environment.operations - verdict.audit.acked,
+        "unacked": operations - verdict.audit.acked,
         "refused": player.refused,
         "resent": player.attempts - player.operations,
         "lost_acked": len(verdict.audit.lost),
@@ -231,13 +207,12 @@ def _verify(environment: Environment, player: Player, caches: dict[bytes, Entry]
         "differing_keys": len(verdict.differing),
         "equal": not verdict.differing,
         "final": _final(listed, verdict),
-        "faults": [happened.as_dict() for happened in environment.happened],
+        "faults": [asdict(fault) for fault in happened],
         "longest_write_ms": round(player.longest_ms),
         "nodes": settings.nodes,
         "seed": settings.seed,
         "trace": str(settings.trace) if settings.trace else None,
         "examples": _examples(verdict),
-        "seconds": {},
     }
 
 
@@ -261,11 +236,3 @@ def _examples(verdict: Verdict) -> list[str]:
 
 def _percentiles(values: list[int]) -> dict[str, int | None]:
     return {"p50": round(statistics.median(values)) if values else None, "max": max(values, default=None)}
-
-
-def _timed(environment: Environment, name: str, act: Callable[[], _T]) -> _T:
-    begin = time.monotonic()
-    try:
-        return act()
-    finally:
-        environment.seconds[name] = time.monotonic() - begin

@@ -6,7 +6,7 @@ import time
 
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import until
-from deelog_proof.harness.environment import Environment, progress_of
+from deelog_proof.harness.environment import Environment
 from deelog_schemas.operation import Entry
 
 _DRAIN_SECONDS = 120.0
@@ -31,14 +31,10 @@ def drain(environment: Environment) -> dict[bytes, Entry]:
 
     until(settled, _DRAIN_SECONDS, "short-lived entries to expire", 0.5)
     until(lambda: unwritten(environment) == 0, _DRAIN_SECONDS, "the nodes to write all that they captured", 0.2)
-    ends: dict[int, int] = {}
 
     def level() -> bool:
         environment.supervise()
-        ends.update(end_offsets(environment.kafka.bootstrap, environment.topics.changes))
-        progress = progress_of(environment.checkpoint)
-        read = progress["input_offsets"] if progress else {}
-        return all(int(read.get(str(partition), -1)) >= end for partition, end in ends.items() if end)
+        return environment.has_read(end_offsets(environment.kafka.bootstrap, environment.topics.changes))
 
     until(level, _DRAIN_SECONDS, "the Spark job to read the change topic to its end", 0.2)
     return cluster.dump()

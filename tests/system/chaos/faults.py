@@ -17,7 +17,7 @@ from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import ProcessError, until
 from deelog_proof.harness.cluster import Node, is_stopped
 from deelog_proof.harness.drain import unwritten
-from deelog_proof.harness.environment import Environment, progress_of
+from deelog_proof.harness.environment import Environment
 from tests.system.chaos.disk import Disk
 from tests.system.chaos.network import Direction, Network
 
@@ -293,11 +293,9 @@ def caught_up(scene: FaultContext) -> None:
 
 def watch_diff(scene: FaultContext) -> None:
     """To be called often: notes when the Spark job has caught up."""
-    told = progress_of(scene.environment.checkpoint) if scene.behind else None
-    read = told["input_offsets"] if told else {}
     for waiting in list(scene.behind):
         fault, ends = waiting
-        if all(int(read.get(str(partition), -1)) >= end for partition, end in ends.items() if end):
+        if scene.environment.has_read(ends):
             fault.recovered_ms = now_ms()
             scene.behind.remove(waiting)
 

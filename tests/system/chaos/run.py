@@ -7,10 +7,7 @@ processes; clients and gates have threads of their own.
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
-import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,12 +21,10 @@ from deelog_connector.devkafka.broker import HOST, EmbeddedKafka
 from deelog_connector.devkafka.ports import free_ports
 from deelog_proof.demo.display import Display
 from deelog_proof.harness.child import until
-from deelog_proof.harness.cluster import DUMP_SECONDS, Cluster, Held, Monitor, is_stopped
+from deelog_proof.harness.cluster import DUMP_SECONDS, Cluster, Held, is_stopped
 from deelog_proof.harness.drain import drain
-from deelog_proof.harness.environment import Environment, Settings, diff_job, explained, start_diff
-from deelog_schemas.errors import DeelogError
+from deelog_proof.harness.environment import assembled, directory_of, ticking
 from deelog_schemas.java import find_java
-from deelog_schemas.kafka.names import Topics
 from deelog_schemas.operation import Entry
 from tests.system.chaos import faults
 from tests.system.chaos.checker import (
@@ -56,16 +51,11 @@ KEYS: Final = 1000
 CAREFUL: Final = 4
 STOCK: Final = 2
 LEAD_SECONDS: Final = 2.0
-_TICK_SECONDS = 0.2
 _MOST_DIFF_RESTARTS = 50
 _COPIES_SECONDS = 90.0
 _LONGEST: Final = 8
 _MARGIN_MS: Final = 8000
 """For how long after everything is whole again a reset may still begin that a fault called for."""
-
-
-class ChaosError(DeelogError):
-    """The run could not be played to its end; ends with the logs of what died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +73,31 @@ class Plan:
 def run(plan: Plan, show: Display) -> dict[str, Any]:
     """Plays it and returns the report. Call it from the main thread, before any other thread runs.
 
-    Raises `DeelogError` where something got stuck or died by itself: that is a finding, too.
+    Raises `RunError` where something got stuck or died by itself: that is a finding, too.
     """
     with ExitStack() as stack:
         begin = time.monotonic()
-        directory = _directory(plan, stack)
+        directory = directory_of(plan.files, stack)
         disk = Disk(directory / "checkpoint")
         stack.callback(disk.close)
         if plan.files is not None:
             stack.callback(disk.keep)
         scene = _set_up(plan, show, stack, directory, disk)
         environment = scene.environment
-        try:
-            environment.seconds["setup"] = time.monotonic() - begin
+        environment.seconds["setup"] = round(time.monotonic() - begin, 1)
+        with environment.explained():
             started_ms = faults.now_ms()
-            writes = _load(plan, scene, stack)
-            begin = time.monotonic()
-            show.say("healed; waiting until everything is at rest")
-            caches = drain(environment)
-            copies = _copies(environment.cluster)
-            environment.seconds["drain"] = time.monotonic() - begin
-            begin = time.monotonic()
-            show.say("reading everything with a plain consumer, and comparing")
-            report = _compare(plan, scene, writes, caches, copies, started_ms)
-            environment.seconds["verify"] = time.monotonic() - begin
-        except (TimeoutError, DeelogError) as error:
-            raise ChaosError(explained(environment, error)) from error
-        report["seconds"] = {name: round(value, 1) for name, value in environment.seconds.items()}
+            with environment.timed("load"):
+                writes = _load(plan, scene)
+            with environment.timed("drain"):
+                show.say("healed; waiting until everything is at rest")
+                caches = drain(environment)
+                copies = _copies(environment.cluster)
+            with environment.timed("verify"):
+                show.say("reading everything with a plain consumer, and comparing")
+                report = _compare(plan, scene, writes, caches, copies, started_ms)
+        report["seconds"] = environment.seconds
         return report
-
-
-def _directory(plan: Plan, stack: ExitStack) -> Path:
-    if plan.files is not None:
-        plan.files.mkdir(parents=True, exist_ok=True)
-        return plan.files.absolute()
-    directory = Path(tempfile.mkdtemp(prefix="deelog-chaos-"))
-    stack.callback(shutil.rmtree, directory)
-    return directory
 
 
 def _kafka(directory: Path, gated: int) -> EmbeddedKafka:
@@ -148,43 +126,28 @@ def _set_up(plan: Plan, show: Display, stack: ExitStack, directory: Path, disk: 
     stack.callback(kafka.kill)
     kafka.start()
     common = {"topic.prefix": PREFIX, "cache.name": CACHE, "segment.count": str(SEGMENTS)}
-    shared = {
-        **common,
+    nodes = {
         "bootstrap.servers": f"{OUTSIDE}:{ports[KAFKA]}",
         "cache.backups": "1",
         "cache.max.entries": str(KEYS),
         "max.entry.bytes": str(MAX_ENTRY_BYTES),
-        "topic.creation.default.partitions": "4",
-        "cache.failure.timeout.ms": "2000",
-        "cache.controller.session.timeout.ms": "2000",
     }
     own = {name: {"cache.peer.listen": f"{INSIDE}:{ports[name]}"} for name in names}
-    cluster = Cluster(names, directory, shared, own)
+    kept = plan.files is not None
+    environment = assembled(show, stack, directory, kept, kafka, spark_jars, names, common, nodes, own)
+    environment.most_diff_restarts = _MOST_DIFF_RESTARTS
+    cluster = environment.cluster
     network = Network(lambda: {node.node_id: node.pid for node in cluster.nodes if node.pid is not None})
     stack.callback(network.stop)
     network.start()
     for name, port in ports.items():
         network.gate(name, port)
-    diff = diff_job(directory, {**common, "bootstrap.servers": kafka.bootstrap}, spark_jars, stack)
-    for child in (*cluster.nodes, diff):
-        stack.callback(child.kill)
-    monitor = Monitor(cluster)
-    settings = Settings(nodes=plan.nodes, seed=plan.seed, files=plan.files)
-    environment = Environment(settings, show, directory, 0, Topics(PREFIX, CACHE), kafka, cluster, monitor, diff)
-    environment.most_diff_restarts = _MOST_DIFF_RESTARTS
-    try:
-        cluster.start()
-        show.say(f"{plan.nodes} nodes serve, {network.connections} connections through gates; disk: {disk.kind}")
-        start_diff(diff)
-        show.say("the Spark job runs")
-    except (TimeoutError, DeelogError) as error:
-        raise ChaosError(explained(environment, error)) from error
-    monitor.start()
-    stack.callback(monitor.stop)
+    environment.start(stack)
+    show.say(f"{network.connections} connections through gates; disk: {disk.kind}")
     return FaultContext(environment, network, disk)
 
 
-def _load(plan: Plan, scene: FaultContext, stack: ExitStack) -> list[Write]:
+def _load(plan: Plan, scene: FaultContext) -> list[Write]:
     """Clients write, faults strike; returns what the clients did."""
     environment = scene.environment
     kinds = [CarefulClient] * CAREFUL + [StockClient] * STOCK
@@ -193,33 +156,32 @@ def _load(plan: Plan, scene: FaultContext, stack: ExitStack) -> list[Write]:
         kind(number, environment.cluster.addresses(), plan.seed, KEYS, rate) for number, kind in enumerate(kinds)
     ]
     begin = time.monotonic()
-    ended = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(plan, scene, clients, ended), name="ticker", daemon=True)
-    try:
-        environment.show.begin("writes", None)
-        for client in clients:
-            client.start()
-        ticker.start()
-        time.sleep(LEAD_SECONDS)
-        groups = faults.group(faults.plan(plan.seed, plan.seconds, list(plan.kinds)))
-        while (left := begin + plan.seconds - time.monotonic()) > LEAD_SECONDS:
-            if together := faults.fitting(next(groups), left):
-                faults.strike(scene, together, environment.show.say)
-            else:
-                time.sleep(min(left, LEAD_SECONDS))
-            _supervise(scene)
-        faults.caught_up(scene)
-        time.sleep(max(0.0, begin + plan.seconds - time.monotonic()))
-    finally:
-        ended.set()
-        for client in clients:
-            client.stop()
-        if ticker.ident is not None:
-            ticker.join()
-        environment.show.end()
+
+    def tick() -> None:
+        faults.watch_diff(scene)
+        writes = sum(client.acknowledged for client in clients)
+        behind = ", the Spark job is catching up" if scene.behind else ""
+        environment.show.advance(writes, f"{time.monotonic() - begin:.0f} of {plan.seconds:.0f} s{behind}")
+
+    with ticking(environment.show, None, tick):
+        try:
+            for client in clients:
+                client.start()
+            time.sleep(LEAD_SECONDS)
+            groups = faults.group(faults.plan(plan.seed, plan.seconds, list(plan.kinds)))
+            while (left := begin + plan.seconds - time.monotonic()) > LEAD_SECONDS:
+                if together := faults.fitting(next(groups), left):
+                    faults.strike(scene, together, environment.show.say)
+                else:
+                    time.sleep(min(left, LEAD_SECONDS))
+                _supervise(scene)
+            faults.caught_up(scene)
+            time.sleep(max(0.0, begin + plan.seconds - time.monotonic()))
+        finally:
+            for client in clients:
+                client.stop()
     for client in clients:
         client.join()
-    environment.seconds["load"] = time.monotonic() - begin
     return [write for client in clients for write in client.history]
 
 
@@ -229,15 +191,6 @@ def _supervise(scene: FaultContext) -> None:
         node.must_run()
         assert not is_stopped(node), f"{node.name} is still stopped"
     scene.environment.supervise()
-
-
-def _tick(plan: Plan, scene: FaultContext, clients: list[Client], ended: threading.Event) -> None:
-    begin = time.monotonic()
-    while not ended.wait(_TICK_SECONDS):
-        faults.watch_diff(scene)
-        writes = sum(client.acknowledged for client in clients)
-        behind = ", the Spark job is catching up" if scene.behind else ""
-        scene.environment.show.advance(writes, f"{time.monotonic() - begin:.0f} of {plan.seconds:.0f} s{behind}")
 
 
 def _copies(cluster: Cluster) -> list[str]:
