@@ -382,13 +382,7 @@ WRITING: Final = (
         "prune-one-more",
         "",
         "the op log drops one operation more than is committed",
-        (
-            Edit(
-                OPLOG,
-                "while operations and operations[0].sequence <= sequence:",
-                "while operations and operations[0].sequence <= sequence + 1:",
-            ),
-        ),
+        (Edit(OPLOG, "self._upto(sequence)\n        if count:", "self._upto(sequence + 1)\n        if count:"),),
     ),
     Mutant(
         "prune-at-commit-request",
@@ -428,25 +422,13 @@ WRITING: Final = (
         "log-drained-backwards",
         "",
         "an op log is drained newest first",
-        (
-            Edit(
-                OPLOG,
-                "                within.append(operation)\n        return within\n",
-                "                within.append(operation)\n        return within[::-1]\n",
-            ),
-        ),
+        (Edit(OPLOG, "end, key=_sequence)]", "end, key=_sequence)][::-1]"),),
     ),
     Mutant(
         "log-begins-one-late",
         "",
         "the first operation that was not sent yet is left out",
-        (
-            Edit(
-                OPLOG,
-                "            if operation.sequence > sequence:\n                within",
-                "            if operation.sequence > sequence + 1:\n                within",
-            ),
-        ),
+        (Edit(OPLOG, "first = self._upto(sequence)", "first = self._upto(sequence + 1)"),),
     ),
     Mutant(
         "lost-answer-sent-again",
