@@ -145,7 +145,7 @@ class Node:
         self.tails = dict.fromkeys(range(PARTITIONS), 0)
         codec = JsonCodec(CHANGES, "test", "p", "c")
         self.encoder = Encoder(codec, CHANGES, POSITIONS, member, True, clock=time)
-        self.decoder = Decoder(codec, SEGMENTS)
+        self.decoder = Decoder(codec)
         self.hanging: Commit | None = None
         self.unanswered: list[Effect] = []
         self.announcements: list[Effect] = []

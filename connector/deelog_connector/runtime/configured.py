@@ -48,7 +48,7 @@ def codecs_of(config: Config, member: str, connector_name: str, port: KafkaPort)
         DeadLetterEncoder(config) if has_letters else None,
         clock=port.clock,
     )
-    return encoder, Decoder(codec, config["segment.count"])
+    return encoder, Decoder(codec)
 
 
 __all__ = ["codecs_of", "settings_of"]

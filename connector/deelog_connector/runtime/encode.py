@@ -31,7 +31,6 @@ from deelog_schemas.envelope import Codec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import (
     CONTROL_HEADER_NAME,
-    CONTROL_KINDS,
     HEADER_NAME,
     Kind,
     node_number,
@@ -59,9 +58,12 @@ class Tally:
 
     def count(self, operation: Operation) -> None:
         """Counts an operation."""
-        self.deletes += operation.value is None
-        self.updates += operation.existed and operation.value is not None
-        self.creates += not operation.existed and operation.value is not None
+        if operation.value is None:
+            self.deletes += 1
+        elif operation.existed:
+            self.updates += 1
+        else:
+            self.creates += 1
         self.captured_us = max(self.captured_us, operation.ts_us)
 
 
@@ -225,8 +227,8 @@ class Encoder:
 class Decoder:
     """Decodes what a scan reads. Raises `RecordError` with topic, partition and offset."""
 
-    def __init__(self, codec: Codec, segments: int) -> None:
-        self._codec, self._segments = codec, segments
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
 
     def scanned(self, records: Iterable[InRecord], keys: AbstractSet[int] = frozenset()) -> list[ScannedRecord]:
         """The fields of each record that the core needs. Tombstones without a value are left out, except for segments
@@ -235,7 +237,7 @@ class Decoder:
         for raw in records:
             record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers)
             kind, segment, epoch, sequence, _ = record.header
-            wanted = segment in keys and kind not in CONTROL_KINDS
+            wanted = segment in keys
             if kind is Kind.TOMBSTONE and record.value is None and not wanted:
                 continue
             gone = wanted and self._is_gone(record)

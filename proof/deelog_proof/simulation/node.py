@@ -98,7 +98,7 @@ class Node:
         self.core = ConnectorCore(self.member, settings, self)
         codec = JsonCodec(CHANGES, "grid", "p", "c")
         self._encoder = Encoder(codec, CHANGES, POSITIONS, self.member, w.tombstones, clock=time)
-        self._decoder = Decoder(codec, w.segments)
+        self._decoder = Decoder(codec)
         self.session = 0
         self.core.topic_is(self.kafka.topics[CHANGES].id)
         self._tails = dict.fromkeys(range(w.partitions), 0)

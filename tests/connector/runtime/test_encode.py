@@ -265,6 +265,7 @@ def test_a_state_goes_to_the_positions_topic_and_none_removes_it() -> None:
 
 def test_each_transaction_is_counted_by_itself() -> None:
     by, before = encoder(), time.time_ns() // 1000
+    assert by.tally == Tally()
     assert len(encoded(plain(put(1), put(2, existed=True)), plain(gone(3)), rows(b"a"), by=by)) == 5
     assert before <= by.tally.encoded_us <= time.time_ns() // 1000
     assert by.tally == Tally(1, 1, 1, 1, 1003, by.tally.encoded_us)
@@ -277,7 +278,7 @@ def test_each_transaction_is_counted_by_itself() -> None:
 
 def read(*records: OutRecord, keys: set[int] | None = None) -> list[tuple[Kind, bytes, bool]]:
     raw = [InRecord(r.topic, r.partition, 10 + n, r.key, r.value, r.headers) for n, r in enumerate(records)]  # type: ignore[arg-type]
-    return [(r.kind, r.key, r.gone) for r in Decoder(CODEC, 8).scanned(raw, keys or set())]
+    return [(r.kind, r.key, r.gone) for r in Decoder(CODEC).scanned(raw, keys or set())]
 
 
 WRITTEN = encoded(
@@ -321,9 +322,9 @@ def test_a_change_in_another_format_counts_as_there() -> None:
 def test_a_scanned_record_has_its_place_and_its_control() -> None:
     (record,) = encoded(ControlItem(Kind.ACTIVE, SEGMENT, PARTITION, (2, 9), 1, {"epoch": 2, "member": MEMBER}))
     raw = InRecord(record.topic, PARTITION, 42, record.key, None, record.headers)  # type: ignore[arg-type]
-    (found,) = Decoder(CODEC, 8).scanned([raw])
+    (found,) = Decoder(CODEC).scanned([raw])
     assert (found.offset, found.segment, found.epoch, found.sequence) == (42, SEGMENT, 2, 9)
     assert found.control == {"epoch": 2, "member": MEMBER}
     foreign = raw._replace(headers=None)
     with pytest.raises(RecordError, match=r"^p\.c\[1\]@42: the record has no header `deelog`"):
-        Decoder(CODEC, 8).scanned([foreign])
+        Decoder(CODEC).scanned([foreign])

@@ -190,7 +190,7 @@ class World:
             opening=lambda: self.opening,
         )
         self.executor.encoder = Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True, clock=time)
-        self.executor.decoder = Decoder(CODEC, 8)
+        self.executor.decoder = Decoder(CODEC)
         self.woken = asyncio.Event()
 
     def wake(self) -> None:
