@@ -32,7 +32,6 @@ SETTINGS = {
     "cache.backups": "1",
     "cache.max.entries": "1000000",
     "cache.failure.timeout.ms": "1000",
-    "cache.controller.session.timeout.ms": "1000",
     "topic.creation.default.replication.factor": "1",
 }
 

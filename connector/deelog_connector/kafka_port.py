@@ -127,6 +127,11 @@ class Reader(Protocol):
         """Ends it, once the read under way has ended."""
 
 
+def session_seconds(config: Config) -> float:
+    """After this without a sign of life the controller's place goes to another node."""
+    return float(3 * config["cache.failure.timeout.ms"] / 1000)
+
+
 class Brokers(Protocol):
     """Requests about topics."""
 

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka.client import begin_session, common_settings, opened
 from deelog_connector.kafka.threads import Run
-from deelog_connector.kafka_port import NotController
+from deelog_connector.kafka_port import NotController, session_seconds
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 
@@ -48,7 +48,7 @@ class Election:
     ) -> None:
         self._config = config
         self._topic = config.topics.topology
-        timeout = config["cache.controller.session.timeout.ms"]
+        timeout = round(session_seconds(config) * 1000)
         self._settings = common_settings(config) | {
             "group.id": config.topics.controller_group,
             "client.id": client_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from deelog_connector.kafka_port import session_seconds
 from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
 from deelog_schemas.config import Config, split_address
 from deelog_schemas.errors import ConfigError, FieldError
@@ -62,7 +63,7 @@ class Settings:
         if config["tracing.headers.enabled"]:
             problem = "must be false on a grid node: the Redis protocol has no place for a client's trace context"
             raise ConfigError([FieldError("tracing.headers.enabled", problem, "true")])
-        timeouts = (config["cache.controller.session.timeout.ms"] / 1000, config["cache.failure.timeout.ms"] / 1000)
+        timeouts = (session_seconds(config), config["cache.failure.timeout.ms"] / 1000)
         return cls(
             cluster=config.topics.changes,
             node_id=config["node.id"],

@@ -26,7 +26,6 @@ from deelog_schemas.kafka.names import Topics
 _NODES: Final = {
     "topic.creation.default.partitions": "4",
     "cache.failure.timeout.ms": "2000",
-    "cache.controller.session.timeout.ms": "2000",
 }
 _DIFF_RESTARTS = 3
 _DIFF_START_SECONDS = 180.0

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from deelog_connector.errors import TopologyError
-from deelog_connector.kafka_port import NotController, OutRecord, WriteFailed
+from deelog_connector.kafka_port import NotController, OutRecord, WriteFailed, session_seconds
 from deelog_proof.memory.broker import BrokerError, Denied, OldGeneration, Unanswered, UnknownMember
 from deelog_proof.memory.wire import Turn, Wire, denial, open_session
 from deelog_schemas.config import Config
@@ -37,7 +37,7 @@ class Election:
         self._on_elected, self._on_refused, self._new_id = on_elected, on_refused, new_id
         self._group, self._topic = config.topics.controller_group, config.topics.topology
         self._transactional_id = config.topics.transactional_id_controller
-        self._timeout = config["cache.controller.session.timeout.ms"] / 1000
+        self._timeout = session_seconds(config)
         self._turn = Turn()
         self._running: asyncio.Task[None] | None = None
         self._stops = False

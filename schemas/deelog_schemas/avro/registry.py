@@ -67,20 +67,20 @@ class Registry:
         self.url = ",".join(urls)
         self._retries: int = config["errors.max.retries"]
         self._longest = config["retriable.restart.connector.wait.ms"] / 1000
-        self._registers: bool = config[f"{self._fields}.auto.register.schemas"]
+        self._registers: bool = config["value.converter.auto.register.schemas"]
         settings: dict[str, Any] = {"url": self.url, "timeout": request_seconds, "max.retries": 0}
-        secret = config.secret(f"{self._fields}.basic.auth.user.info")
+        secret = config.secret("value.converter.basic.auth.user.info")
         if secret is not None:
             settings["basic.auth.user.info"] = secret
-        authority = config[f"{self._fields}.schema.registry.ssl.ca.location"]
+        authority = config["value.converter.schema.registry.ssl.ca.location"]
         if authority is not None:
             settings["ssl.ca.location"] = authority
         try:
             self._client = SchemaRegistryClient(settings)
         except OSError as error:  # an unreadable file, or one without a certificate
-            raise RegistryError(f"{self._fields}.schema.registry.ssl.ca.location = {authority!r}: {error}") from error
+            raise RegistryError(f"value.converter.schema.registry.ssl.ca.location = {authority!r}: {error}") from error
         except ValueError as error:  # the message leaves out the value, which is a secret
-            raise RegistryError(f"{self._fields}.basic.auth.user.info: must be user:password") from error
+            raise RegistryError("value.converter.basic.auth.user.info: must be user:password") from error
         # The client reads an answer of any length into memory. Only here can it be bounded before that.
         session = self._client._rest_client.session
         session.event_hooks = {"response": [self._bound]}
@@ -150,7 +150,7 @@ class Registry:
             raise self._refused(where, subject, error) from error
         except httpx2.TransportError as error:
             if isinstance(error.__cause__, ssl.SSLError) or "CERTIFICATE" in str(error):
-                remedy = f"name its certificate authority in {self._fields}.schema.registry.ssl.ca.location"
+                remedy = "name its certificate authority in value.converter.schema.registry.ssl.ca.location"
                 raise RegistryError(f"{where} cannot be trusted: {error}; {remedy}") from error
             problem = f"{where} does not answer about subject {subject}: {error or type(error).__name__}"
             raise RegistryAwayError(f"{problem}; see that it runs, and {self._fields}.schema.registry.url") from error
@@ -168,13 +168,13 @@ class Registry:
                 "the cache another topic.prefix, or set the subject's compatibility to NONE once"
             )
         if status in (401, 403):
-            field = f"{self._fields}.basic.auth.user.info"
+            field = "value.converter.basic.auth.user.info"
             return RegistryError(f"{where} does not let us ask about subject {subject} (HTTP {status}): see {field}")
         if status == 404:
             path = f"see that {self._fields}.schema.registry.url has its path (Apicurio: /apis/ccompat/v7)"
             if self._registers:
                 return RegistryError(f"{where} has no place to register subject {subject} (HTTP 404): {path}")
-            register = f"register it, or set {self._fields}.auto.register.schemas to true"
+            register = "register it, or set value.converter.auto.register.schemas to true"
             return RegistryError(f"{where} does not have our schema under subject {subject}: {register}; {path}")
         if status == 429 or status >= 500:
             return RegistryAwayError(f"{where} cannot answer about subject {subject} (HTTP {status}): {said}")

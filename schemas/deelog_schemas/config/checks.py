@@ -95,10 +95,12 @@ def _formats(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Fie
         url = f"{part}.converter.schema.registry.url"
         if kind != "avro" and url in given and url in known:
             yield FieldError(url, f"is for {part}.converter=avro, and it is {kind}", _shown(url, known, given))
-        for setting in ("basic.auth.user.info", "schema.registry.ssl.ca.location", "auto.register.schemas"):
-            name = f"{part}.converter.{setting}"
-            if name in given and url not in given and known.get(name) is not FIELDS[name].default:
-                yield FieldError(name, f"is for a schema registry, and {url} names none", _shown(name, known, given))
+    urls = [f"{part}.converter.schema.registry.url" for part in ("key", "value")]
+    for setting in ("basic.auth.user.info", "schema.registry.ssl.ca.location", "auto.register.schemas"):
+        name = f"value.converter.{setting}"
+        if name in given and not given.keys() & urls and known.get(name) is not FIELDS[name].default:
+            problem = f"is for a schema registry, and {' and '.join(urls)} name none"
+            yield FieldError(name, problem, _shown(name, known, given))
 
 
 def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:

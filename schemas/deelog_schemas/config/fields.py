@@ -54,13 +54,6 @@ def _converter(part: str, *formats: str) -> tuple[Field, ...]:
             doc=f"Schema registry for the {part} with `{part}.converter=avro`, with Confluent's API; of several "
                 "addresses the next is asked where one does not answer. Without it the pinned schemas of deelog are "
                 "used."),
-        Field(f"{part}.converter.basic.auth.user.info", PASSWORD, None,
-            doc="`user:password` for the schema registry."),
-        Field(f"{part}.converter.schema.registry.ssl.ca.location", STRING, None,
-            doc="File or directory of the certificate authorities that the schema registry is trusted by, PEM; by "
-                "default what SSL_CERT_FILE or SSL_CERT_DIR names, else those that come with certifi."),
-        Field(f"{part}.converter.auto.register.schemas", BOOLEAN, True,
-            doc="Register our schemas at start. With false they must be registered already."),
     )
 
 
@@ -176,6 +169,13 @@ group("snapshot", "Snapshot and reset",
 group("format", "Format of records",
     *_converter("key", "json", "avro"),
     *_converter("value", "json", "avro", "cloudevents"),
+    Field("value.converter.basic.auth.user.info", PASSWORD, None,
+        doc="`user:password` for the schema registry, that of keys as well."),
+    Field("value.converter.schema.registry.ssl.ca.location", STRING, None,
+        doc="File or directory of the certificate authorities that the schema registry is trusted by, PEM, for keys as "
+            "well; by default what SSL_CERT_FILE or SSL_CERT_DIR names, else those that come with certifi."),
+    Field("value.converter.auto.register.schemas", BOOLEAN, True,
+        doc="Register our schemas at start, those of keys as well. With false they must be registered already."),
 ),
 
 group("transforms", "Transforms and filters",
@@ -230,11 +230,10 @@ group("grid", "Node and grid",
     Field("unclean.election", BOOLEAN, False,
         doc="Let a node that is not in sync take a segment while an in-sync one may still be alive. What it does not "
             "hold is lost, and reset."),
-    Field("cache.controller.session.timeout.ms", INT, 6000, low=100, high=300_000,
-        doc="After this without a sign of life the controller's place goes to another node. The broker's "
-            "`group.min.session.timeout.ms` (6000) must allow less."),
     Field("cache.failure.timeout.ms", INT, 2000, low=100, high=300_000,
-        doc="After this without a heartbeat the controller declares a node dead and gives its segments to others."),
+        doc="After this without a heartbeat the controller declares a node dead and gives its segments to others. "
+            "After three times this without a sign of life the controller's own place goes to another node: for less "
+            "than the default the broker's `group.min.session.timeout.ms` (6000) must be lower."),
 ),
 
 group("observe", "Heartbeat, signals and notifications",
@@ -333,6 +332,12 @@ DROPPED: Final = {
     "signal.file": _NO_FILE,
     "signal.poll.interval.ms": _NO_FILE,
     "notification.enabled.channels": "notification.sink.topic.name turns notifications on",
+    "key.converter.basic.auth.user.info": "value.converter.basic.auth.user.info is for keys as well",
+    "key.converter.schema.registry.ssl.ca.location": (
+        "value.converter.schema.registry.ssl.ca.location is for keys as well"
+    ),
+    "key.converter.auto.register.schemas": "value.converter.auto.register.schemas is for keys as well",
+    "cache.controller.session.timeout.ms": "it is three times cache.failure.timeout.ms",
     "extended.headers.enabled": "records have the header of deelog; a transform adds others",
     "rest.ssl.key.password": "the key must not be encrypted: keep its file where the process alone may read it",
     "diff.sinks": "the diff topic is always written, parquet with diff.parquet.path, a table with diff.jdbc.url",

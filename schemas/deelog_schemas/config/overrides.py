@@ -69,7 +69,7 @@ REFUSED: Final = {
     "bootstrap.servers": _OWN_FIELD.format("bootstrap.servers"),
     "metadata.broker.list": _OWN_FIELD.format("bootstrap.servers"),
     "transaction.timeout.ms": _OWN_FIELD.format("transaction.timeout.ms"),
-    "session.timeout.ms": _OWN_FIELD.format("cache.controller.session.timeout.ms"),
+    "session.timeout.ms": "is three times cache.failure.timeout.ms: set that",
     "transactional.id": _ID,
     "group.id": _ID,
     "group.instance.id": _ID,

@@ -35,7 +35,7 @@ def addresses(urls: tuple[str, ...]) -> str | None:
     if not all(re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", url) for url in urls):
         return "must be http://HOST or https://HOST, with port and path as needed; several separated by commas"
     if any("@" in url for url in urls):
-        return "must not hold a user or a password: set basic.auth.user.info of the same converter"
+        return "must not hold a user or a password: set value.converter.basic.auth.user.info"
     return None
 
 

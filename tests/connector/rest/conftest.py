@@ -11,7 +11,7 @@ from tests.interceptors.grid.cluster import Grid
 from tests.support.kafka import Broker
 
 # None of these tests depends on how soon a dead node is detected.
-_PATIENT = {"cache_failure_timeout_ms": "3000", "cache_controller_session_timeout_ms": "6000"}
+_PATIENT = {"cache_failure_timeout_ms": "3000"}
 
 
 @pytest.fixture

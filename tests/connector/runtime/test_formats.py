@@ -224,10 +224,10 @@ def test_an_incompatible_subject_is_said_before_the_first_record(
 
 
 def test_schemas_that_must_be_there_already(kafka: Broker, prefix: str, registry: Apicurio) -> None:
-    off = {f"{part}.converter.auto.register.schemas": "false" for part in formats.PARTS}
+    off = {"value.converter.auto.register.schemas": "false"}
     config = config_of(kafka.bootstrap, prefix, **avro(registry.url, **off))
     error, _ = refused(config)
-    assert f"does not have our schema under subject {prefix}.c-key: register it, or set key.converter.auto" in str(
+    assert f"does not have our schema under subject {prefix}.c-key: register it, or set value.converter.auto" in str(
         error
     )
     formats.connected(config_of(kafka.bootstrap, prefix, **avro(registry.url)), "test")

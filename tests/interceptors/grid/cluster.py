@@ -137,7 +137,6 @@ class Grid:
             "bootstrap.servers": bootstrap,
             "cache.listen": "127.0.0.1:0",
             "cache.failure.timeout.ms": "1000",
-            "cache.controller.session.timeout.ms": "1000",
             "segment.count": "32",
             "topic.creation.default.partitions": "2",
         } | {name.replace("_", "."): value for name, value in config.items()}

@@ -12,7 +12,7 @@ from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
 from tests.proof.memory.nodes import Node, config, content
 
-CONFIG = config(cache_controller_session_timeout_ms="6000")
+CONFIG = config(cache_failure_timeout_ms="2000")
 TOPIC = CONFIG.topics.topology
 GROUP, ID = CONFIG.topics.controller_group, CONFIG.topics.transactional_id_controller
 SESSION_SECONDS = 6.0

@@ -41,7 +41,6 @@ def config_of(secure: SecureKafka, user: str, node_id: str = "n1", **more: str) 
             "cache.listen": "127.0.0.1:0",
             "segment.count": "8",
             "topic.creation.default.partitions": "2",
-            "cache.controller.session.timeout.ms": "600",
             "cache.failure.timeout.ms": "300",
             **overrides(secure.user(user)),
             **more,
