@@ -26,11 +26,10 @@ INTERRUPTED: Final = 130
 
 # Which extra a deelog command needs. An entry point could name it, but packaging tools have begun to refuse that.
 EXTRAS: Final = {
-    "kafka": "embedded",
     "node": "grid",
     "play": "redis",
     "demo": "demo",
-    "simulate": "grid",
+    "simulate": "demo",
     "diff": "spark",
 }
 

@@ -1,7 +1,6 @@
 """`deelog kafka`: a real Apache Kafka for development, without Docker.
 
-What starts the broker is imported by the commands, not by the module: a node without the extra `embedded` has the
-same command line and an error that names what to install.
+What starts the broker is imported by the commands, not by the module, so that the command line loads without it.
 """
 
 from __future__ import annotations

@@ -120,7 +120,32 @@ def test_a_jar_that_the_repository_lacks(repository: Repository) -> None:
 
 def test_no_network(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEELOG_MAVEN_REPOSITORY", f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(DownloadError, match=r"ConnectionError\): connect to the network"):
+    with pytest.raises(DownloadError, match=r"\(ConnectionRefusedError: .*\): connect to the network"):
+        jars.fetch("kafka")
+
+
+def test_a_proxy_that_refuses_is_quoted(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEELOG_MAVEN_REPOSITORY", "https://maven.example")
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{repository.server_port}")
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{repository.server_port}")
+    with pytest.raises(DownloadError, match=r"Tunnel connection failed: 501 .*\): connect .*HTTPS_PROXY"):
+        jars.fetch("kafka")
+
+
+def test_what_is_sent_in_part_is_fetched_again(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "_RETRIES", 1)
+    cut, whole = repository.file(PINNED[4]), CONTENT[PINNED[4].coordinate]
+    cut.write_bytes(whole[:100])
+    said: list[str] = []
+    monkeypatch.setattr(jars, "wait_exponential", lambda **_: lambda _: float(cut.write_bytes(whole) * 0))
+    monkeypatch.setattr(jars, "_say", said.append)
+    assert jars.fetch("kafka")[4].read_bytes() == whole
+    assert said[-1] == "fetched kafka\n"
+
+
+def test_certificates_that_are_not_there_are_named(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/no/such.pem")
+    with pytest.raises(DownloadError, match=r"certificates in /no/such.pem cannot be read .*SSL_CERT_FILE"):
         jars.fetch("kafka")
 
 
@@ -150,7 +175,7 @@ def test_trust_is_the_environments_then_the_systems(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("ssl.get_default_verify_paths", lambda: type("Paths", (), {"cafile": None}))
     assert jars.trust_store() == str(system)
     system.unlink()
-    assert jars.trust_store() is True
+    assert jars.trust_store() is None
     monkeypatch.setenv("SSL_CERT_FILE", "/own/ca.pem")
     assert jars.trust_store() == "/own/ca.pem"
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/requests/ca.pem")
