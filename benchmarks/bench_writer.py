@@ -87,12 +87,13 @@ def ready_made(config: Config, operations: int) -> tuple[list[OutRecord], float]
     topic, segments = config.topics.changes, config["segment.count"]
     partitions = config["topic.creation.default.partitions"]
     encoder = Encoder(JsonCodec(topic, "bench", "p", "c"), topic, config.topics.positions, "n1@1", True, clock=time)
-    items = []
+    runs: dict[int, list[Operation]] = {}  # by segment, as the writer sends them
     for i in range(operations):
         key = b"session:%06d" % (i % KEYS)
         segment = segment_of(key, segments)
         operation = Operation(1, i, Reason.PUT, key, VALUE, None, 1_700_000_000_000_000, i >= KEYS)
-        items.append(OperationsItem(segment, partition_of(segment, partitions, segments), [operation]))
+        runs.setdefault(segment, []).append(operation)
+    items = [OperationsItem(s, partition_of(s, partitions, segments), run) for s, run in runs.items()]
     began = time.perf_counter()
     records = list(encoder.records(items))
     return records, time.perf_counter() - began
