@@ -71,7 +71,8 @@ class OpLog:
         if count:
             self._release(self._operations[:count])
             del self._operations[:count]
-        self.complete_from = max(self.complete_from, sequence + 1)
+        if self.complete_from <= sequence:
+            self.complete_from = sequence + 1
         return count
 
     def cut(self, sequence: int) -> list[Operation]:
