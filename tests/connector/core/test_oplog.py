@@ -40,7 +40,9 @@ def test_pruning_drops_what_kafka_holds() -> None:
     assert (sequences(log), log.complete_from) == ([3, 4, 5], 3)
     assert log.prune(1) == 0
     assert log.complete_from == 3
-    assert log.prune(9) == 3
+    assert log.prune(3) == 1
+    assert log.complete_from == 4
+    assert log.prune(9) == 2
     assert (len(log), log.complete_from) == (0, 10)
 
 
