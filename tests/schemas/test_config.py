@@ -33,7 +33,7 @@ from deelog_schemas.config import (
     parse,
 )
 from deelog_schemas.config.field import REQUIRED
-from deelog_schemas.config.fields import PLANNED
+from deelog_schemas.config.fields import DROPPED, PLANNED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, REFUSED, refusal
 from deelog_schemas.config.secrets import is_secret
 from deelog_schemas.config.sources import MAX_FILE_BYTES
@@ -70,7 +70,7 @@ def test_the_declarations_hold_together() -> None:
         assert field.doc.endswith("."), field.name
         assert not set(field.allowed) & field.refused.keys(), field.name
         assert (field.type is Type.PASSWORD) <= is_secret(field.name), field.name
-    assert not PLANNED & FIELDS.keys()
+    assert not (PLANNED | DROPPED.keys()) & FIELDS.keys()
     assert not REFUSED.keys() & frozenset().union(*ALLOWED.values())
 
 
