@@ -17,7 +17,8 @@ from deelog_schemas.java import JavaError, cache_dir, find_java, use_java
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without Java and with an empty cache directory."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # so that what a test sets is taken back
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setenv("DEELOG_CACHE_DIR", str(tmp_path / "it's a cache"))
 

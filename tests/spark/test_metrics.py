@@ -90,7 +90,9 @@ def test_port_in_use_is_refused(config: Config, spark: SparkSession) -> None:
         spark,
     )
     try:
-        with pytest.raises(DiffError, match=r"diff\.metrics\.port \d+ on 127\.0\.0\.1 cannot be listened on \(Address"):
+        with pytest.raises(
+            DiffError, match=r"diff\.metrics\.port \d+ on metrics\.host 127\.0\.0\.1 cannot be listened"
+        ):
             second.start()
     finally:
         second.stop()
