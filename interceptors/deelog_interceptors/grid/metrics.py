@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -82,7 +81,7 @@ class GridMetrics:
 
     def _backups(self) -> Iterator[MetricFamily]:
         """By the backup's node id, over all segments that this node is primary of."""
-        core, now_us = self._node.connector.sink, time.time() * 1e6
+        core, now_us = self._node.connector.sink, self._node.store.now_us()
         streams: Counter[tuple[str, str]] = Counter()
         lacking: Counter[str] = Counter()
         oldest: dict[str, float] = {}

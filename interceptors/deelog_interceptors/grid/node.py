@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
-
 from deelog_connector.errors import TopologyError
 from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import KafkaPort
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Lifecycle
 from deelog_interceptors.grid.data.expiry import ExpiryTimer
@@ -47,6 +45,7 @@ _SWEEP_SECONDS: Final = 0.25
 _BEAT_SOON_SECONDS: Final = 0.005
 _REDIRECT_SECONDS: Final = 0.05
 _IDLE_SECONDS: Final = 0.1
+_REGISTER_SECONDS: Final = 0.5
 
 
 class NodeError(DeelogError):
@@ -54,34 +53,45 @@ class NodeError(DeelogError):
 
 
 class Node:
-    """`await start()`, serve, watch `failure`, `await stop()`. Everything on one loop's thread."""
+    """`await start()`, serve, watch `failure`, `await stop()`. Everything on one loop's thread.
 
-    def __init__(self, config: Config) -> None:
+    `new_port` makes a port to Kafka: one for the grid, one for the connector.
+    """
+
+    def __init__(self, config: Config, new_port: Callable[[], KafkaPort] = Librdkafka) -> None:
         self.settings = settings = Settings.of(config)
-        self.member = f"{settings.node_id}@{time.time_ns() // 1_000_000}"
-        self.started = time.monotonic()
+        self._port = port = new_port()
+        self.clock = clock = port.clock
+        self.member = f"{settings.node_id}@{clock.time_ns() // 1_000_000}"
+        self.started = clock.monotonic()
         self.client_port = self.peer_port = 0
         self.leaving = False
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._config = config
-        self._port = port = Librdkafka()
         self._topology = TopologyTopic(config, port)
         hello = Hello(settings.cluster, self.member, settings.segments)
         self._links = Links(hello, self)
         self._listener = PeerListener(hello, self)
-        self.connector = Connector(config, self.member, self, connector_name="grid")
+        self.connector = Connector(config, self.member, self, connector_name="grid", port=new_port())
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
         self.sources = (GridMetrics(self, config["topic.prefix"], config["cache.name"]),)
         core = self.connector.sink
         self._lease = Lease(settings.lease)
-        self.store = Store(settings, core, self._captured)
+        self.store = Store(settings, core, self.captured, clock)
         self.replicator = Replicator(
-            self.store, self._links, settings.acks_all, self._level_reached, self._beat_soon, self.failed, self.leased
+            self.store,
+            self._links,
+            settings.acks_all,
+            self._level_reached,
+            self._beat_soon,
+            self.failed,
+            self.leased,
+            clock,
         )
         self.backup = Backup(self.store, core)
-        self.roles = Roles(self.member, self.store, core, self.replicator, self.backup, self.connector.wake)
-        self._registry = Registry(config.topics.topology, settings.segments, self._view_read, self._registry_read)
+        self.roles = Roles(self.member, self.store, core, self.replicator, self.backup, self.connector.wake, clock)
+        self._registry = Registry(config.topics.topology, settings.segments, self.view_read, self._registry_read)
         self._registry.own, self._registry.token = self.member, port.new_id()
         self.controller_service = ControllerService(
             config,
@@ -134,7 +144,7 @@ class Node:
         read = self._registry.expect(self._registry.token)
         await self._register()
         await self._or_failure(read.wait())
-        self._turned = time.monotonic()
+        self._turned = self.clock.monotonic()
         self.controller_service.start()
         for work in (self._beat_regularly, self._sweep):
             self._spawn(work(), work.__name__)
@@ -147,9 +157,13 @@ class Node:
 
     async def _register_sometime(self) -> None:
         """Registers again once Kafka answers."""
-        async for attempt in AsyncRetrying(retry=retry_if_exception_type(TopologyError), wait=wait_fixed(0.5)):
-            with attempt:
+        while True:
+            try:
                 await self._register()
+                return
+            except TopologyError as error:
+                log.warning("%s; trying again", error)
+            await asyncio.sleep(_REGISTER_SECONDS)
 
     async def stop(self) -> None:
         """Controlled shutdown: releases the segments, waits until others are elected, and closes everything."""
@@ -206,7 +220,7 @@ class Node:
         for connection in list(self.clients.open):
             connection.abort()
         if self._served is not None:
-            await asyncio.to_thread(self._served.close)  # in a thread: it may be waiting for this loop
+            await self._port.work(self._served.close)  # in a thread: it may be waiting for this loop
         await self._port.close()  # last: requests to Kafka that nobody waits for take their time
 
     async def _or_failure(self, work: Any) -> None:
@@ -265,7 +279,8 @@ class Node:
         self._dial()
         self.controller_service.changed()
 
-    def _view_read(self, view: View) -> None:
+    def view_read(self, view: View) -> None:
+        """Follows a new view."""
         self._dial()
         self.roles.apply(view)
         self._expiry.run_at(0.0)
@@ -303,7 +318,7 @@ class Node:
         controller = self._registry.controller
         if controller is None or self._beats < 0:
             return
-        now = time.monotonic()
+        now = self.clock.monotonic()
         self._notice_pause(now)
         self._beats += 1
         requests: list[Request] = [*self.roles.requests()]
@@ -360,7 +375,7 @@ class Node:
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
         """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
-            self._notice_pause(time.monotonic())
+            self._notice_pause(self.clock.monotonic())
             answer = self.controller_service.heartbeat(connection.member, frame)
             if answer is not None:
                 connection.send(answer)
@@ -393,13 +408,14 @@ class Node:
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
     def leased(self) -> bool:
-        return not self.settings.acks_all or self._lease.holds(time.monotonic())
+        return not self.settings.acks_all or self._lease.holds(self.clock.monotonic())
 
     async def _renewed_lease(self) -> None:
         self._beat_soon()
         await asyncio.wait({self._lease_renewed})
 
-    def _captured(self, segment: Segment, operation: Operation) -> None:
+    def captured(self, segment: Segment, operation: Operation) -> None:
+        """An operation is in the op log: replicates it."""
         self.replicator.operation(segment, operation)
         if operation.expires_at is not None:
             self._expiry.run_at(operation.expires_at / 1000)
@@ -410,7 +426,7 @@ class Node:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self.replicator.expire_pendings(time.monotonic())
+            self.replicator.expire_pendings(self.clock.monotonic())
 
     # -- CacheSide ----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ class Network:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.random = engine, engine.stream("network")
         self.slow: dict[str, float] = {}
+        self.sends: Callable[[NodeLoop, bytes], None] = lambda loop, data: None
+        """Called before a node sends these bytes."""
         self._cut: set[tuple[str, str]] = set()
         self._listeners: dict[Address, Server] = {}
         self._connections: dict[Connection, None] = {}
@@ -242,6 +244,7 @@ class Transport(transports._FlowControlMixin):
             return
         if self._silent:
             raise RuntimeError("Cannot call write() after write_eof()")
+        self.network.sends(self.loop, bytes(data))
         for piece in self._pieces(bytes(data)):
             self._outstanding += len(piece)
             self._send(self.peer._received, piece)

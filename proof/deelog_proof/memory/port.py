@@ -60,13 +60,21 @@ class SimulatedClock:
 class MemoryPort:
     """See `kafka_port.KafkaPort`. `seconds` is how long one request may take.
 
-    Its chance is that of its name, by default the loop's.
+    Its chance is that of its name, by default the loop's. `moment` is called where a transaction is `appended` and not
+    committed, and where it is `committed` and nobody knows it yet.
     """
 
-    def __init__(self, loop: NodeLoop, kafka: Kafka, seconds: float = REQUEST_SECONDS, name: str = "") -> None:
+    def __init__(
+        self,
+        loop: NodeLoop,
+        kafka: Kafka,
+        seconds: float = REQUEST_SECONDS,
+        name: str = "",
+        moment: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self.clock = SimulatedClock(loop)
         self.random = loop.engine.stream(f"port {name or loop.name}")
-        self._wire = Wire(loop, kafka, self.random, seconds)
+        self._wire = Wire(loop, kafka, self.random, seconds, moment)
 
     @property
     def connected(self) -> bool:
@@ -76,6 +84,15 @@ class MemoryPort:
     @connected.setter
     def connected(self, value: bool) -> None:
         self._wire.connected = value
+
+    @property
+    def deaf(self) -> set[str]:
+        """Topics of which this node hears nothing."""
+        return self._wire.deaf
+
+    @deaf.setter
+    def deaf(self, value: set[str]) -> None:
+        self._wire.deaf = value
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
         return Session(self._wire, config, transactional_id, max_message_bytes)
@@ -177,7 +194,10 @@ class Session:
                     self._may_wait()
                     await asyncio.sleep(RETRY_SECONDS)
         if not empty:
+            self._wire.moment("appended")
+            await asyncio.sleep(0)  # a pause begins before the next turn
             await self._lasting(kafka.end_session, self._transactional_id, session)
+            self._wire.moment("committed")
 
     def _next_of(self, records: Iterable[OutRecord]) -> list[OutRecord]:
         """The next part. More of them than one: other events happen in between, and a transaction stays open."""
@@ -282,6 +302,8 @@ class Reader:
             return found
 
     async def _fetched(self, limit: int) -> list[InRecord]:
+        if self._topic in self._wire.deaf:
+            return []
         try:
             found = await self._wire.ask(self._fetch, limit, until=self._wire.loop.time())
         except Unanswered:

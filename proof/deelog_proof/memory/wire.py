@@ -36,9 +36,18 @@ class Turn(asyncio.Lock):
 class Wire:
     """What the clients of a node have in common: its way to the brokers, and its calls under way."""
 
-    def __init__(self, loop: NodeLoop, kafka: Kafka, random: random.Random, seconds: float) -> None:
-        self.loop, self.kafka, self.random, self.seconds = loop, kafka, random, seconds
+    def __init__(
+        self,
+        loop: NodeLoop,
+        kafka: Kafka,
+        random: random.Random,
+        seconds: float,
+        moment: Callable[[str], None],
+    ) -> None:
+        self.loop, self.kafka, self.random, self.seconds, self.moment = loop, kafka, random, seconds, moment
         self.connected = True
+        self.deaf: set[str] = set()
+        """Topics of which nothing is heard."""
         self._under_way: dict[asyncio.Task[Any], None] = {}
         self._waiting: dict[asyncio.Task[Any], None] = {}
         """Calls that `close` cancels: those of sessions whose turn has not come."""

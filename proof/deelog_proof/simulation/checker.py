@@ -25,11 +25,10 @@ from deelog_connector.core.effects import Commit, Effect
 from deelog_connector.core.history import History
 from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.data.segment import Role, Segment
-from deelog_interceptors.grid.topology.view import View
+from deelog_interceptors.grid.topology.view import View, decode_view
 from deelog_proof.memory.broker import Log
-from deelog_proof.simulation.context import Context, Write
+from deelog_proof.simulation.context import CHANGES, Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
-from deelog_proof.simulation.kafka import CHANGES
 from deelog_proof.simulation.process import Process
 from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.envelope import JsonCodec
@@ -104,6 +103,7 @@ class Checker:
         self.writes: list[Write] = []
         self._loose = self._again = False
         self._views: View | None = None
+        self._topology_read = 0
 
     # -- the trace --------------------------------------------------------------------------------------------------
 
@@ -181,6 +181,11 @@ class Checker:
 
     def stable(self, log: Log) -> None:
         """The last stable offset of a partition moved."""
+        if log.topic == self.world.topology:
+            records, self._topology_read = log.read(self._topology_read, 1_000_000)
+            for raw in records:
+                if raw.key == b"view" and raw.value is not None:
+                    self.view_made(decode_view(raw.value))
         if log.topic != CHANGES:
             return
         records, self._offsets[log.partition] = log.read(self._offsets[log.partition], 1_000_000)
@@ -440,8 +445,9 @@ class Checker:
         for log in self.world.kafka.logs.values():
             if log.stable < log.end:
                 return f"a transaction hides {log.topic} {log.partition} from {log.stable} on"
-        if self.world.snapshots:
-            return f"the incremental snapshot of {sorted(self.world.snapshots)} is not done"
+        for node in self.world.living():
+            if running := node.grid.connector.snapshots.running:
+                return f"{node.member}: the incremental snapshots {running} are not done"
         for number, seen in self.seen.items():
             primary = self.world.primary_of(number)
             if primary is None:

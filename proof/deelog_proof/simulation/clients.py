@@ -5,10 +5,14 @@ A node handles a command as `grid.resp` and `Node.prepare` do, without the bytes
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
 
 from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.data.segment import Role, Segment
+from deelog_interceptors.grid.resp.connection import Blocked
+from deelog_interceptors.grid.settings import ACK_SECONDS
 from deelog_proof.simulation.context import Context, Write
 from deelog_proof.simulation.process import Process
 from deelog_schemas.keys import segment_of
@@ -50,13 +54,13 @@ class Clients:
 
     def _where(self, segment: int) -> Process | None:
         """The primary in the view of some live node, mostly of an up-to-date one."""
-        living = [n for n in self.world.living() if n.registry.view.topology_id]
+        living = [n for n in self.world.living() if n.view.topology_id]
         if not living:
             return None
         asked = self.random.choice(living)
         if self.random.random() < 0.7:
-            asked = max(living, key=lambda n: n.registry.view.topology_id)
-        primary = asked.registry.view.rows[segment].primary
+            asked = max(living, key=lambda n: n.view.topology_id)
+        primary = asked.view.rows[segment].primary
         return self.world.find(primary) if primary is not None else None
 
     def _send(self, write: Write, ttl: int | None, tries: int) -> None:
@@ -65,33 +69,48 @@ class Clients:
             self._refused(write, ttl, tries)
         else:
             write.status = "unknown"  # until a reply comes
-            self.world.engine.after(self._delay(), node.now, self._execute, node, write, ttl, tries)
+            self._later(node.now, self._begin, node, write, ttl, tries)
 
     def _refused(self, write: Write, ttl: int | None, tries: int) -> None:
         write.status = "failed"
         if tries > 1:
             self.world.engine.after(self.random.uniform(0.01, 0.2), self._send, write, ttl, tries - 1)
 
-    def _execute(self, node: Process, write: Write, ttl: int | None, tries: int) -> None:
+    def _begin(self, node: Process, write: Write, ttl: int | None, tries: int) -> None:
+        node.loop.create_task(self._execute(node, write, ttl, tries))
+
+    async def _execute(self, node: Process, write: Write, ttl: int | None, tries: int) -> None:
+        """As `Connection` does: a command that cannot run now waits, and is answered with an error in the end."""
         segment = node.store.segments[write.segment]
         size = OVERHEAD + len(write.key) + len(write.value or b"")
-        if segment.role is not Role.PRIMARY or segment.closed or not node.leased() or not node.replicator.has_room():
-            self.world.engine.after(self._delay(), self._refused, write, ttl, tries)
+        try:
+            async with asyncio.timeout(ACK_SECONDS):
+                while segment.role is Role.PRIMARY:
+                    try:
+                        node.grid.prepare(segment, size)
+                        break
+                    except Blocked as blocked:
+                        await blocked.until()
+        except TimeoutError:
+            self._later(self._refused, write, ttl, tries)
             return
-        if not node.core.has_room(size):
-            node.core.make_room(segment.number, size)
-            node.wake()
+        if segment.role is not Role.PRIMARY:
+            self._later(self._refused, write, ttl, tries)
+            return
         sequence = self._apply(node, segment, write, ttl)
         if sequence is None:
-            self.world.engine.after(self._delay(), self._answered, write)
+            self._later(self._answered, write)
             return
         write.position = (segment.epoch, sequence)
         waiter = _Waiter(self, write)
-        reply = node.replicator.reply(waiter, _OK, ((segment, sequence),))
+        reply = node.grid.replicator.reply(waiter, _OK, ((segment, sequence),))
         if isinstance(reply, Pending):
             waiter.pending = reply
         else:
-            self.world.engine.after(self._delay(), self._answered, write)
+            self._later(self._answered, write)
+
+    def _later(self, call: Callable[..., None], *args: Any) -> None:
+        self.world.engine.after(self._delay(), call, *args)
 
     @staticmethod
     def _apply(node: Process, segment: Segment, write: Write, ttl: int | None) -> int | None:
@@ -100,7 +119,7 @@ class Clients:
         if write.value is None:
             stored = node.store.find(segment, write.key)
             return None if stored is None else node.store.remove(segment, write.key)
-        expires_at = None if ttl is None else node.clock_us() // 1000 + ttl
+        expires_at = None if ttl is None else node.store.now_ms() + ttl
         return node.store.put(segment, write.key, write.value, expires_at)
 
     def _answered(self, write: Write) -> None:
@@ -111,7 +130,7 @@ class Clients:
     def replied(self, write: Write, reply: bytes) -> None:
         """The reply to a write that had to wait."""
         if reply == _OK:
-            self.world.engine.after(self._delay(), self._answered, write)
+            self._later(self._answered, write)
 
 
 class _Waiter:
@@ -120,10 +139,6 @@ class _Waiter:
     def __init__(self, clients: Clients, write: Write) -> None:
         self._clients, self._write = clients, write
         self.pending: Pending | None = None
-
-    def __hash__(self) -> int:
-        # Replicators keep these in sets, whose order must not depend on addresses.
-        return hash((self._write.segment, *self._write.position))
 
     def flush(self) -> None:
         """See `ReplyTo`."""

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.data.segment import Segment
-from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.view import View
+from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
-from deelog_proof.simulation.group import Group
-from deelog_proof.simulation.kafka import Kafka
-from deelog_proof.simulation.network import Network
+from deelog_proof.memory.network import Network
 from deelog_proof.simulation.process import Process
 from deelog_schemas.header import Position
 from deelog_schemas.operation import Operation
+
+CHANGES: Final = "p.c"
+POSITIONS: Final = "p.c.positions"
 
 
 @dataclass(slots=True)
@@ -59,31 +60,21 @@ class Context(Protocol):
     engine: Engine
     kafka: Kafka
     network: Network
-    group: Group
     counts: Counter[str]
-    grid_settings: Settings
     node_count: int
     copies: int
     segments: int
     partitions: int
-    batch: int
-    chunk: int
-    max_operations: int
     acks_all: bool
-    tombstones: bool
     strategy: Strategy
-    reset_interval: float
     skips: int
-    failure_timeout: float
-    lease: float
-    lease_expiry: float
     skews: dict[str, float]
     no_kafka: set[str]
     """Node ids that cannot reach the brokers."""
     blind: set[str]
     """Node ids that get no views at the moment."""
-    snapshots: set[int]
-    """Segments with a requested incremental snapshot that is not complete."""
+    topology: str
+    """The topology topic."""
 
     @property
     def checker(self) -> Observer: ...
@@ -110,20 +101,14 @@ class Context(Protocol):
     def partition_of(self, segment: int) -> int:
         """The Kafka partition of a segment."""
 
-    def parts(self, node: Process, count: int) -> list[int]:
-        """The sizes of the steps in which a transaction's records reach the brokers."""
-
-    def hangs(self, node: Process) -> bool:
-        """Whether the node pauses here, with its transaction open."""
-
-    def loses_answer(self, node: Process) -> bool:
-        """Whether the response to a successful commit is lost."""
+    def transaction_comes(self, node: Process, name: str) -> None:
+        """The open transaction of a node is `appended`, or `committed`."""
 
     def effect_comes(self, node: Process, effect: Effect) -> None:
         """An effect of a core is about to be executed."""
 
-    def moment_comes(self, node: Process, name: str, kind: str, at_once: bool = True) -> None:
-        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends if the node ends; else the rest of it has no effect."""
+    def moment_comes(self, node: Process, name: str, kind: str) -> None:
+        """See `failpoints.FAILPOINTS`. Raises `Gone` where the node ends there."""
 
     def view_comes(self, node: Process, view: View) -> None:
         """A node is about to apply a view."""

@@ -64,6 +64,11 @@ class Failpoints:
         """The event happens once, when this node id (`*`: any) next reaches the failpoint."""
         self._armed.append(_Armed(node, moment, event))
 
+    @property
+    def waits(self) -> bool:
+        """Whether any is armed."""
+        return bool(self._armed)
+
     def clear(self) -> None:
         """Removes all armed failpoints."""
         self._armed.clear()

@@ -7,16 +7,11 @@ reset. In such a run the checker only checks that a survivor once held each deri
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Mapping
-from functools import cache
 from typing import Final
 
-from deelog_connector.transforms.loading import Step
-from deelog_connector.transforms.pipeline import Pipeline
 from deelog_connector.transforms.record import Record, Transform
-from deelog_schemas.config import Config, parse
 
 BY_KEY, BY_VALUE = 1, 2
 MARK: Final = "~"
@@ -41,12 +36,8 @@ class ByValue(Transform):
         return None if record.after is not None and zlib.crc32(record.after.value.encode()) % 2 else record
 
 
-def pipeline(skips: int) -> Pipeline | None:
-    """The transforms of one node, by the setting."""
-    if not skips:
-        return None
-    transform = ByKey({}) if skips == BY_KEY else ByValue({})
-    return Pipeline(_config(), [Step("s", type(transform).__name__, transform)], time)
+NAMES: Final = {kind: f"{each.__module__}.{each.__qualname__}" for kind, each in ((BY_KEY, ByKey), (BY_VALUE, ByValue))}
+"""The transforms as a configuration names them, by the setting."""
 
 
 def content_of(held: Mapping[bytes, tuple[bytes, int | None]], skips: int) -> Content:
@@ -63,8 +54,3 @@ def captured(value: bytes) -> bytes:
 
 def _is_odd(key: str) -> bool:
     return key[-1] in "13579"
-
-
-@cache
-def _config() -> Config:
-    return parse({"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"})

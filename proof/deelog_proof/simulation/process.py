@@ -1,51 +1,58 @@
-"""A process as network, clients, faults and checker see it."""
+"""A process as clients, faults and checker see it."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from deelog_connector.core import ConnectorCore
 from deelog_interceptors.grid.data.store import Store
-from deelog_interceptors.grid.replication.frames import AnyFrame
-from deelog_interceptors.grid.replication.peers import Incoming, Link
-from deelog_interceptors.grid.replication.primary import Replicator
-from deelog_interceptors.grid.topology.registry import Registry
+from deelog_interceptors.grid.node import Node as GridNode
+from deelog_interceptors.grid.topology.view import View
 from deelog_proof.memory.engine import Engine
-from deelog_proof.simulation.kafka import Kafka
+from deelog_proof.memory.loop import NodeLoop
 from deelog_schemas.operation import Entry
 
 
+class Gone(BaseException):
+    """The process has ended in the middle of a turn: the rest of it does not happen."""
+
+
 class Process(Protocol):
-    """One process of a node. All calls come through `now` and `after`, which hold them back during a pause."""
+    """One process of a node. `grid` is the node that ships."""
 
     node_id: str
     member: str
     engine: Engine
-    kafka: Kafka
-    random: random.Random
-    alive: bool
-    paused: bool
+    loop: NodeLoop
+    grid: GridNode
+    core: ConnectorCore
     leaving: bool
     skew: float
     """The error of its wall clock, in seconds."""
-    core: ConnectorCore
-    store: Store
-    replicator: Replicator
-    registry: Registry
 
-    def after(self, delay: float, call: Callable[..., None], *args: Any) -> None:
-        """Calls later, unless the process has ended by then; a pause puts it off."""
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def paused(self) -> bool: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def view(self) -> View: ...
+    @property
+    def is_controller(self) -> bool: ...
 
-    def now(self, call: Callable[..., None], *args: Any) -> None:
-        """Calls now, or when the pause is over."""
+    def now(self, call: Callable[..., object], *args: Any) -> None:
+        """Calls in its next turn, or when its pause is over."""
 
-    def request(self, call: Callable[[], None]) -> None:
-        """A request to the brokers: it arrives after a delay, and is retried while they are unavailable."""
+    def reach(self) -> None:
+        """Reaches the brokers and hears of views, as the world says."""
+
+    def pause(self) -> None:
+        """SIGSTOP."""
 
     def resume(self) -> None:
-        """Ends a pause."""
+        """SIGCONT."""
 
     def leave(self) -> None:
         """SIGTERM."""
@@ -53,17 +60,4 @@ class Process(Protocol):
     def wake(self) -> None:
         """Has the core polled soon."""
 
-    def leased(self) -> bool:
-        """Whether it may acknowledge writes."""
-
-    def clock_us(self) -> int:
-        """Its wall clock, in Unix microseconds."""
-
     def entries(self, segment: int) -> list[Entry]: ...
-    def link_up(self, link: Link) -> None: ...
-    def link_frame(self, link: Link, frame: AnyFrame) -> None: ...
-    def link_down(self, link: Link) -> None: ...
-    def link_refused(self, member: str) -> None: ...
-    def incoming_up(self, connection: Any) -> None: ...
-    def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None: ...
-    def incoming_down(self, connection: Any) -> None: ...

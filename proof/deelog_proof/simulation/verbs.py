@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, NamedTuple, Protocol
 
+import orjson
+
 from deelog_connector.kafka_port import OutRecord
 from deelog_proof.simulation.clients import Clients
-from deelog_proof.simulation.context import Context
+from deelog_proof.simulation.context import CHANGES, POSITIONS, Context
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import Failpoints
-from deelog_proof.simulation.kafka import CHANGES, POSITIONS
 from deelog_proof.simulation.process import Process
 from deelog_schemas import keys
+from deelog_schemas.config import Config
 from deelog_schemas.member import node_id_of
 
 MOST_ARGUMENTS: Final = 40
@@ -26,6 +28,9 @@ MOST_ARGUMENTS: Final = 40
 LET: Final = ("primary", "backup", "other", "controller", "it")
 """The node that `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node without
 the segment, the controller; `it` is the node that reached a failpoint."""
+
+
+_EVERYTHING: Final = {"type": "INCREMENTAL", "data-collections": [".*"]}
 
 
 class Cluster(Context, Protocol):
@@ -37,8 +42,7 @@ class Cluster(Context, Protocol):
     """Node ids by the names that `let` gave them."""
     hanging: set[str]
     """Node ids that pause in their next transaction."""
-    losing: set[str]
-    """Node ids whose next commit gets no response."""
+    config: Config
 
     @property
     def nodes(self) -> Mapping[str, Process]:
@@ -141,7 +145,7 @@ def pause(cluster: Cluster, node_id: str) -> bool:
     node = _live(cluster, node_id)
     if node is None or node.paused:
         return False
-    node.paused = True
+    node.pause()
     return True
 
 
@@ -170,12 +174,12 @@ def hang(cluster: Cluster, node_id: str) -> None:
 
 @_verb()
 def lose(cluster: Cluster, node_id: str) -> None:
-    cluster.losing.add(node_id)
+    cluster.kafka.lost[cluster.config.topics.transactional_id_node(node_id)] = True
 
 
 @_verb()
 def cut(cluster: Cluster, a: str, b: str) -> None:
-    cluster.network.cut.add((a, b))
+    cluster.network.cut(a, b)
 
 
 @_verb(fault=False)
@@ -187,31 +191,31 @@ def heal(cluster: Cluster, a: str, b: str) -> None:
 def isolate(cluster: Cluster, node_id: str) -> None:
     for other in cluster.nodes:
         if other != node_id:
-            cluster.network.cut |= {(node_id, other), (other, node_id)}
+            cluster.network.part(node_id, other)
 
 
 @_verb(fault=False)
 def rejoin(cluster: Cluster, node_id: str) -> None:
-    for a, b in sorted(cluster.network.cut):
-        if node_id in (a, b):
-            cluster.network.heal(a, b)
+    for other in cluster.nodes:
+        cluster.network.heal(node_id, other)
+        cluster.network.heal(other, node_id)
 
 
 @_verb()
 def blind(cluster: Cluster, node_id: str) -> None:
     cluster.blind.add(node_id)
+    _reach(cluster, node_id)
 
 
 @_verb(fault=False)
 def see(cluster: Cluster, node_id: str) -> None:
     cluster.blind.discard(node_id)
+    _reach(cluster, node_id)
 
 
 @_verb()
 def break_(cluster: Cluster, a: str, b: str) -> None:
-    for connection in list(cluster.network.connections):
-        if set(connection.ends(False)) == {a, b}:
-            cluster.network.break_(connection)
+    cluster.network.break_between(a, b)
 
 
 @_verb("", "number", ends="1")
@@ -227,16 +231,18 @@ def kafka(cluster: Cluster, state: str) -> None:
 @_verb()
 def nokafka(cluster: Cluster, node_id: str) -> None:
     cluster.no_kafka.add(node_id)
+    _reach(cluster, node_id)
 
 
 @_verb(fault=False)
 def yeskafka(cluster: Cluster, node_id: str) -> None:
     cluster.no_kafka.discard(node_id)
+    _reach(cluster, node_id)
 
 
 @_verb()
 def fence(cluster: Cluster, node_id: str) -> None:
-    cluster.kafka.init(node_id, "somebody")
+    cluster.kafka.init(cluster.config.topics.transactional_id_node(node_id), "somebody")
 
 
 @_verb("partition", "number")
@@ -303,7 +309,10 @@ def signal(cluster: Cluster, segment: str) -> bool:
 @_verb("segment", fault=False)
 def snapshot(cluster: Cluster, segment: str) -> None:
     """Every node has read the signal for an incremental snapshot; the segment's owner acts on it."""
-    cluster.snapshots.add(int(segment))
+    number = cluster.counts["asked snapshots"] = cluster.counts["asked snapshots"] + 1
+    signal = {"id": f"a{number}", "type": "execute-snapshot", "data": _EVERYTHING | {"segments": [int(segment)]}}
+    topics = cluster.config.topics
+    cluster.kafka.write(OutRecord(topics.signal, 0, cluster.config["topic.prefix"].encode(), orjson.dumps(signal), []))
     cluster.checker.snapshot_asked(int(segment))
 
 
@@ -333,11 +342,11 @@ def let(cluster: Cluster, name: str, who: str, segment: str) -> bool:
     if who in cluster.nodes:
         candidates = [who]
     elif who == "controller":
-        candidates = [node_id_of(cluster.group.holder)] if cluster.group.holder else []
+        candidates = [node.node_id for node in cluster.living() if node.is_controller][-1:]
     elif primary is not None:
         holders = [n.node_id for n in cluster.holders(int(segment))]
         others = [n for n in sorted(cluster.nodes) if n not in holders]
-        line = [node_id_of(m) for m in primary.registry.view.rows[int(segment)].owners]  # as the next is elected
+        line = [node_id_of(m) for m in primary.view.rows[int(segment)].owners]  # as the next is elected
         backups = sorted(holders[1:], key=lambda n: line.index(n) if n in line else len(line))
         candidates = {"primary": holders[:1], "backup": backups, "other": others}[who]
     if candidates:
@@ -353,6 +362,12 @@ def at(cluster: Cluster, node_id: str, moment: str, verb: str, *arguments: str) 
 def _live(cluster: Cluster, node_id: str) -> Process | None:
     node = cluster.nodes.get(node_id)
     return node if node is not None and node.alive else None
+
+
+def _reach(cluster: Cluster, node_id: str) -> None:
+    for node in cluster.living():
+        if node.node_id == node_id:
+            node.reach()
 
 
 def _stranger_ends(cluster: Cluster, name: str) -> None:

@@ -7,25 +7,30 @@ they end, caches and topic must become equal within `PEACE` seconds of simulated
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Final
+
+import msgspec
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_interceptors.grid.data.segment import Role
-from deelog_interceptors.grid.settings import Settings
-from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
+from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.topology.view import View
+from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.loop import NodeLoop
+from deelog_proof.memory.network import Network
 from deelog_proof.simulation.checker import Checker, Violation
 from deelog_proof.simulation.clients import Clients
+from deelog_proof.simulation.context import CHANGES, POSITIONS
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import Failpoints
-from deelog_proof.simulation.group import Group
-from deelog_proof.simulation.kafka import Kafka
-from deelog_proof.simulation.network import Network
-from deelog_proof.simulation.node import Gone, Node
-from deelog_proof.simulation.process import Process
+from deelog_proof.simulation.filtering import NAMES
+from deelog_proof.simulation.node import Node
+from deelog_proof.simulation.process import Gone, Process
 from deelog_proof.simulation.script import Script
 from deelog_proof.simulation.verbs import happen, is_fault
 from deelog_schemas import keys
@@ -33,7 +38,12 @@ from deelog_schemas.config import parse
 
 PEACE: Final = 60.0
 """Simulated seconds until everything must be equal after the last fault."""
+START: Final = 60.0
+"""Simulated seconds until the cluster has started."""
+PACE: Final = 4.0
+"""Simulated seconds of one second of a script: its timeouts are those of the configuration."""
 SAMPLE: Final = 0.05
+LOOK: Final = 0.05
 MAX_STEPS: Final = 2_000_000
 
 
@@ -59,36 +69,29 @@ class World:
         self.engine = Engine(settings["seed"])
         self.node_count, self.copies = settings["nodes"], settings["copies"]
         self.segments, self.partitions = settings["segments"], settings["partitions"]
-        self.batch, self.chunk = settings["batch"], settings["chunk"]
-        self.max_operations = settings["max_operations"]
-        self.acks_all, self.tombstones = bool(settings["acks_all"]), bool(settings["tombstones"])
-        self.strategy, self.reset_interval = list(Strategy)[settings["strategy"]], settings["interval"] / 1000
-        self.skips = settings["skips"]
-        self.failure_timeout, self.session_timeout = 0.15, 0.3
-        timeouts = (self.session_timeout, self.failure_timeout)
-        self.lease, self.lease_expiry = lease_of(*timeouts), lease_expiry_of(*timeouts)
-        self.grid_settings = _settings(settings)
+        self.acks_all, self.skips = bool(settings["acks_all"]), settings["skips"]
+        self.strategy = list(Strategy)[settings["strategy"]]
+        self._fields = _fields(settings)
+        self.config = parse({**self._fields, "node.id": "n0"})
+        self.topology = self.config.topics.topology
         self.counts: Counter[str] = Counter()
         self.skews: dict[str, float] = {}
         self.no_kafka: set[str] = set()
         self.blind: set[str] = set()
         """Node ids that get no views at the moment."""
         self.hanging: set[str] = set()
-        self.losing: set[str] = set()
-        self.kafka = Kafka(self.engine, self.partitions, 0.6)
-        self.network = Network(self.engine, self.find)
-        self.network.sends = lambda node, frame: self.moment_comes(node, "sends", type(frame).__name__.lower(), False)
+        self.kafka = Kafka(self.engine)
+        for topic in (CHANGES, POSITIONS):
+            self.kafka.create(topic, self.partitions)
+        self.network = Network(self.engine)
+        self.network.sends = self._sends
         self.failpoints = Failpoints(self._happen)
-        self.snapshots: set[int] = set()
-        """Segments with a requested incremental snapshot that is not complete."""
         self.names: dict[str, str] = {}
         """Node ids by the names that `let` gave them."""
-        self.group = Group(self.session_timeout)
         self.checker = checker(self)
         self.kafka.on_stable = self.checker.stable
         self.kafka.on_loss = self.checker.lose_part
         self.clients = Clients(self)
-        self._incarnations = 0
         self.nodes: dict[str, Node] = {}
         """The newest process of each node id."""
         self.everybody: list[Node] = []
@@ -100,20 +103,16 @@ class World:
 
     def run(self) -> Verdict:
         """Runs to the end, or to the first violation."""
-        for event in self.script.events:
-            self.engine.at(event.at, self._happen, event)
-        last = max((event.at for event in self.script.events), default=0.0)
-        self.engine.at(max(last, 0.5) + 0.1, self._make_peace)
         self.engine.after(SAMPLE, self._sample)
-        until = max(last, 0.5) + 0.1 + PEACE
-        while self.checker.violation is None and self.engine.step():
-            if self._peace and self.checker.settled() is None:
-                self.checker.final()
-                break
-            if self.engine.now > until:
-                self.checker.fail("alive", f"not at rest {PEACE:g} s after the last fault: {self.checker.settled()}")
-            elif self.engine.steps > MAX_STEPS:
-                self.checker.fail("alive", f"not at rest after {MAX_STEPS} steps: {self.checker.settled()}")
+        self._until(START, lambda: self.checker.settled() is None)
+        begin = self.engine.now
+        for event in self.script.events:
+            self.engine.at(begin + event.at * PACE, self._happen, event)
+        last = max((event.at for event in self.script.events), default=0.0) * PACE
+        self.engine.at(begin + last + 0.1, self._make_peace)
+        self._until(last + 0.1 + PEACE, lambda: self._peace and self.checker.settled() is None)
+        if self.checker.violation is None:
+            self.checker.final()
         counts = self._counted()
         for name, low, high in self.script.expects:
             if counts[name] < low or (high is not None and counts[name] > high):
@@ -126,35 +125,56 @@ class World:
             counts,
             self.checker.trace,
         )
-        self._close()
+        for node in self.everybody:
+            node.loop.bury()
         return verdict
 
-    def _close(self) -> None:
-        """Ends the nodes' pending coroutines, which Python would warn of."""
-        for session in (s for n in self.everybody for g in n.store.segments for s in g.sessions.values()):
-            if session.task is not None:
-                session.task.cancel()
+    def _until(self, seconds: float, condition: Callable[[], bool]) -> None:
+        """Runs until it is true, looking now and then, or to a violation."""
+        end, last = self.engine.now + seconds, self.engine.steps + MAX_STEPS
+        looked = self.engine.now
+        while self.checker.violation is None:
+            if self.engine.now - looked >= LOOK:
+                looked = self.engine.now
+                if condition():
+                    return
+            if self.engine.now > end or self.engine.steps > last:
+                self.checker.fail("alive", f"not at rest at {self.engine.now:.1f} s: {self.checker.settled()}")
+            self.engine.step()
 
     def _sample(self) -> None:
         self.checker.sample()
+        for node in self.everybody:
+            errors, node.loop.errors = node.loop.errors, []
+            for context in errors:
+                error = context.get("exception")
+                if not isinstance(error, Gone) and node.alive:
+                    self.checker.broken(f"{node.member}: {context['message']}", error or RuntimeError())
         self.engine.after(SAMPLE, self._sample)
+
+    def _sends(self, loop: NodeLoop, data: bytes) -> None:
+        if self.failpoints.waits:
+            node = next(n for n in self.everybody if n.loop is loop)
+            name, *_ = msgspec.msgpack.decode(data[frames.LENGTH_BYTES :])
+            self.moment_comes(node, "sends", name.lower())
 
     def _counted(self) -> Counter[str]:
         counts = self.counts + self.checker.counts
         counts.update({f"kafka {name}": n for name, n in self.kafka.counts.items()})
-        counts["controllers"] += self.group.changes
         for node in self.everybody:
             c = node.core.counts
+            counts["controllers"] += node.grid.controller_service.terms
+            counts.update({f"commit_{cause}": n for cause, n in node.grid.connector.failed_transactions.items()})
             counts["takeovers"] += c.takeovers
             counts["pruned"] += c.pruned
             counts["refused"] += c.refused
             counts["corrections"] += c.corrections
             counts["written"] += c.written
             counts["truncations"] += c.truncations
-            counts["caught up by operations"] += node.replicator.catch_up.operations
-            counts["caught up by state"] += node.replicator.catch_up.states
-            counts["stale answers"] += node.replicator.stale_answers
-            counts["frames refused"] += node.backup.refused
+            counts["caught up by operations"] += node.grid.replicator.catch_up.operations
+            counts["caught up by state"] += node.grid.replicator.catch_up.states
+            counts["stale answers"] += node.grid.replicator.stale_answers
+            counts["frames refused"] += node.grid.backup.refused
             counts.update({f"overflow {name}": n for name, n in c.overflow.items()})
         return counts
 
@@ -162,8 +182,7 @@ class World:
 
     def start(self, node_id: str) -> Node:
         """A new process under a node id."""
-        self._incarnations += 1
-        node = self.nodes[node_id] = Node(self, node_id, 1000 + self._incarnations)
+        node = self.nodes[node_id] = Node(self, node_id, parse({**self._fields, "node.id": node_id}))
         self.everybody.append(node)
         return node
 
@@ -174,9 +193,8 @@ class World:
     def ended(self, node: Process) -> None:
         """A process ended: its memory and connections are gone."""
         if node.alive:
-            node.alive = False
             self.checker.say(f"{node.member} ends")
-            self.network.end_of(node.member)
+            node.loop.kill()
 
     def living(self) -> list[Node]:
         """Live processes, including paused ones."""
@@ -199,31 +217,14 @@ class World:
         """The Kafka partition of a segment."""
         return keys.partition_of(segment, self.partitions, self.segments)
 
-    def parts(self, node: Process, count: int) -> list[int]:
-        """The sizes of the steps in which a transaction's records reach the brokers."""
-        if count > 1 and node.random.random() < 0.3:
-            first = node.random.randrange(1, count)
-            return [first, count - first]
-        return [count]
-
-    def hangs(self, node: Process) -> bool:
-        """Whether the node pauses here, with its transaction open."""
-        self.failpoints.transaction(node, "appended")
-        if node.node_id not in self.hanging:
-            return False
-        self.hanging.discard(node.node_id)
-        self.counts["hanging transactions"] += 1
-        node.paused = True
-        return True
-
-    def loses_answer(self, node: Process) -> bool:
-        """Whether the response to a successful commit is lost."""
-        if self.failpoints.transaction(node, "committed"):
+    def transaction_comes(self, node: Process, name: str) -> None:
+        """The open transaction of a node is `appended`, or `committed`."""
+        if self.failpoints.transaction(node, name):
             raise Gone
-        if node.node_id not in self.losing:
-            return False
-        self.losing.discard(node.node_id)
-        return True
+        if name == "appended" and node.node_id in self.hanging:
+            self.hanging.discard(node.node_id)
+            self.counts["hanging transactions"] += 1
+            node.pause()
 
     # -- failpoints: a node that ends at one does nothing more, not even the rest of its turn --------------------------
 
@@ -232,9 +233,9 @@ class World:
         if self.failpoints.effect(node, effect):
             raise Gone
 
-    def moment_comes(self, node: Process, name: str, kind: str, at_once: bool = True) -> None:
-        """See `failpoints.FAILPOINTS`. `at_once`: the turn ends if the node ends; else the rest of it has no effect."""
-        if self.failpoints.come(node, name, frozenset({kind})) and at_once:
+    def moment_comes(self, node: Process, name: str, kind: str) -> None:
+        """See `failpoints.FAILPOINTS`."""
+        if self.failpoints.come(node, name, frozenset({kind})):
             raise Gone
 
     def view_comes(self, node: Process, view: View) -> None:
@@ -269,13 +270,13 @@ class World:
         self.no_kafka.clear()
         self.blind.clear()
         self.hanging.clear()
-        self.losing.clear()
+        self.kafka.lost.clear()
         self.network.slow.clear()
-        for a, b in sorted(self.network.cut):
+        for a, b in combinations(sorted(self.nodes), 2):
             self.network.heal(a, b)
         for node in self.living():
-            if node.paused:
-                node.resume()
+            node.resume()
+            node.reach()
         self.engine.after(0.5, self._restart_all)
 
     def _restart_all(self) -> None:
@@ -294,16 +295,28 @@ class World:
         self.engine.after(0.5, self._restart_all)
 
 
-def _settings(settings: dict[str, int]) -> Settings:
+def _fields(settings: dict[str, int]) -> dict[str, str]:
+    """The configuration of all nodes."""
     fields = {
         "topic.prefix": "p",
         "cache.name": "c",
-        "node.id": "n",
-        "bootstrap.servers": "h:1",
+        "bootstrap.servers": "memory:9092",
+        "cache.listen": "127.0.0.1:0",
         "segment.count": str(settings["segments"]),
         "topic.creation.default.partitions": str(settings["partitions"]),
         "cache.backups": str(settings["copies"] - 1),
         "cache.max.entries": str(settings["capacity"] * settings["segments"]),
         "cache.acks": "all" if settings["acks_all"] else "1",
+        "cache.failure.timeout.ms": "500",
+        "cache.controller.session.timeout.ms": "1000",
+        "transaction.timeout.ms": "2000",
+        "max.batch.size": str(settings["batch"]),
+        "incremental.snapshot.chunk.size": str(settings["chunk"]),
+        "max.queue.size": str(settings["max_operations"]),
+        "tombstones.on.delete": str(bool(settings["tombstones"])).lower(),
+        "reset.strategy": list(Strategy)[settings["strategy"]].value,
+        "reset.interval.ms": str(settings["interval"]),
     }
-    return Settings.of(parse(fields))
+    if settings["skips"]:
+        fields |= {"transforms": "s", "transforms.s.type": NAMES[settings["skips"]]}
+    return fields

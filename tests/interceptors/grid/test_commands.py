@@ -47,6 +47,7 @@ class FakeNode:
     member = ME
     leaving = False
     client_port = 7001
+    clock = time
     started = 0.0
     prepare = Node.prepare
 
@@ -61,9 +62,11 @@ class FakeNode:
         core = ConnectorCore(ME, CoreSettings(SEGMENTS, 2), NoState())
         self.core = core
         self.operations: list[Operation] = []
-        self.store = Store(self.settings, core, self._captured)
-        self.replicator = Replicator(self.store, {}, True, lambda _: None, lambda: None, self.fail, lambda: True)
-        self.roles = Roles(ME, self.store, core, self.replicator, Backup(self.store, core), lambda: None)
+        self.store = Store(self.settings, core, self._captured, time)
+        self.replicator = Replicator(
+            self.store, {}, True, lambda _: None, lambda: None, self.fail, lambda: True, time
+        )
+        self.roles = Roles(ME, self.store, core, self.replicator, Backup(self.store, core), lambda: None, time)
         self.view = View(0, ME, {}, ())
         self.follow()
         self.clients = Clients(Dispatcher(cast(Host, self)), self.settings.max_entry_bytes, 100)

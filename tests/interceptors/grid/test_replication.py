@@ -85,12 +85,12 @@ class Replica:
         self.member = member
         self.core = ConnectorCore(member, CoreSettings(1, 1, max_operations=10_000), NoState())
         self.links: dict[str, Link] = {}
-        self.store = Store(Settings.of(parse(config | more)), self.core, self._captured)
+        self.store = Store(Settings.of(parse(config | more)), self.core, self._captured, time)
         self.replicator = Replicator(
-            self.store, self.links, True, lambda _: None, lambda: None, self.fail, lambda: True
+            self.store, self.links, True, lambda _: None, lambda: None, self.fail, lambda: True, time
         )
         self.backup = Backup(self.store, self.core)
-        self.roles = Roles(member, self.store, self.core, self.replicator, self.backup, lambda: None)
+        self.roles = Roles(member, self.store, self.core, self.replicator, self.backup, lambda: None, time)
         self.connect(other)
 
     def connect(self, other: str) -> None:

@@ -25,7 +25,7 @@ import click
 from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.checker import Checker
-from deelog_proof.simulation.kafka import CHANGES
+from deelog_proof.simulation.context import CHANGES
 from deelog_proof.simulation.script import Script, parse
 from deelog_proof.simulation.world import Verdict, World
 from deelog_schemas.envelope import JsonCodec

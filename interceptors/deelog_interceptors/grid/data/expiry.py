@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
-from deelog_interceptors.grid.data.store import Store, now_ms
+from deelog_interceptors.grid.data.store import Store
 
 
 class ExpiryTimer:
@@ -21,7 +20,7 @@ class ExpiryTimer:
         if at < self._at:
             self.cancel()
             self._at = at
-            self._timer = self._loop.call_later(max(0.0, at - time.time()), self._expire)
+            self._timer = self._loop.call_later(max(0.0, at - self._store.now_ms() / 1000), self._expire)
 
     def cancel(self) -> None:
         """Nothing expires until `run_at` is called again."""
@@ -31,6 +30,6 @@ class ExpiryTimer:
 
     def _expire(self) -> None:
         self._timer, self._at = None, float("inf")
-        left = self._store.expire_due(now_ms())
+        left = self._store.expire_due(self._store.now_ms())
         if left is not None:
-            self.run_at(time.time() + left)
+            self.run_at(self._store.now_ms() / 1000 + left)

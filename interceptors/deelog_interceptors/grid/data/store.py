@@ -6,11 +6,11 @@ Weighed in docs/decisions.md, "Writes go through the store".
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from deelog_connector.cache_side import ReplicaSink
+from deelog_connector.kafka_port import Clock
 from deelog_interceptors.grid.data.policy import EvictingCache, Value, make_cache, peek
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.settings import Settings
@@ -21,26 +21,15 @@ _EXPIRE_AT_ONCE: Final = 500
 _HEAP_SLACK: Final = 50_000
 
 
-def now_us() -> int:
-    """Unix microseconds."""
-    return time.time_ns() // 1000
-
-
-def now_ms() -> int:
-    """Unix milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 class Store:
-    """`on_operation` is called with each captured operation, once it is in the op log. `clock` gives Unix
-    microseconds."""
+    """`on_operation` is called with each captured operation, once it is in the op log."""
 
     def __init__(
         self,
         settings: Settings,
         core: ReplicaSink,
         on_operation: Callable[[Segment, Operation], None],
-        clock: Callable[[], int] = now_us,
+        clock: Clock,
     ) -> None:
         self.settings = settings
         self.core = core
@@ -50,6 +39,14 @@ class Store:
         self._heap: list[tuple[int, int, bytes]] = []
         self._heap_limit = _HEAP_SLACK
 
+    def now_us(self) -> int:
+        """Unix microseconds."""
+        return self._clock.time_ns() // 1000
+
+    def now_ms(self) -> int:
+        """Unix milliseconds."""
+        return self._clock.time_ns() // 1_000_000
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def find(self, segment: Segment, key: bytes) -> Value | None:
@@ -58,7 +55,7 @@ class Store:
         if key not in data:
             return None
         value = data[key]
-        if value[1] is None or value[1] > self._clock() // 1000:
+        if value[1] is None or value[1] > self.now_ms():
             return value
         if segment.role is Role.PRIMARY and not segment.closed:
             self._gone(segment, key, Reason.EXPIRE)
@@ -123,7 +120,7 @@ class Store:
     ) -> int:
         image = before[0] if before is not None and self.settings.before_full else None
         operation = self.core.append(
-            segment.number, reason, key, value, expires_at, self._clock(), before is not None, image
+            segment.number, reason, key, value, expires_at, self.now_us(), before is not None, image
         )
         segment.last = operation.sequence
         self._on_operation(segment, operation)

@@ -41,15 +41,15 @@ class Backup:
         self._store, self._core = store, core
         self.topology_id = 0
         self.refused = self.applied = self.states = 0
-        self._connections: set[Incoming] = set()
+        self._connections: dict[Incoming, None] = {}
 
     def up(self, connection: Incoming) -> None:
         """A member connected."""
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def down(self, connection: Incoming) -> None:
         """The connection ended; drops incomplete states that it sent."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         for segment in self._store.segments:
             if segment.source is connection:
                 segment.source = segment.staged = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
@@ -11,7 +12,7 @@ from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.replication.frames import AnyFrame, Ask, Diverged, Patch, Replicate, StateChunk
-from deelog_interceptors.grid.replication.session import BackupStream, Loop, StreamState, Work
+from deelog_interceptors.grid.replication.session import BackupStream, StreamState
 from deelog_interceptors.grid.settings import MAX_BACKLOG
 from deelog_schemas.operation import Operation
 
@@ -28,7 +29,6 @@ class CatchUp:
     def __init__(
         self,
         store: Store,
-        loop: Callable[[], Loop],
         on_streaming: Callable[[Segment, str], None],
         poke: Callable[[], None],
         on_error: Callable[[BaseException], None],
@@ -37,7 +37,7 @@ class CatchUp:
         """The last applied view."""
         self.operations = self.states = 0
         """Catch-ups begun, by kind."""
-        self._store, self._core, self._loop = store, store.core, loop
+        self._store, self._core = store, store.core
         self._on_streaming, self._poke, self._on_error = on_streaming, poke, on_error
 
     def reported(self, segment: Segment, session: BackupStream, history: History) -> None:
@@ -99,10 +99,10 @@ class CatchUp:
     ) -> None:
         session.stage = StreamState.RECOVERING
         session.backlog = rest
-        session.task = self._loop().create_task(self._run_recovery(segment, session, first))
+        session.task = asyncio.create_task(self._run_recovery(segment, session, first))
         session.task.add_done_callback(self._recovery_ended)
 
-    def _recovery_ended(self, task: Work) -> None:
+    def _recovery_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_error(error)

@@ -16,6 +16,7 @@ from deelog_interceptors.grid.topology.requests import Request
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
 
+LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 64 << 20
 CHUNK_BYTES: Final = 1 << 20
 """Target size of a frame in bytes; a single entry may exceed it."""
@@ -186,12 +187,12 @@ def decode_batch(raw: msgspec.Raw) -> Batch:
 def encode(frame: AnyFrame) -> bytes:
     """A frame with its length."""
     body = _encoder.encode(frame)
-    return len(body).to_bytes(4, "big") + body
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 async def read(reader: asyncio.StreamReader) -> AnyFrame:
     """The next frame. Raises `FrameError`, and `asyncio.IncompleteReadError` or `OSError` where the connection ends."""
-    size = int.from_bytes(await reader.readexactly(4), "big")
+    size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
     if size > MAX_FRAME_BYTES:
         raise FrameError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are taken")
     body = await reader.readexactly(size)

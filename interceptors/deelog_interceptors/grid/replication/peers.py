@@ -124,9 +124,9 @@ class Links(dict[str, Link]):
 
     def dial(self, addresses: Mapping[str, str]) -> None:
         """Keeps one link to each of these members, by name and address, and closes all others."""
-        for member in self.keys() - addresses.keys():
+        for member in sorted(self.keys() - addresses.keys()):
             self.pop(member).close()
-        for member in addresses.keys() - self.keys():
+        for member in sorted(addresses.keys() - self.keys()):
             self[member] = Link(member, addresses[member], self._hello, self._events)
 
 
@@ -162,7 +162,7 @@ class PeerListener:
     def __init__(self, hello: Hello, events: IncomingEvents) -> None:
         self._hello, self._events = hello, events
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port. Raises `OSError`."""
@@ -185,7 +185,7 @@ class PeerListener:
             raise FrameError(f"segment.count {hello.segments}; here it is {self._hello.segments}")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+        self._open[writer] = None
         connection: Incoming | None = None
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
@@ -202,7 +202,7 @@ class PeerListener:
         except _BROKEN as error:
             log.info("connection of %s: %r", connection.member if connection else "a stranger", error)
         finally:
-            self._open.discard(writer)
+            del self._open[writer]
             writer.transport.abort()
             if connection is not None:
                 self._events.incoming_down(connection)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from deelog_connector.kafka_port import Clock
 from deelog_interceptors.grid.data.pending import Pending, ReplyTo
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.data.store import Store
@@ -25,7 +25,7 @@ from deelog_interceptors.grid.replication.frames import (
     Wanted,
 )
 from deelog_interceptors.grid.replication.peers import Link
-from deelog_interceptors.grid.replication.session import BackupStream, Loop, StreamState
+from deelog_interceptors.grid.replication.session import BackupStream, StreamState
 from deelog_interceptors.grid.resp import replies
 from deelog_interceptors.grid.settings import ACK_SECONDS, MAX_LINK_BYTES, MAX_UNREPLICATED
 from deelog_interceptors.grid.topology.requests import GROW, SHRINK, Request
@@ -46,13 +46,13 @@ class Replicator:
         poke: Callable[[], None],
         on_error: Callable[[BaseException], None],
         leased: Callable[[], bool],
-        loop: Callable[[], Loop] = asyncio.get_running_loop,
+        clock: Clock,
     ) -> None:
         self.topology_id = 0
         self.unreplicated = 0
         self.stale_answers = self.timed_out = self.operations = self.acknowledged = 0
-        self.catch_up = CatchUp(store, loop, self._streaming, poke, on_error)
-        self._store, self._core, self._loop = store, store.core, loop
+        self.catch_up = CatchUp(store, self._streaming, poke, on_error)
+        self._store, self._core, self._clock = store, store.core, clock
         self._links, self._acks_all = links, acks_all
         self._on_level, self._poke, self._leased = on_level, poke, leased
         self._dirty: dict[Segment, None] = {}
@@ -77,7 +77,7 @@ class Replicator:
             self._dirty[segment] = None
             if not self._scheduled:
                 self._scheduled = True
-                self._loop().call_soon(self._flush)
+                asyncio.get_running_loop().call_soon(self._flush)
 
     def reply(self, to: ReplyTo, reply: bytes, upto: Iterable[tuple[Segment, int]]) -> bytes | Pending:
         """The reply itself where all of `upto` is acknowledged as `cache.acks` says, else one that waits for it."""
@@ -86,7 +86,7 @@ class Replicator:
             for segment, sequence in upto:
                 if segment.acked < sequence:
                     if pending is None:
-                        pending = Pending(to, reply, time.monotonic() + ACK_SECONDS)
+                        pending = Pending(to, reply, self._clock.monotonic() + ACK_SECONDS)
                     pending.left += 1
                     segment.pendings.append((sequence, pending))
         if pending is None:
@@ -127,7 +127,7 @@ class Replicator:
 
     def answers(self, link: Link, frame: Answers) -> None:
         """A backup acknowledges what it applied."""
-        touched: set[ReplyTo] = set()
+        touched: dict[ReplyTo, None] = {}
         for number, epoch, sequence in frame.items:
             stream = self._session(link, number, epoch, frame.topology_id)
             if stream is None:
@@ -141,7 +141,7 @@ class Replicator:
         for to in touched:
             to.flush()
 
-    def level(self, segment: Segment, touched: set[ReplyTo]) -> None:
+    def level(self, segment: Segment, touched: dict[ReplyTo, None]) -> None:
         """Acknowledges what all members in `waiting` hold."""
         reached = segment.last
         for member in segment.waiting:
@@ -163,13 +163,13 @@ class Replicator:
             pending.left -= 1
             if pending.left == 0:
                 self.acknowledged += 1
-                touched.add(pending.to)
+                touched[pending.to] = None
         self._wake_writers()
         self._on_level(segment)
 
     def renewed(self) -> None:
         """Acknowledges what backups acknowledged while there was no lease."""
-        touched: set[ReplyTo] = set()
+        touched: dict[ReplyTo, None] = {}
         for segment in self._store.segments:
             if segment.role is Role.PRIMARY:
                 self.level(segment, touched)
@@ -178,7 +178,7 @@ class Replicator:
 
     def fail_pendings(self, segment: Segment, error: bytes) -> None:
         """The node is no longer primary: waiting writers get an error and try again."""
-        touched: set[ReplyTo] = set()
+        touched: dict[ReplyTo, None] = {}
         while segment.pendings:
             self._fail(segment.pendings.popleft()[1], error, touched)
         for to in touched:
@@ -186,7 +186,7 @@ class Replicator:
 
     def expire_pendings(self, now: float) -> None:
         """Answers with an error the writes that waited too long. Such a write may still succeed."""
-        touched: set[ReplyTo] = set()
+        touched: dict[ReplyTo, None] = {}
         for segment in self._store.segments:
             pendings = segment.pendings
             while pendings and pendings[0][1].deadline <= now:
@@ -196,10 +196,10 @@ class Replicator:
             to.flush()
 
     @staticmethod
-    def _fail(pending: Pending, error: bytes, touched: set[ReplyTo]) -> None:
+    def _fail(pending: Pending, error: bytes, touched: dict[ReplyTo, None]) -> None:
         if pending.left > 0:
             pending.left, pending.reply = 0, error
-            touched.add(pending.to)
+            touched[pending.to] = None
 
     def _wake_writers(self) -> None:
         if self._room:
@@ -233,7 +233,7 @@ class Replicator:
                 segment.admitting.clear()  # a request counts only in the view that it was made in
         self.topology_id = self.catch_up.topology_id = topology_id
         asks: dict[Link, list[tuple[int, int]]] = {}
-        touched: set[ReplyTo] = set()
+        touched: dict[ReplyTo, None] = {}
         for segment in segments:
             for member, session in list(segment.sessions.items()):
                 out = session.shrinking and session.stage is not StreamState.LEAVING and member not in segment.in_sync

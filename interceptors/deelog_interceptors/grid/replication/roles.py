@@ -9,11 +9,11 @@ primary, backup ──dropped──▶ none
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from deelog_connector.cache_side import ReplicaSink
+from deelog_connector.kafka_port import Clock
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication.backup import Backup
@@ -40,6 +40,7 @@ class Roles:
         replicator: Replicator,
         backup: Backup,
         wake: Callable[[], None],
+        clock: Clock,
     ) -> None:
         self.transitions: Counter[str] = Counter()
         self.given_away = 0
@@ -47,12 +48,12 @@ class Roles:
         self.apply_ms = 0.0
         """How long the last view took to apply."""
         self._member, self._store, self._core = member, store, core
-        self._replicator, self._backup, self._wake = replicator, backup, wake
+        self._replicator, self._backup, self._wake, self._clock = replicator, backup, wake, clock
         self._view: View | None = None
 
     def apply(self, view: View) -> None:
         """All changes of a view, in one step of the loop."""
-        started = time.perf_counter()
+        started = self._clock.monotonic()
         rows = self._view.rows if self._view is not None else (None,) * len(view.rows)
         for segment, row, before in zip(self._store.segments, view.rows, rows, strict=True):
             if row != before:
@@ -63,7 +64,7 @@ class Roles:
         self._backup.view_applied(view.topology_id)
         self.hand_over()
         self._wake()
-        self.apply_ms = (time.perf_counter() - started) * 1000
+        self.apply_ms = (self._clock.monotonic() - started) * 1000
 
     def _apply(self, segment: Segment, row: SegmentState) -> None:
         changed = row.epoch != segment.epoch or row.primary != segment.primary

@@ -1,4 +1,4 @@
-"""The primary's state of each stream to a backup, and the event loop that runs a catch-up.
+"""The primary's state of each stream to a backup.
 
 A stream goes ASKED → (DIVERGING) → RECOVERING → STREAMING. While it is recovering, new operations collect in its
 backlog. The recovery ends when the backlog is empty, and the same step begins the normal stream: never both at once.
@@ -7,9 +7,8 @@ backlog. The recovery ends when the backlog is empty, and the same step begins t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
 from enum import Enum, auto
-from typing import Any, Protocol
 
 from deelog_interceptors.grid.replication.peers import Link
 from deelog_schemas.operation import Operation
@@ -40,20 +39,4 @@ class BackupStream:
         self.level_from = 0
         """Operations up to here may be acknowledged without it: it may be in sync only once it answered this much."""
         self.backlog: list[Operation] = []
-        self.task: Work | None = None
-
-
-class Work(Protocol):
-    """What replication needs of `asyncio.Task`."""
-
-    def cancel(self) -> object: ...
-    def cancelled(self) -> bool: ...
-    def exception(self) -> BaseException | None: ...
-    def add_done_callback(self, call: Callable[[Any], object]) -> object: ...
-
-
-class Loop(Protocol):
-    """What replication needs of an event loop: asyncio's, or that of a simulation."""
-
-    def call_soon(self, call: Callable[[], None]) -> object: ...
-    def create_task(self, work: Coroutine[Any, Any, None]) -> Work: ...
+        self.task: asyncio.Task[None] | None = None

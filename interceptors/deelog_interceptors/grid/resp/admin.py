@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import warnings
 from typing import Final
 
@@ -253,7 +252,7 @@ def info(call: Call) -> Reply:
             "redis_mode": "cluster",
             "run_id": short_id(node.member),
             "tcp_port": node.client_port,
-            "uptime_in_seconds": int(time.monotonic() - node.started),
+            "uptime_in_seconds": int(node.clock.monotonic() - node.started),
             "deelog_member": node.member,
         },
         "Clients": {"connected_clients": len(node.clients.open), "maxclients": node.clients.max_connections},

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
@@ -46,7 +45,7 @@ class Clients:
         self.execute = execute
         self.max_bytes = max_bulk + _MARGIN_BYTES
         self.max_connections = max_connections
-        self.open: set[Connection] = set()
+        self.open: dict[Connection, None] = {}
         self.accepted = 0
         """Connections accepted so far."""
         self.executed = 0
@@ -94,10 +93,10 @@ class Connection(asyncio.Protocol):
             transport.write(error("ERR max number of clients reached"))
             transport.close()
             return
-        self._clients.open.add(self)
+        self._clients.open[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._clients.open.discard(self)
+        self._clients.open.pop(self, None)
         self.closing = True
         self._replies.clear()
         if self._task is not None:
@@ -181,10 +180,10 @@ class Connection(asyncio.Protocol):
 
     async def _wait_and_execute(self, arguments: list[bytes], blocked: Blocked) -> None:
         """Only this client waits; bytes after the command stay in the buffer."""
-        deadline = time.monotonic() + ACK_SECONDS
+        deadline = asyncio.get_running_loop().time() + ACK_SECONDS
         while True:
             try:
-                async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
+                async with asyncio.timeout_at(deadline):
                     await blocked.until()
                 self._execute(arguments, first=False)
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from deelog_connector.kafka_port import Clock
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication.primary import Replicator
@@ -18,6 +19,7 @@ class Host(Protocol):
     settings: Settings
     member: str
     client_port: int
+    clock: Clock
     started: float
     """When the process started, on the monotonic clock, in seconds."""
     store: Store

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from deelog_interceptors.grid.data.store import now_ms
 from deelog_interceptors.grid.resp import replies
 from deelog_interceptors.grid.resp.commands import (
     BY_KEY,
@@ -33,12 +32,12 @@ _EXPIRY: Final = (
 """The command that sets an entry's time and the one that reads it, with their unit as in `_UNITS`."""
 
 
-def _time(text: bytes, unit: int, absolute: bool, name: str) -> int:
+def _time(call: Call, text: bytes, unit: int, absolute: bool, name: str) -> int:
     """Unix milliseconds."""
     at = integer_of(text) * unit
     if at <= 0 or at > _MAX_TIME_MS:
         raise CommandError(f"ERR invalid expire time in '{name}' command")
-    return at if absolute else at + now_ms()
+    return at if absolute else at + call.node.store.now_ms()
 
 
 def _check_key(call: Call, key: bytes) -> None:
@@ -85,7 +84,7 @@ def set_(call: Call) -> Reply:
     _check(call, key, value)
     if len(call.arguments) == 3:
         return _put(call, key, value, None, replies.OK)
-    flags, expires_at = _set_options(call.arguments[3:])
+    flags, expires_at = _set_options(call)
     old = call.node.store.find(call.segment, key)
     answer = call.null if old is None else replies.bulk(old[0])
     if (b"NX" in flags and old is not None) or (b"XX" in flags and old is None):
@@ -95,17 +94,17 @@ def set_(call: Call) -> Reply:
     return _put(call, key, value, expires_at, answer if b"GET" in flags else replies.OK)
 
 
-def _set_options(options: list[bytes]) -> tuple[set[bytes], int | None]:
+def _set_options(call: Call) -> tuple[set[bytes], int | None]:
     flags: set[bytes] = set()
     expires_at: int | None = None
-    rest = iter(options)
+    rest = iter(call.arguments[3:])
     for option in rest:
         name = option.upper()
         if name in _UNITS and expires_at is None and b"KEEPTTL" not in flags:
             text = next(rest, None)
             if text is None:
                 raise CommandError(_SYNTAX)
-            expires_at = _time(text, *_UNITS[name], "set")
+            expires_at = _time(call, text, *_UNITS[name], "set")
         elif name in (b"NX", b"XX", b"GET", b"KEEPTTL"):
             flags.add(name)
         else:
@@ -119,7 +118,7 @@ def _put(call: Call, key: bytes, value: bytes, expires_at: int | None, reply: by
     """Writes and replies; an entry that has already expired is a removal."""
     call.room(len(key) + len(value))
     store = call.node.store
-    if expires_at is None or expires_at > now_ms():
+    if expires_at is None or expires_at > store.now_ms():
         return call.acked(reply, store.put(call.segment, key, value, expires_at))
     if store.find(call.segment, key) is None:
         return reply
@@ -129,7 +128,7 @@ def _put(call: Call, key: bytes, value: bytes, expires_at: int | None, reply: by
 def _setex(call: Call, unit: int, name: str) -> Reply:
     _, key, text, value = call.arguments
     _check(call, key, value)
-    return _put(call, key, value, _time(text, unit, False, name), replies.OK)
+    return _put(call, key, value, _time(call, text, unit, False, name), replies.OK)
 
 
 for _name, _unit in (("setex", 1000), ("psetex", 1)):
@@ -166,8 +165,8 @@ def type_(call: Call) -> Reply:
 def _expire(call: Call, unit: int, absolute: bool) -> Reply:
     """(P)EXPIRE(AT) with NX, XX, GT, LT; a time in the past removes."""
     name, key, text, *options = call.arguments
-    wanted = integer_of(text) * unit
-    at = wanted if absolute else wanted + now_ms()
+    store, wanted = call.node.store, integer_of(text) * unit
+    at = wanted if absolute else wanted + store.now_ms()
     if not -_MAX_TIME_MS < at < _MAX_TIME_MS:
         raise CommandError(f"ERR invalid expire time in '{name.decode(errors='replace').lower()}' command")
     flags = {option.upper() for option in options}
@@ -175,7 +174,6 @@ def _expire(call: Call, unit: int, absolute: bool) -> Reply:
         raise CommandError(f"ERR Unsupported option {options[0].decode(errors='replace')}")
     if (b"NX" in flags and len(flags) > 1) or {b"GT", b"LT"} <= flags:
         raise CommandError("ERR NX and XX, GT or LT options at the same time are not compatible")
-    store = call.node.store
     stored = store.find(call.segment, key)
     if stored is None:
         return replies.integer(0)
@@ -189,7 +187,7 @@ def _expire(call: Call, unit: int, absolute: bool) -> Reply:
     if refused:
         return replies.integer(0)
     call.room(len(key) + len(value))
-    if at > now_ms():
+    if at > store.now_ms():
         return call.acked(replies.integer(1), store.put(call.segment, key, value, at))
     return call.acked(replies.integer(1), store.remove(call.segment, key))
 
@@ -209,12 +207,13 @@ def persist(call: Call) -> Reply:
 
 
 def _ttl(call: Call, unit: int, absolute: bool) -> Reply:
-    stored = call.node.store.find(call.segment, call.arguments[1])
+    store = call.node.store
+    stored = store.find(call.segment, call.arguments[1])
     if stored is None:
         return replies.integer(-2)
     if stored[1] is None:
         return replies.integer(-1)
-    left = stored[1] if absolute else max(0, stored[1] - now_ms())
+    left = stored[1] if absolute else max(0, stored[1] - store.now_ms())
     return replies.integer((left + unit // 2) // unit)
 
 
