@@ -17,7 +17,7 @@ import zlib
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple
 
 from deelog_proof.memory.engine import Engine
 
@@ -28,6 +28,10 @@ else:
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+MOST_TURNS: Final = 100_000
+"""Turns at one moment; more would never end."""
 
 
 class Forbidden(RuntimeError):
@@ -75,8 +79,11 @@ class NodeLoop(_EventLoop):
         self.errors: list[dict[str, Any]] = []
         """What nobody heard: exceptions of callbacks, and of tasks that nobody awaited."""
         self.before: Callable[[], None] | None = None
-        self._held: deque[asyncio.Handle] = deque()
-        """Turns that a pause holds back."""
+        self._ready: deque[asyncio.Handle] = deque()
+        """Turns whose time has come; those of a pause wait."""
+        self._comes = False
+        """Whether the engine has an event for them."""
+        self._turning = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._dead: list[asyncio.Handle] = []
         """Kept, since freeing them could run a coroutine's `finally`."""
@@ -103,9 +110,9 @@ class NodeLoop(_EventLoop):
 
     def resume(self) -> None:
         """Ends a pause. What was held back comes first, in its order."""
-        if self.paused:
-            self.paused = False
-            self.engine.at(self.engine.now, self._release)
+        self.paused = False
+        if self._ready:
+            self._wake()
 
     def kill(self) -> None:
         """No turn comes any more. Its connections break."""
@@ -124,22 +131,37 @@ class NodeLoop(_EventLoop):
             except BaseException as error:  # noqa: BLE001 - a coroutine that goes on, or fails, at its end
                 self.errors.append({"message": f"{task.get_name()} did not end", "exception": error})
         self._dead.clear()
-        self._held.clear()
+        self._ready.clear()
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
-    def _turn(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled():
-            return
-        if self.paused or self._held:
-            self._held.append(handle)
-        else:
-            self._take(handle)
+    def _come(self, handle: asyncio.Handle) -> None:
+        """The time of a timer has come."""
+        if not handle.cancelled():
+            self._ready.append(handle)
+            if not self._comes:
+                self._turns()
 
-    def _release(self) -> None:
-        if self._held and not self.paused:
-            self._take(self._held.popleft())
-            self.engine.at(self.engine.now, self._release)
+    def _wake(self) -> None:
+        if not self._comes and not self._turning and not self.paused:
+            self._comes = True
+            self.engine.at(self.engine.now, self._turns)
+
+    def _turns(self) -> None:
+        """All turns that are ready now, and those that they make ready."""
+        self._comes = False
+        self._turning = True
+        last = self.turns + MOST_TURNS
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            while self._ready and not self.paused:
+                self._take(self._ready.popleft())
+                if self.turns > last:
+                    raise RuntimeError(f"{self.name}: {MOST_TURNS} turns without time passing")
+        finally:
+            self._turning = False
+            events._set_running_loop(before)
 
     def _take(self, handle: asyncio.Handle) -> None:
         if self.alive and self.before is not None:
@@ -147,11 +169,11 @@ class NodeLoop(_EventLoop):
         if not self.alive:
             self._dead.append(handle)
         elif self.paused:
-            self._held.appendleft(handle)
+            self._ready.appendleft(handle)
         elif not handle.cancelled():
             self.turns += 1
             self.engine.order = hash((self.engine.order, self._number))
-            self.within(handle._run)
+            handle._run()
 
     # -- asyncio ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +197,8 @@ class NodeLoop(_EventLoop):
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Any = None) -> asyncio.Handle:
         handle = events.Handle(callback, args, self, context)
-        self.engine.at(self.engine.now, self._turn, handle)
+        self._ready.append(handle)
+        self._wake()
         return handle
 
     def call_soon_threadsafe(
@@ -194,7 +217,7 @@ class NodeLoop(_EventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Any = None
     ) -> asyncio.TimerHandle:
         handle = events.TimerHandle(when, callback, args, self, context)
-        self.engine.at(when, self._turn, handle)
+        self.engine.at(when, self._come, handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

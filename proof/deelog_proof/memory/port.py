@@ -229,7 +229,6 @@ class Reader:
         self._ends: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         """The leader epoch of the last record of each partition."""
-        self._problem: KafkaUnusable | None = None
         self._closed = False
 
     async def seek(self, offsets: Mapping[int, int]) -> None:
@@ -259,7 +258,7 @@ class Reader:
             low, ends[partition] = await self._bounds(partition, until)
             following[partition] = offset if low <= offset <= ends[partition] else low
         self._ends, self._next, self._at = ends, following, dict(following)
-        self._epochs, self._problem = {}, None
+        self._epochs = {}
 
     def _check(self) -> None:
         if self._closed:
@@ -282,30 +281,16 @@ class Reader:
 
     async def _read(self, seconds: float) -> list[InRecord]:
         self._check()
-        problem, self._problem = self._problem, None
-        if problem is not None:
-            raise problem
-        time, chance = self._wire.loop.time, self._wire.random
         # librdkafka's `consume` takes all of its time unless there are `MAX_READ` records; other orders are tried too.
-        until = time() + seconds * chance.choice((1.0, chance.random()))
-        found: list[InRecord] = []
-        try:
-            while True:
-                found += await self._fetched(MAX_READ - len(found))
-                if time() >= until or len(found) == MAX_READ:
-                    return found
-                await asyncio.sleep(until - time())
-        except KafkaUnusable as error:
-            if not found:
-                raise
-            self._problem = error  # the next call raises it: these records would be lost
-            return found
+        chance = self._wire.random
+        await asyncio.sleep(seconds * chance.choice((1.0, chance.random())))
+        return await self._fetched()
 
-    async def _fetched(self, limit: int) -> list[InRecord]:
+    async def _fetched(self) -> list[InRecord]:
         if self._topic in self._wire.deaf:
             return []
         try:
-            found = await self._wire.ask(self._fetch, limit, until=self._wire.loop.time())
+            found = await self._wire.ask(self._fetch, MAX_READ, until=self._wire.loop.time())
         except Unanswered:
             return []
         except OutOfRange as error:

@@ -76,13 +76,13 @@ class Wire:
 
         def ended(_: asyncio.Task[T]) -> None:
             turn.calls -= 1
+            del self._under_way[task]
 
         task = self.loop.create_task(called())
         self._under_way[task] = None
         if of_session and not begun:
             self._waiting[task] = None
         task.add_done_callback(ended)
-        task.add_done_callback(self._under_way.pop)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

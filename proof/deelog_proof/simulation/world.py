@@ -40,9 +40,9 @@ PEACE: Final = 60.0
 """Simulated seconds until everything must be equal after the last fault."""
 START: Final = 60.0
 """Simulated seconds until the cluster has started."""
-PACE: Final = 4.0
+PACE: Final = 2.0
 """Simulated seconds of one second of a script: its timeouts are those of the configuration."""
-SAMPLE: Final = 0.05
+SAMPLE: Final = 0.1
 LOOK: Final = 0.05
 MAX_STEPS: Final = 2_000_000
 
@@ -307,9 +307,9 @@ def _fields(settings: dict[str, int]) -> dict[str, str]:
         "cache.backups": str(settings["copies"] - 1),
         "cache.max.entries": str(settings["capacity"] * settings["segments"]),
         "cache.acks": "all" if settings["acks_all"] else "1",
-        "cache.failure.timeout.ms": "500",
-        "cache.controller.session.timeout.ms": "1000",
-        "transaction.timeout.ms": "2000",
+        "cache.failure.timeout.ms": "250",
+        "cache.controller.session.timeout.ms": "500",
+        "transaction.timeout.ms": "1000",
         "max.batch.size": str(settings["batch"]),
         "incremental.snapshot.chunk.size": str(settings["chunk"]),
         "max.queue.size": str(settings["max_operations"]),
