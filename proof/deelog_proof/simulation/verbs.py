@@ -312,7 +312,8 @@ def snapshot(cluster: Cluster, segment: str) -> None:
     number = cluster.counts["asked snapshots"] = cluster.counts["asked snapshots"] + 1
     signal = {"id": f"a{number}", "type": "execute-snapshot", "data": _EVERYTHING | {"segments": [int(segment)]}}
     topics = cluster.config.topics
-    cluster.kafka.write(OutRecord(topics.signal, 0, cluster.config["topic.prefix"].encode(), orjson.dumps(signal), []))
+    log = cluster.kafka.logs[topics.signal, 0]  # whether or not the nodes reach the brokers
+    log.append(OutRecord(topics.signal, 0, cluster.config["topic.prefix"].encode(), orjson.dumps(signal), []), None)
     cluster.checker.snapshot_asked(int(segment))
 
 

@@ -103,6 +103,13 @@ class World:
 
     def run(self) -> Verdict:
         """Runs to the end, or to the first violation."""
+        try:
+            return self._run()
+        finally:
+            for node in self.everybody:
+                node.loop.bury()
+
+    def _run(self) -> Verdict:
         self.engine.after(SAMPLE, self._sample)
         self._until(START, lambda: self.checker.settled() is None)
         begin = self.engine.now
@@ -117,7 +124,7 @@ class World:
         for name, low, high in self.script.expects:
             if counts[name] < low or (high is not None and counts[name] > high):
                 self.checker.fail("expected", f"{name} is {counts[name]}, not {low}..{high or ''}")
-        verdict = Verdict(
+        return Verdict(
             self.checker.violation,
             self.checker.digest,
             self.engine.steps,
@@ -125,9 +132,6 @@ class World:
             counts,
             self.checker.trace,
         )
-        for node in self.everybody:
-            node.loop.bury()
-        return verdict
 
     def _until(self, seconds: float, condition: Callable[[], bool]) -> None:
         """Runs until it is true, looking now and then, or to a violation."""
@@ -310,6 +314,7 @@ def _fields(settings: dict[str, int]) -> dict[str, str]:
         "cache.failure.timeout.ms": "250",
         "cache.controller.session.timeout.ms": "500",
         "transaction.timeout.ms": "1000",
+        "heartbeat.interval.ms": "1000",
         "max.batch.size": str(settings["batch"]),
         "incremental.snapshot.chunk.size": str(settings["chunk"]),
         "max.queue.size": str(settings["max_operations"]),
