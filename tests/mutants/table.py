@@ -39,7 +39,6 @@ BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
 LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
-SIM_NODE: Final = "proof/deelog_proof/simulation/node.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
 SHELL_SEEDS: Final = "pytest tests/connector/seeds/test_seeds.py -k whatever"
@@ -97,9 +96,9 @@ TAKEOVER: Final = (
         (
             Edit(SCANS, "            elif segment.marker_offset >= 0:\n", "            else:\n"),
             Edit(
-                SIM_NODE,
-                "if not wanted or early or self.engine.now > until:",
-                "if not wanted or following >= log.stable:",
+                EXECUTOR,
+                "                if not wanted:\n                    break",
+                "                if not wanted or reader.caught_up:\n                    break",
             ),
         ),
     ),

@@ -24,6 +24,7 @@ from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect
 from deelog_connector.core.history import History
 from deelog_connector.kafka_port import InRecord
+from deelog_connector.runtime.readers import WATCH_SECONDS
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View, decode_view
 from deelog_proof.memory.broker import Log
@@ -39,6 +40,8 @@ from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import Record, decode
 
 MAX_TRACE = 100_000
+LOOKED_SECONDS: Final = WATCH_SECONDS + 0.5
+"""Within this time of a loss a node that reaches the brokers has looked at the log's ends."""
 
 _TELLING: Final = frozenset({Kind.CHANGE, Kind.READ, Kind.RESET_BEGIN, Kind.RESET_END, Kind.SKIPPED})
 """Records that change the derived state, or that stand for changes without one."""
@@ -102,6 +105,7 @@ class Checker:
         self.seen = {s: Seen(SegmentReader(s)) for s in range(world.segments)}
         self.writes: list[Write] = []
         self._loose = self._again = False
+        self._lost_at = -LOOKED_SECONDS
         self._views: View | None = None
         self._topology_read = 0
 
@@ -312,7 +316,7 @@ class Checker:
     def lose(self, partition: int, records: list[InRecord] | None) -> None:
         """Committed records of a partition are lost (None: all): readers start over, and a reset must follow for
         segments whose entries they changed."""
-        now = self.world.engine.now
+        now = self._lost_at = self.world.engine.now
         gone = [decode(*r) for r in records or ()]
         lost = {r.header.segment for r in gone if self._note_loss(r)}
         if records is None:
@@ -352,6 +356,7 @@ class Checker:
                 seen = self.seen[record.header.segment]
                 self.counts["committed in part"] += 1
                 seen.damaged, seen.lost_at = True, self.world.engine.now
+                self._lost_at = seen.lost_at
                 # A reset may become readable only now, though it ended long before.
                 seen.mended_from = self.world.kafka.logs[CHANGES, raw.partition].end
 
@@ -442,6 +447,8 @@ class Checker:
 
     def settled(self) -> str | None:
         """What the run still waits for; None once it is at rest."""
+        if self.world.engine.now < self._lost_at + LOOKED_SECONDS:
+            return "nobody may have looked for what was lost"
         for log in self.world.kafka.logs.values():
             if log.stable < log.end:
                 return f"a transaction hides {log.topic} {log.partition} from {log.stable} on"
