@@ -6,6 +6,7 @@ end; a value in another format; a reset of an owner that died.
 
 from __future__ import annotations
 
+import time
 import zlib
 from itertools import pairwise
 
@@ -20,12 +21,14 @@ from deelog_connector.core.segment import Phase, Reset, Snapshot
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_connector.kafka_port import InRecord
-from deelog_proof.simulation.filtering import BY_VALUE, pipeline
+from deelog_connector.transforms.pipeline import Pipeline
+from deelog_proof.simulation.filtering import BY_VALUE, NAMES
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_schemas.operation import Reason
 from deelog_schemas.positions import PositionState, StateRecord
 from deelog_schemas.records import Record
+from tests.connector.cache import config_of
 from tests.connector.core.builders import node, primary
 from tests.connector.world import (
     SEGMENTS,
@@ -225,7 +228,8 @@ def test_deletes_wait_until_the_position_of_the_reset_is_acknowledged(strategy: 
 @pytest.mark.parametrize("strategy", [Strategy.TOMBSTONES, Strategy.RESEND])
 def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
     """The key is in the cache, but a transform drops its last value and its row."""
-    world = World(1, strategy=strategy, pipeline=pipeline(BY_VALUE))
+    config = config_of("memory:9092", "p", **{"transforms": "s", "transforms.s.type": NAMES[BY_VALUE]})
+    world = World(1, strategy=strategy, pipeline=Pipeline.of(config, time))
     node = world.nodes["n0"]
     world.own(0, node)
     world.settle()

@@ -63,9 +63,7 @@ class FakeNode:
         self.core = core
         self.operations: list[Operation] = []
         self.store = Store(self.settings, core, self._captured, time)
-        self.replicator = Replicator(
-            self.store, {}, True, lambda _: None, lambda: None, self.fail, lambda: True, time
-        )
+        self.replicator = Replicator(self.store, {}, True, lambda _: None, lambda: None, self.fail, lambda: True, time)
         self.roles = Roles(ME, self.store, core, self.replicator, Backup(self.store, core), lambda: None, time)
         self.view = View(0, ME, {}, ())
         self.follow()

@@ -40,6 +40,10 @@ class Due:
     def __init__(self, *seconds: float) -> None:
         self.left = list(seconds)
 
+    @staticmethod
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
     def expire_due(self, now: int) -> float | None:
         assert abs(now / 1000 - time.time()) < 60
         return self.left.pop(0) if self.left else None
