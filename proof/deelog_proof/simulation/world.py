@@ -41,7 +41,7 @@ PEACE: Final = 60.0
 START: Final = 60.0
 """Simulated seconds until the cluster has started."""
 PACE: Final = 2.0
-"""Simulated seconds of one second of a script: its timeouts are those of the configuration."""
+"""Simulated seconds of one second of a script: timeouts are those that a configuration allows."""
 SAMPLE: Final = 0.1
 LOOK: Final = 0.05
 MAX_STEPS: Final = 2_000_000

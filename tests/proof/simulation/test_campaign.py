@@ -47,7 +47,7 @@ def prunes_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what holds -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seeds", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [40, pytest.param(120, marks=pytest.mark.slow)])
 def test_seeds_hold_and_see_what_they_are_there_to_see(call: Simulate, tmp_path: Path, seeds: int) -> None:
     report = tmp_path / "report.json"
     result = call("--seeds", f"1..{seeds}", "--jobs", 1, "--report", report)
