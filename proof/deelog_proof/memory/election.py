@@ -127,7 +127,7 @@ class Election:
 
     async def _commit(self, records: Sequence[tuple[str, bytes]]) -> None:
         loop, why = self._wire.loop, "no time was left"
-        deadline = loop.time() + self._wire.seconds
+        deadline = loop.time() + self._wire.way.seconds
         while loop.time() < deadline:
             session, membership = self._session, self._membership
             if session is None or membership is None:

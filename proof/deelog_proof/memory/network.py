@@ -13,6 +13,7 @@ import errno
 from asyncio import transports
 from collections import deque
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any, Final
 
 from deelog_proof.memory.engine import Engine
@@ -33,7 +34,7 @@ class Network:
     """`slow` has what multiplies the delays of a node, by its name."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.random = engine, engine.stream("network")
+        self.engine = engine
         self.slow: dict[str, float] = {}
         self.sends: Callable[[NodeLoop, bytes], None] = lambda loop, data: None
         """Called before a node sends these bytes."""
@@ -42,9 +43,13 @@ class Network:
         self._connections: dict[Connection, None] = {}
         self._port = FIRST_PORT
 
+    def random(self, pair: tuple[str, str]) -> Random:
+        """The chance of what passes from one node to another."""
+        return self.engine.stream(f"net {pair[0]} {pair[1]}")
+
     def delay(self, pair: tuple[str, str]) -> float:
         """How long bytes take, in seconds."""
-        drawn = self.random.expovariate(1500.0) + 0.0002
+        drawn = self.random(pair).expovariate(1500.0) + 0.0002
         return drawn * max(self.slow.get(name, 1.0) for name in pair)
 
     def cut(self, from_: str, to: str) -> None:
@@ -252,7 +257,7 @@ class Transport(transports._FlowControlMixin):
             self._maybe_pause_protocol()  # type: ignore[attr-defined]
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
-        random = self.network.random
+        random = self.network.random(self.pair)
         if len(data) > 1 and random.random() < 0.3:
             at = random.randrange(1, len(data))
             yield data[:at]
@@ -377,7 +382,7 @@ class Transport(transports._FlowControlMixin):
     def _leave(self) -> None:
         """The other end hears that this one is closed: after the bytes on their way, or instead of some of them."""
         self._closing = True
-        if self.network.random.random() < 0.5:
+        if self.network.random(self.pair).random() < 0.5:
             self._send(self.peer._end)
         else:
             self._held.clear()

@@ -31,7 +31,7 @@ from deelog_proof.memory.broker import (
 )
 from deelog_proof.memory.election import Election
 from deelog_proof.memory.loop import NodeLoop
-from deelog_proof.memory.wire import RETRY_SECONDS, Turn, Wire, denial, open_session
+from deelog_proof.memory.wire import RETRY_SECONDS, Turn, Way, Wire, denial, open_session
 from deelog_schemas.config import Config, ConfigError
 
 T = TypeVar("T")
@@ -73,39 +73,39 @@ class MemoryPort:
         moment: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.clock = SimulatedClock(loop)
-        self.random = loop.engine.stream(f"port {name or loop.name}")
-        self._wire = Wire(loop, kafka, self.random, seconds, moment)
+        self._wire = Wire(loop, kafka, f"port {name or loop.name}", Way(seconds, moment))
+        self.random = self._wire.random
 
     @property
     def connected(self) -> bool:
         """Whether this node reaches the brokers."""
-        return self._wire.connected
+        return self._wire.way.connected
 
     @connected.setter
     def connected(self, value: bool) -> None:
-        self._wire.connected = value
+        self._wire.way.connected = value
 
     @property
     def deaf(self) -> set[str]:
         """Topics of which this node hears nothing."""
-        return self._wire.deaf
+        return self._wire.way.deaf
 
     @deaf.setter
     def deaf(self, value: set[str]) -> None:
-        self._wire.deaf = value
+        self._wire.way.deaf = value
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
-        return Session(self._wire, config, transactional_id, max_message_bytes)
+        return Session(self._wire.of(transactional_id), config, transactional_id, max_message_bytes)
 
     async def reader(self, config: Config, topic: str) -> Reader:
         config.overrides("consumer")
-        return Reader(self._wire, topic)
+        return Reader(self._wire.of(topic), topic)
 
     def brokers(self, config: Config) -> Brokers:
-        return Brokers(self._wire, config)
+        return Brokers(self._wire.of("brokers"), config)
 
     def notes(self, config: Config) -> Notes:
-        return Notes(self._wire, config)
+        return Notes(self._wire.of("notes"), config)
 
     def election(
         self,
@@ -114,10 +114,10 @@ class MemoryPort:
         on_elected: Callable[[bool], None],
         on_refused: Callable[[Exception], None],
     ) -> Election:
-        return Election(self._wire, config, client_id, on_elected, on_refused, self.new_id)
+        return Election(self._wire.of("election"), config, client_id, on_elected, on_refused, self.new_id)
 
     def new_id(self) -> str:
-        return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        return str(uuid.UUID(int=self._wire.of("ids").random.getrandbits(128), version=4))
 
     async def work(self, call: Callable[..., T], *args: object) -> T:
         return await self._wire.run(None, self._work, call, args)
@@ -194,10 +194,10 @@ class Session:
                     self._may_wait()
                     await asyncio.sleep(RETRY_SECONDS)
         if not empty:
-            self._wire.moment("appended")
+            self._wire.way.moment("appended")
             await asyncio.sleep(0)  # a pause begins before the next turn
             await self._lasting(kafka.end_session, self._transactional_id, session)
-            self._wire.moment("committed")
+            self._wire.way.moment("committed")
 
     def _next_of(self, records: Iterable[OutRecord]) -> list[OutRecord]:
         """The next part. More of them than one: other events happen in between, and a transaction stays open."""
@@ -252,7 +252,7 @@ class Reader:
 
     async def _seek(self, offsets: dict[int, int]) -> None:
         self._check()
-        until = self._wire.loop.time() + self._wire.seconds
+        until = self._wire.loop.time() + self._wire.way.seconds
         ends, following = {}, {}
         for partition, offset in offsets.items():
             low, ends[partition] = await self._bounds(partition, until)
@@ -287,7 +287,7 @@ class Reader:
         return await self._fetched()
 
     async def _fetched(self) -> list[InRecord]:
-        if self._topic in self._wire.deaf:
+        if self._topic in self._wire.way.deaf:
             return []
         try:
             found = await self._wire.ask(self._fetch, MAX_READ, until=self._wire.loop.time())

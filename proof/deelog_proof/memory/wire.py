@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -33,25 +33,33 @@ class Turn(asyncio.Lock):
     calls = 0
 
 
-class Wire:
-    """What the clients of a node have in common: its way to the brokers, and its calls under way."""
+@dataclass(slots=True)
+class Way:
+    """What the clients of one port share."""
 
-    def __init__(
-        self,
-        loop: NodeLoop,
-        kafka: Kafka,
-        random: random.Random,
-        seconds: float,
-        moment: Callable[[str], None],
-    ) -> None:
-        self.loop, self.kafka, self.random, self.seconds, self.moment = loop, kafka, random, seconds, moment
-        self.connected = True
-        self.deaf: set[str] = set()
-        """Topics of which nothing is heard."""
-        self._under_way: dict[asyncio.Task[Any], None] = {}
-        self._waiting: dict[asyncio.Task[Any], None] = {}
-        """Calls that `close` cancels: those of sessions whose turn has not come."""
-        self._closed = False
+    seconds: float
+    """How long one request may take."""
+    moment: Callable[[str], None]
+    connected: bool = True
+    deaf: set[str] = field(default_factory=set)
+    """Topics of which nothing is heard."""
+    under_way: dict[asyncio.Task[Any], None] = field(default_factory=dict)
+    waiting: dict[asyncio.Task[Any], None] = field(default_factory=dict)
+    """Calls that `close` cancels: those of sessions whose turn has not come."""
+    closed: bool = False
+
+
+class Wire:
+    """One client's way to the brokers. Its chance is that of its name, so that clients do not change one another's."""
+
+    def __init__(self, loop: NodeLoop, kafka: Kafka, name: str, way: Way) -> None:
+        self.loop, self.kafka, self.way = loop, kafka, way
+        self.random = loop.engine.stream(name)
+        self._name = name
+
+    def of(self, client: str) -> Wire:
+        """The wire of another client of the port."""
+        return Wire(self.loop, self.kafka, f"{self._name} {client}", self.way)
 
     def delay(self) -> float:
         """How long something takes, in seconds."""
@@ -61,7 +69,7 @@ class Wire:
         self, turn: Turn | None, call: Callable[..., Awaitable[T]], *args: Any, of_session: bool = False
     ) -> T:
         """Runs a call to its end, when its turn comes. One that is cancelled before it has begun does not begin."""
-        if self._closed:
+        if self.way.closed:
             raise RuntimeError("the port is closed")
         turn = turn or Turn()
         begun = not turn.calls
@@ -71,37 +79,37 @@ class Wire:
             nonlocal begun
             async with turn:
                 begun = True
-                self._waiting.pop(task, None)
+                self.way.waiting.pop(task, None)
                 return await call(*args)
 
         def ended(_: asyncio.Task[T]) -> None:
             turn.calls -= 1
-            del self._under_way[task]
+            del self.way.under_way[task]
 
         task = self.loop.create_task(called())
-        self._under_way[task] = None
+        self.way.under_way[task] = None
         if of_session and not begun:
-            self._waiting[task] = None
+            self.way.waiting[task] = None
         task.add_done_callback(ended)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.add_done_callback(_unheard)
             if not begun:
-                self._waiting.pop(task, None)
+                self.way.waiting.pop(task, None)
                 task.cancel()
             raise
 
     async def close(self) -> None:
-        self._closed = True
-        for task in list(self._waiting):
+        self.way.closed = True
+        for task in list(self.way.waiting):
             task.cancel()
-        if self._under_way:
-            await asyncio.wait(list(self._under_way))
+        if self.way.under_way:
+            await asyncio.wait(list(self.way.under_way))
 
     async def ask(self, call: Callable[..., T], *args: Any, until: float | None = None) -> T:
         """What the brokers answer to `call`. Raises `Unanswered` where they do not by then, and what `call` raises."""
-        until = self.loop.time() + self.seconds if until is None else until
+        until = self.loop.time() + self.way.seconds if until is None else until
         while True:
             answer: asyncio.Future[T] = self.loop.create_future()
             self.loop.engine.after(self.delay(), self._arrive, answer, partial(call, *args))
@@ -114,7 +122,7 @@ class Wire:
 
     def _arrive(self, answer: asyncio.Future[T], call: Callable[[], T]) -> None:
         try:
-            if not self.connected:
+            if not self.way.connected:
                 raise Unanswered
             result = call()
         except BrokerError as error:
@@ -124,7 +132,7 @@ class Wire:
 
     def _answer(self, answer: asyncio.Future[T], result: T) -> None:
         if not answer.done():
-            if self.connected and self.kafka.up:
+            if self.way.connected and self.kafka.up:
                 answer.set_result(result)
             else:
                 answer.set_exception(Unanswered())  # the connection broke on the way back

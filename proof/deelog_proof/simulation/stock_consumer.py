@@ -1,7 +1,7 @@
 """A consumer that knows only Debezium's envelope: no header, no positions, no begin and end of a reset.
 
 It keeps the last value of each key, as stock consumers do: `r`, `c` and `u` upsert, `d` and a null value delete.
-It reads committed records. With `reset.strategy` `tombstones` or `resend` it ends with the cache's content.
+It reads committed records. With `reset.strategy=tombstones` it ends with the cache's content.
 """
 
 from __future__ import annotations
