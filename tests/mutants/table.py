@@ -122,7 +122,7 @@ TAKEOVER: Final = (
             Edit(TAKEOVERS, "if self._step_down(segment, known.ranked | scan", "if self._step_down(segment, scan"),
             Edit(TAKEOVERS, "to_fence(known.claims | scan.claims, member)", "to_fence(scan.claims, member)"),
         ),
-        detector="scenario claims_outlive_compaction",
+        detector="pytest tests/connector/core/test_takeover.py -k test_release_keeps_rank",
         because=RARE,
     ),
     Mutant(
@@ -549,6 +549,14 @@ RESETS: Final = (
         because=RARE,
     ),
     Mutant(
+        "late-heartbeats-are-news",
+        "",
+        "heartbeats that a cut held back count as heard now: a controller that is none any more answers its own",
+        (Edit(LIVENESS, "        if self._was_silent(member, now):\n", "        if False:\n"),),
+        detector="scenario late_heartbeats",
+        because=RARE,
+    ),
+    Mutant(
         "answers-with-a-node-gone",
         "",
         "without Kafka and with a node gone, a controller goes on answering",
@@ -686,7 +694,7 @@ BACKUPS: Final = (
                 "return operations",
             ),
         ),
-        detector="scenario coalesced_catch_up",
+        detector="pytest tests/connector/core/test_replica.py -k coalesced",
         because=RARE,
     ),
     Mutant(

@@ -312,7 +312,6 @@ def _fields(settings: dict[str, int]) -> dict[str, str]:
         "cache.max.entries": str(settings["capacity"] * settings["segments"]),
         "cache.acks": "all" if settings["acks_all"] else "1",
         "cache.failure.timeout.ms": "250",
-        "cache.controller.session.timeout.ms": "500",
         "transaction.timeout.ms": "1000",
         "heartbeat.interval.ms": "1000",
         "max.batch.size": str(settings["batch"]),

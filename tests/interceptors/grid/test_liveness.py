@@ -62,7 +62,13 @@ def test_nobody_is_answered_while_a_member_is_silent() -> None:
     desk.answers(A, B, C)
     desk.now += 1.1
     assert desk.answers(A, B) == [False, False]
-    desk.answers(C)
+    desk.book.confirm(asked=desk.now)
+    desk.now += 0.1
+    # What a cut has held back arrives when it heals: the member may have another controller since.
+    assert desk.answers(C) == [False]
+    assert desk.answers(A, B, C) == [False, False, False]
+    assert desk.book.to_confirm(desk.now)
+    desk.book.confirm(asked=desk.now)
     assert desk.answers(A, B, C) == [True, True, True]
 
 
@@ -110,8 +116,9 @@ def test_with_every_node_in_the_view_writes_go_on_while_kafka_is_away() -> None:
     desk = Desk()
     desk.without_c()
     del desk.registry.members["c"]
-    desk.now += 100
-    desk.answers(A, B)
+    for _ in range(100):
+        desk.now += 0.9
+        desk.answers(A, B)
     assert desk.answers(A, B) == [True, True]
     assert not desk.book.to_confirm(desk.now)
 

@@ -54,6 +54,10 @@ class Liveness:
         """Returns whether a decision is due, and the answer; None where another member may be controller."""
         before = self._beats.get(member)
         news = before is None or bool(beat.requests) or before.leaving != beat.leaving
+        if self._was_silent(member, now):
+            # It may be late: what a cut held back arrives when it heals, and its sender may have another controller.
+            self.doubt(now)
+            news = True
         self._heard[member] = self._silent_since[member] = now
         self._refused.discard(member)
         self._beats[member] = beat
@@ -68,10 +72,12 @@ class Liveness:
             return False
         if self._misses_a_node and now - self._confirmed > self._timeout:
             return False
-        return all(
-            m == self._member or now - self._silent_since.get(m, self._since) <= self._timeout
-            for m in self.view.members
-        )
+        return not any(self._was_silent(m, now) for m in self.view.members)
+
+    def _was_silent(self, member: str, now: float) -> bool:
+        """Whether a member of the view was not heard for so long that it may have another controller."""
+        known = member in self.view.members and member != self._member
+        return known and now - self._silent_since.get(member, self._since) > self._timeout
 
     @property
     def _misses_a_node(self) -> bool:
@@ -92,7 +98,8 @@ class Liveness:
     # -- confirmation -------------------------------------------------------------------------------------------------
 
     def doubt(self, now: float) -> None:
-        """After a pause of this process another may be controller: no heartbeat is answered until Kafka confirms it."""
+        """Another may be controller, after a pause of this process or a cut: no heartbeat is answered until Kafka
+        confirms this one."""
         self._doubted = now
 
     def to_confirm(self, now: float) -> bool:
