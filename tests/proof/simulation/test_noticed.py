@@ -16,6 +16,8 @@ from tests.proof.simulation.rows import RULES
 from tests.support.paths import ROOT
 
 UNNOTICED: Final = {
+    "claims-outlive-compaction": "its mutant forgets a claim that the scenario's node reads in the change topic as "
+    "well: a test of the core finds it",
     "read-from-trails": "what its mutant lets slip is caught where READ begins: a position beyond one's own history is "
     "read from the base offset, and an open reset has a record of its own",
     "release-is-final": "its mutant writes on where the scenario's old owner has nothing left to write: seeds find it",
