@@ -1,7 +1,7 @@
 """What a controller knows of the members in its term: last heartbeats, requests, who is dead, whom to answer.
 
 Pure, like the decision made from it (`controller.decide`): times are arguments. `ControllerService`, which does the
-I/O, keeps one for each term; so does the simulation.
+I/O, keeps one for each term.
 """
 
 from __future__ import annotations
