@@ -281,7 +281,7 @@ class Cache:
         return settled_ends(",".join(self.config["bootstrap.servers"]), self.topics.changes, self.partitions)
 
 
-def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 100) -> dict[int, int]:
+def settled_ends(servers: str, topic: str, partitions: int, seconds: float = 200) -> dict[int, int]:
     """A topic's last stable offsets, once no transaction is open.
 
     A commit returns before its markers are written, and readers do not see the committed records until then. Each
