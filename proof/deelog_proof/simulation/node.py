@@ -7,8 +7,8 @@ the moments of its transactions. It may end, or stand still, at each of them.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from deelog_connector.core import ConnectorCore
@@ -17,7 +17,6 @@ from deelog_connector.errors import KafkaUnavailable, NodeSuperseded, TopologyEr
 from deelog_interceptors.grid import node as grid
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
-from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.port import MemoryPort
@@ -33,9 +32,8 @@ class Node:
     """`member` is `<node.id>@<incarnation>`."""
 
     def __init__(self, world: Context, node_id: str, config: Config) -> None:
-        self.world, self.engine, self.kafka = world, world.engine, world.kafka
+        self.world, self.engine = world, world.engine
         self.node_id = node_id
-        self.random: random.Random = self.engine.stream(f"node {node_id}")
         self.leaving = False
         self.loop = NodeLoop(self.engine, node_id, world.network)
         self._ports: list[MemoryPort] = []
@@ -51,9 +49,7 @@ class Node:
     def port(self) -> MemoryPort:
         """A new port of the node."""
         name = f"{self.node_id} {len(self._ports)}"
-        port = MemoryPort(
-            self.loop, self.kafka, name=name, moment=lambda name: self.world.transaction_comes(self, name)
-        )
+        port = MemoryPort(self.loop, self.world.kafka, name=name, moment=partial(self.world.transaction_comes, self))
         self._ports.append(port)
         return port
 
@@ -126,10 +122,6 @@ class Node:
     @property
     def store(self) -> Store:
         return self.grid.store
-
-    @property
-    def replicator(self) -> Replicator:
-        return self.grid.replicator
 
     @property
     def view(self) -> View:
