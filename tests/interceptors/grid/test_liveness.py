@@ -154,6 +154,14 @@ def test_the_dead_are_the_silent_the_refused_and_those_that_were_replaced() -> N
     assert desk.book.to_fence([B, C]) == []
 
 
+def test_who_has_left_and_holds_nothing_is_not_fenced() -> None:
+    """Its producer may be that of the process that replaces it by now."""
+    desk = Desk()
+    leaving = desk.view.members | {m: desk.view.members[m]._replace(leaving=True) for m in (B, C)}
+    desk.book.follow(View(8, A, leaving, (SegmentState(State.ONLINE, 3, B, (B,), (B,)),)))
+    assert desk.book.to_fence([B, C]) == [B]  # B holds a segment still
+
+
 def test_a_controller_that_was_stopped_itself_holds_it_against_nobody() -> None:
     desk = Desk()
     desk.answers(A, B, C)

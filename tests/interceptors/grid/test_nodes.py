@@ -240,6 +240,7 @@ def test_a_port_that_is_taken_is_one_clear_line(grid: Grid) -> None:
 
 
 def test_sigterm_gives_the_segments_away_without_a_reset(grid: Grid) -> None:
+    grid.config["cache.failure.timeout.ms"] = "20000"  # on a busy machine nobody is taken for dead, and fenced
     grid.start(3)
     writer = Writer(grid, "w")
     writer.start()

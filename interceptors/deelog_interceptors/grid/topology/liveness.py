@@ -141,7 +141,12 @@ class Liveness:
 
     def to_fence(self, dead: Iterable[str]) -> list[str]:
         """Those of the dead whose producer is still to be fenced; a newer process has fenced its predecessor."""
-        return [m for m in dead if m not in self._fenced and m in self.view.members and not self._replaced(m)]
+        unfenced = [m for m in dead if m in self.view.members and m not in self._fenced]
+        return [m for m in unfenced if not self._replaced(m) and not self._has_left(m)]
+
+    def _has_left(self, member: str) -> bool:
+        """Whether it gave all away before it ended. A fence would come late, and meet the process that replaces it."""
+        return self.view.members[member].leaving and not any(member in row.holders for row in self.view.rows)
 
     def fenced(self, member: str) -> None:
         """The member's producer is fenced."""
