@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 from deelog_connector.devkafka.jars import fetch
 from deelog_schemas.java import use_java
 from tests.support.kafka import Broker, running_broker
+from tests.support.memory import LiveMemory, Memory
 from tests.support.registry import Apicurio
 from tests.support.secure import SecureKafka, secure_kafka
 
@@ -116,6 +117,20 @@ def own_kafka(tmp_path: Path) -> Iterator[Broker]:
     """A real Kafka for this test alone, to stop, kill, pause and restart."""
     with running_broker(tmp_path / "kafka") as broker:
         yield broker
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    """A Kafka in memory, and the loop of virtual time on which the test runs."""
+    made = Memory()
+    yield made
+    made.loop.bury()
+
+
+@pytest.fixture
+def live() -> LiveMemory:
+    """A Kafka in memory, in real time: for a test with threads."""
+    return LiveMemory()
 
 
 @pytest.fixture(scope="module")

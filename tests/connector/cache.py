@@ -1,15 +1,14 @@
-"""A plain cache in one process with the real connector, for tests with a real Kafka."""
+"""A plain cache in one process with the real connector, on a real Kafka or on one in memory."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from deelog_connector.kafka.librdkafka import Librdkafka
-from deelog_connector.kafka_port import REQUEST_SECONDS
+from deelog_connector.kafka_port import REQUEST_SECONDS, KafkaPort
 from deelog_connector.runtime import Connector
 from deelog_schemas.config import Config, parse
 from deelog_schemas.keys import segment_of
@@ -36,14 +35,17 @@ def config_of(bootstrap: str, prefix: str, **fields: Any) -> Config:
 
 
 class Cache:
-    """A captured dict. It owns all segments. `seconds` is how long a request to Kafka may take."""
+    """A captured dict. It owns all segments. Its port is by default one to a real Kafka, with requests of `seconds`."""
 
-    def __init__(self, config: Config, incarnation: int, seconds: float = REQUEST_SECONDS) -> None:
+    def __init__(
+        self, config: Config, incarnation: int, seconds: float = REQUEST_SECONDS, port: KafkaPort | None = None
+    ) -> None:
         self.config = config
         self.entries_of: dict[bytes, bytes] = {}
         self.stepped: list[int] = []
-        member, port = f"{config['node.id']}@{incarnation}", Librdkafka(seconds)
-        self.connector = Connector(config, member, self, connector_name="test", port=port)
+        self.port: KafkaPort = port or Librdkafka(seconds)
+        member = f"{config['node.id']}@{incarnation}"
+        self.connector = Connector(config, member, self, connector_name="test", port=self.port)
         self.core = self.connector.core
 
     def entries(self, segment: int) -> list[Entry]:
@@ -81,7 +83,7 @@ class Cache:
         else:
             self.entries_of[key] = value
         reason = Reason.REMOVE if value is None else Reason.PUT
-        operation = self.core.append(segment, reason, key, value, None, time.time_ns() // 1000, existed)
+        operation = self.core.append(segment, reason, key, value, None, self.port.clock.time_ns() // 1000, existed)
         self.core.acked(segment, operation.sequence)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -106,10 +108,14 @@ class Cache:
 
 @asynccontextmanager
 async def cache(
-    config: Config, incarnation: int = 1, release: bool = False, seconds: float = REQUEST_SECONDS
+    config: Config,
+    incarnation: int = 1,
+    release: bool = False,
+    seconds: float = REQUEST_SECONDS,
+    port: KafkaPort | None = None,
 ) -> AsyncIterator[Cache]:
     """A started cache. At the end it is closed; with `release` its segments are released first."""
-    found = Cache(config, incarnation, seconds)
+    found = Cache(config, incarnation, seconds, port)
     await found.connector.start()
     try:
         yield found

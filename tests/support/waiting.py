@@ -19,20 +19,21 @@ def waiting(condition: Callable[[], T | None], seconds: float, what: str) -> T:
     """
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
-        _check(deadline, seconds, what, answer)
+        _check(deadline - time.monotonic(), seconds, what, answer)
         time.sleep(_POLL_SECONDS)
     return answer
 
 
 async def awaiting(condition: Callable[[], T | None], seconds: float, what: str) -> T:
-    """`waiting`, in an event loop."""
-    deadline = time.monotonic() + seconds
+    """`waiting`, in an event loop and by its clock, which may be a virtual one."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds
     while not (answer := condition()):
-        _check(deadline, seconds, what, answer)
+        _check(deadline - clock(), seconds, what, answer)
         await asyncio.sleep(_POLL_SECONDS)
     return answer
 
 
-def _check(deadline: float, seconds: float, what: str, answer: object) -> None:
-    if time.monotonic() > deadline:
+def _check(left: float, seconds: float, what: str, answer: object) -> None:
+    if left < 0:
         raise TimeoutError(f"waited {seconds:g} s in vain for {what}; the last answer was {answer!r}")

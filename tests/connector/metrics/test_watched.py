@@ -1,4 +1,4 @@
-"""`/metrics` and `/health` of a connector with a real Kafka, scraped over HTTP and parsed as Prometheus does.
+"""`/metrics` and `/health` of a connector, scraped over HTTP and parsed as Prometheus does.
 
 Bad input: a port in use, an invalid host, another path, another method, a client that sends nothing, more clients than
 are answered at a time, a blocked loop.
@@ -26,9 +26,8 @@ from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError
 from deelog_schemas.pages import MAX_REQUESTS
-from tests.connector.cache import Cache, cache, config_of, run, started
-from tests.support.kafka import Broker
-from tests.support.topics import read_topic
+from tests.connector.cache import Cache, cache, config_of, started
+from tests.support.memory import LiveMemory
 from tests.support.waiting import waiting
 
 
@@ -81,19 +80,19 @@ def served(found: Cache) -> MetricsShare:
     return MetricsShare(found.config, {"c": found.connector})
 
 
-def test_figures_are_what_was_done(kafka: Broker, prefix: str) -> None:
+def test_figures_are_what_was_done(live: LiveMemory, prefix: str) -> None:
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, metrics_port=free_port())
-        async with cache(config) as found:
+        config = config_of(live.bootstrap, prefix, metrics_port=free_port())
+        async with cache(config, port=live.port()) as found:
             share = served(found)
             try:
-                await figures_of(found, config)
+                await figures_of(live, found, config)
             finally:
                 share.close()
         with pytest.raises(OSError, match="refused"):
             await scraped(config)
 
-    run(work())
+    live.run(work())
 
 
 async def settled(found: Cache, config: Config) -> dict[tuple[str, ...], float]:
@@ -105,7 +104,7 @@ async def settled(found: Cache, config: Config) -> dict[tuple[str, ...], float]:
             return figures
 
 
-async def figures_of(found: Cache, config: Config) -> None:
+async def figures_of(live: LiveMemory, found: Cache, config: Config) -> None:
     before = await scraped(config)
     assert before["debezium_metrics_Connected", "streaming"] == 1
     assert before["debezium_metrics_MilliSecondsSinceLastEvent", "streaming"] == -1
@@ -124,7 +123,7 @@ async def figures_of(found: Cache, config: Config) -> None:
     assert first["debezium_metrics_TotalNumberOfEventsSeen", "streaming"] == 37
     rows = first["debezium_metrics_TotalNumberOfEventsSeen", "snapshot"]
     assert rows == first["debezium_metrics_RowsScanned", "snapshot", "c"] == first["deelog_reset_rows_total",]
-    kinds = [r.header.kind.name for r in read_topic(config["bootstrap.servers"][0], config.topics.changes)]
+    kinds = [r.header.kind.name for r in live.records(config.topics.changes)]
     assert (kinds.count("CHANGE"), kinds.count("READ")) == (37, rows)
     assert rows >= 5
     assert first["deelog_operations_written_total",] == first["deelog_operations_pruned_total",] == 37
@@ -179,10 +178,10 @@ async def while_paused(found: Cache, config: Config) -> None:
     assert after["deelog_paused",] == after["debezium_metrics_SnapshotPaused", "snapshot"] == 0
 
 
-def test_a_refused_row_is_an_aborted_snapshot_and_no_ready_node(kafka: Broker, prefix: str) -> None:
+def test_a_refused_row_is_an_aborted_snapshot_and_no_ready_node(live: LiveMemory, prefix: str) -> None:
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, metrics_port=free_port())
-        async with cache(config) as found:
+        config = config_of(live.bootstrap, prefix, metrics_port=free_port())
+        async with cache(config, port=live.port()) as found:
             share = served(found)
             try:
                 await started(found)
@@ -208,14 +207,13 @@ def test_a_refused_row_is_an_aborted_snapshot_and_no_ready_node(kafka: Broker, p
             finally:
                 share.close()
 
-    run(work())
+    live.run(work())
 
 
-@pytest.mark.slow
-def test_kafka_away_is_not_ready_and_alive(own_kafka: Broker, prefix: str) -> None:
+def test_kafka_away_is_not_ready_and_alive(live: LiveMemory, prefix: str) -> None:
     async def work() -> None:
-        config = config_of(own_kafka.bootstrap, prefix, metrics_port=free_port())
-        found = Cache(config, 1)
+        config = config_of(live.bootstrap, prefix, metrics_port=free_port())
+        found = Cache(config, 1, port=live.port(1.0))
         share = served(found)
         try:
             status, body = await health(config)
@@ -227,18 +225,18 @@ def test_kafka_away_is_not_ready_and_alive(own_kafka: Broker, prefix: str) -> No
             await found.connector.start()
             await started(found)
             assert (await health(config))[0] == 200
-            await asyncio.to_thread(own_kafka.stop)
+            live.kafka.up = False
             await until_health(config, 503)
             status, body = await health(config)
             assert body["reasons"][0].startswith("cache c: Kafka cannot be used: ")
             assert (await health(config, "/health/live"))[0] == 200
-            await asyncio.to_thread(own_kafka.start)
+            live.kafka.up = True
             await until_health(config, 200)
         finally:
             share.close()
             await found.connector.stop(release=False)
 
-    run(work())
+    live.run(work())
 
 
 async def until_health(config: Config, status: int) -> None:
@@ -283,11 +281,11 @@ def test_a_loop_that_stands_is_not_alive() -> None:
         server.close()
 
 
-def test_pages_and_clients(kafka: Broker, prefix: str) -> None:
+def test_pages_and_clients(live: LiveMemory, prefix: str) -> None:
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, metrics_port=free_port())
+        config = config_of(live.bootstrap, prefix, metrics_port=free_port())
         port = config["metrics.port"]
-        async with cache(config) as found:
+        async with cache(config, port=live.port()) as found:
             share = served(found)
             try:
                 status, content_type, _ = await asyncio.to_thread(fetched, port, "/metrics")
@@ -305,7 +303,7 @@ def test_pages_and_clients(kafka: Broker, prefix: str) -> None:
             finally:
                 share.close()
 
-    run(work())
+    live.run(work())
 
 
 def answers(port: int) -> bool:
@@ -315,12 +313,12 @@ def answers(port: int) -> bool:
         return False
 
 
-def test_two_caches_of_a_process_share_a_port_and_two_processes_do_not(kafka: Broker, prefix: str) -> None:
+def test_two_caches_of_a_process_share_a_port_and_two_processes_do_not(live: LiveMemory, prefix: str) -> None:
     async def work() -> None:
         port = free_port()
-        first = config_of(kafka.bootstrap, prefix, metrics_port=port)
-        second = config_of(kafka.bootstrap, prefix, metrics_port=port, cache_name="d")
-        async with cache(first) as one, cache(second, 2) as two:
+        first = config_of(live.bootstrap, prefix, metrics_port=port)
+        second = config_of(live.bootstrap, prefix, metrics_port=port, cache_name="d")
+        async with cache(first, port=live.port()) as one, cache(second, 2, port=live.port()) as two:
             shares = [served(one), MetricsShare(second, {"d": two.connector})]
             try:
                 await started(one)
@@ -337,21 +335,22 @@ def test_two_caches_of_a_process_share_a_port_and_two_processes_do_not(kafka: Br
                 for share in shares:
                     share.close()
 
-    run(work())
+    live.run(work())
 
 
-def test_a_port_in_use_and_a_host_that_is_none(kafka: Broker, prefix: str) -> None:
+def test_a_port_in_use_and_a_host_that_is_none(live: LiveMemory, prefix: str) -> None:
     async def work() -> None:
         with socket.create_server((HOST, 0)) as taken:
             port = taken.getsockname()[1]
-            found = Cache(config_of(kafka.bootstrap, prefix, metrics_port=port), 1)
+            found = Cache(config_of(live.bootstrap, prefix, metrics_port=port), 1, port=live.port())
             problem = (
                 rf"metrics\.port = {port}: cannot be listened on at metrics\.host={HOST} \(Address already in use\)"
             )
             with pytest.raises(ConfigError, match=problem):
                 served(found)
-        found = Cache(config_of(kafka.bootstrap, prefix, metrics_port=port, metrics_host="no.such.host.invalid"), 1)
+        config = config_of(live.bootstrap, prefix, metrics_port=port, metrics_host="no.such.host.invalid")
+        found = Cache(config, 1, port=live.port())
         with pytest.raises(ConfigError, match=r"metrics\.host=no\.such\.host\.invalid \(Name or service not known\)"):
             served(found)
 
-    run(work())
+    live.run(work())

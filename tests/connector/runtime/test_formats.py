@@ -1,4 +1,4 @@
-"""The connector in Avro with a real Kafka and a real registry, read by Confluent's deserializer and by fastavro.
+"""The connector in Avro with a real registry, read by Confluent's deserializer and by fastavro.
 
 Bad input: no registry, one that stops after the start, a subject that already has an incompatible schema, a subject
 without a registered schema, an address without its path.
@@ -21,7 +21,6 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from deelog_connector.devkafka.ports import HOST, free_port
-from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_proof.harness.child import deelog_command
 from deelog_schemas import formats
 from deelog_schemas.avro import pinned
@@ -29,10 +28,10 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RegistryAwayError, RegistryError
 from deelog_schemas.header import CONTROL_KINDS, Kind
 from deelog_schemas.records import Record
-from tests.connector.cache import Cache, cache, config_of, run, started
-from tests.support.kafka import Broker
+from tests.connector.cache import Cache, cache, config_of, started
+from tests.support.memory import Memory
 from tests.support.registry import Apicurio
-from tests.support.topics import derived, read_topic
+from tests.support.topics import derived
 
 
 def avro(url: str, **more: str) -> dict[str, str]:
@@ -43,9 +42,9 @@ def avro(url: str, **more: str) -> dict[str, str]:
     return {**fields, "errors.max.retries": "1", **more}
 
 
-async def written(config: Config, incarnation: int = 1) -> dict[bytes, bytes]:
+async def written(memory: Memory, config: Config) -> dict[bytes, bytes]:
     """Writes c, u, d with its tombstone, and a reset. Returns the cache's entries."""
-    async with cache(config, incarnation, release=True) as found:
+    async with cache(config, release=True, port=memory.port()) as found:
         await started(found)
         for number in range(20):
             await found.put(b"k%d" % number, b"v%d" % number)
@@ -77,17 +76,17 @@ def as_text(content: dict[bytes, bytes]) -> dict[str, str]:
 
 
 def test_avro_with_a_registry_is_what_confluents_deserializer_reads(
-    kafka: Broker, prefix: str, registry: Apicurio
+    memory: Memory, prefix: str, registry: Apicurio
 ) -> None:
-    config = config_of(kafka.bootstrap, prefix, **avro(registry.url))
+    config = config_of(memory.bootstrap, prefix, **avro(registry.url))
     content: dict[bytes, bytes] = {}
 
     async def work() -> None:
-        content.update(await written(config))
+        content.update(await written(memory, config))
 
-    run(work())
+    memory.run(work())
     topic = config.topics.changes
-    records = read_topic(kafka.bootstrap, topic)
+    records = memory.records(topic)
     kinds = {record.header.kind for record in records}
     assert kinds >= {Kind.CHANGE, Kind.TOMBSTONE, Kind.READ, Kind.CLAIM, Kind.RESET_BEGIN, Kind.RESET_END}
     with registry.client() as client:
@@ -115,18 +114,19 @@ def test_avro_with_a_registry_is_what_confluents_deserializer_reads(
     assert derived(records, codec)[0] == content
 
 
-def test_avro_by_pinned_schemas(kafka: Broker, prefix: str) -> None:
+def test_avro_by_pinned_schemas(memory: Memory, prefix: str) -> None:
     fields = {"key.converter": "avro", "value.converter": "avro"}
-    config = config_of(kafka.bootstrap, prefix, **fields)
+    config = config_of(memory.bootstrap, prefix, **fields)
     content: dict[bytes, bytes] = {}
 
     async def work() -> None:
-        content.update(await written(config))
-        async with cache(config, 2) as again:  # it scans the first one's records, and knows control records by key
+        content.update(await written(memory, config))
+        # It scans the first one's records, and knows control records by key.
+        async with cache(config, 2, port=memory.port()) as again:
             await started(again)
 
-    run(work())
-    records = read_topic(kafka.bootstrap, config.topics.changes)
+    memory.run(work())
+    records = memory.records(config.topics.changes)
     schema = fastavro.parse_schema(json.loads(pinned.released()["0.1.0"]["change.string.string.avsc"]))
     rows = [r for r in records if r.value is not None]
     assert rows
@@ -137,15 +137,15 @@ def test_avro_by_pinned_schemas(kafka: Broker, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["json", "avro"])
-def test_cloud_events(kafka: Broker, prefix: str, key: str) -> None:
-    config = config_of(kafka.bootstrap, prefix, **{"key.converter": key, "value.converter": "cloudevents"})
+def test_cloud_events(memory: Memory, prefix: str, key: str) -> None:
+    config = config_of(memory.bootstrap, prefix, **{"key.converter": key, "value.converter": "cloudevents"})
     content: dict[bytes, bytes] = {}
 
     async def work() -> None:
-        content.update(await written(config))
+        content.update(await written(memory, config))
 
-    run(work())
-    records = read_topic(kafka.bootstrap, config.topics.changes)
+    memory.run(work())
+    records = memory.records(config.topics.changes)
     values = []
     for record in records:
         event = None if record.value is None else json.loads(record.value)
@@ -157,13 +157,13 @@ def test_cloud_events(kafka: Broker, prefix: str, key: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_registry_that_goes_away_later_does_not_matter(kafka: Broker, prefix: str, own_registry: Apicurio) -> None:
+def test_a_registry_that_goes_away_later_does_not_matter(memory: Memory, prefix: str, own_registry: Apicurio) -> None:
     """Writing, a reset, and a takeover that scans the records work without it."""
-    config = config_of(kafka.bootstrap, prefix, **avro(own_registry.url))
-    other = config_of(kafka.bootstrap, prefix, **avro(own_registry.url), **{"node.id": "n2"})
+    config = config_of(memory.bootstrap, prefix, **avro(own_registry.url))
+    other = config_of(memory.bootstrap, prefix, **avro(own_registry.url), **{"node.id": "n2"})
 
     async def work() -> None:
-        async with cache(config) as first, cache(other) as second:
+        async with cache(config, port=memory.port()) as first, cache(other, port=memory.port()) as second:
             own_registry.stop()
             await started(first)
             for number in range(50):
@@ -178,31 +178,31 @@ def test_a_registry_that_goes_away_later_does_not_matter(kafka: Broker, prefix: 
             await second.drained()
             await first.until(lambda: len(first.stepped) == 8)
 
-    run(work())
-    assert {r.header.kind for r in read_topic(kafka.bootstrap, config.topics.changes)} >= {Kind.CHANGE, Kind.RESET_END}
+    memory.run(work())
+    assert {r.header.kind for r in memory.records(config.topics.changes)} >= {Kind.CHANGE, Kind.RESET_END}
 
 
-def refused(config: Config) -> tuple[RegistryError, float]:
+def refused(memory: Memory, config: Config) -> tuple[RegistryError, float]:
     """The error of a start, and after how many seconds. Fails if anything was created on Kafka."""
     found: list[RegistryError] = []
     begin = time.monotonic()
 
     async def work() -> None:
-        held = Cache(config, 1)
+        held = Cache(config, 1, port=memory.port())
         with pytest.raises(RegistryError) as caught:
             await held.connector.start()
         found.append(caught.value)
         await held.connector.stop(release=False)
 
-    run(work())
-    assert config.topics.changes not in KafkaAdmin(config)._admin.list_topics(timeout=10).topics
+    memory.run(work())
+    assert memory.kafka.topics == {}
     return found[0], time.monotonic() - begin
 
 
-def test_no_registry_at_the_start(kafka: Broker, prefix: str) -> None:
+def test_no_registry_at_the_start(memory: Memory, prefix: str) -> None:
     url = f"http://{HOST}:{free_port()}"
     fields = avro(url, **{"errors.max.retries": "3", "retriable.restart.connector.wait.ms": "200"})
-    error, seconds = refused(config_of(kafka.bootstrap, prefix, **fields))
+    error, seconds = refused(memory, config_of(memory.bootstrap, prefix, **fields))
     assert isinstance(error, RegistryAwayError)
     assert error.exit_code == 10
     assert f"{url} does not answer about subject {prefix}.c-key" in str(error)
@@ -211,38 +211,38 @@ def test_no_registry_at_the_start(kafka: Broker, prefix: str) -> None:
 
 
 def test_an_incompatible_subject_is_said_before_the_first_record(
-    kafka: Broker, prefix: str, registry: Apicurio
+    memory: Memory, prefix: str, registry: Apicurio
 ) -> None:
-    config = config_of(kafka.bootstrap, prefix, **avro(registry.url))
+    config = config_of(memory.bootstrap, prefix, **avro(registry.url))
     subject, other = f"{prefix}.c-value", '{"type":"record","name":"Other","fields":[]}'
     with registry.client() as client:
         client.register_schema(subject, Schema(other, "AVRO"))
         client.set_compatibility(subject, "FULL")
-    error, _ = refused(config)
+    error, _ = refused(memory, config)
     assert f"refuses the schema of subject {subject} as incompatible" in str(error)
     assert "topic.prefix" in str(error)
 
 
-def test_schemas_that_must_be_there_already(kafka: Broker, prefix: str, registry: Apicurio) -> None:
+def test_schemas_that_must_be_there_already(memory: Memory, prefix: str, registry: Apicurio) -> None:
     off = {"value.converter.auto.register.schemas": "false"}
-    config = config_of(kafka.bootstrap, prefix, **avro(registry.url, **off))
-    error, _ = refused(config)
+    config = config_of(memory.bootstrap, prefix, **avro(registry.url, **off))
+    error, _ = refused(memory, config)
     assert f"does not have our schema under subject {prefix}.c-key: register it, or set value.converter.auto" in str(
         error
     )
-    formats.connected(config_of(kafka.bootstrap, prefix, **avro(registry.url)), "test")
+    formats.connected(config_of(memory.bootstrap, prefix, **avro(registry.url)), "test")
     formats.connected(config, "test")
 
 
-def test_an_address_without_its_path(kafka: Broker, prefix: str, registry: Apicurio) -> None:
+def test_an_address_without_its_path(memory: Memory, prefix: str, registry: Apicurio) -> None:
     url = registry.url.removesuffix("/apis/ccompat/v7")
-    error, _ = refused(config_of(kafka.bootstrap, prefix, **avro(url)))
+    error, _ = refused(memory, config_of(memory.bootstrap, prefix, **avro(url)))
     assert "Apicurio: /apis/ccompat/v7" in str(error)
 
 
-def test_a_node_without_its_registry_ends_with_its_code(kafka: Broker, prefix: str, tmp_path: Path) -> None:
+def test_a_node_without_its_registry_ends_with_its_code(prefix: str, tmp_path: Path) -> None:
     fields = {**avro(f"http://{HOST}:{free_port()}", **{"errors.max.retries": "0"}), "cache.listen": f"{HOST}:0"}
-    config = config_of(kafka.bootstrap, prefix, **fields, **{"cache.peer.listen": f"{HOST}:0"})
+    config = config_of("127.0.0.1:1", prefix, **fields, **{"cache.peer.listen": f"{HOST}:0"})
     path = tmp_path / "node.properties"
     path.write_text(javaproperties.dumps(dict(config.raw), timestamp=False))
     command = deelog_command("node", "--config", str(path))

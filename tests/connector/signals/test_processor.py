@@ -1,4 +1,4 @@
-"""Signals and what is told of them, by one connector against a real Kafka; grids of them are in the grid's tests.
+"""Signals and what is told of them, by one connector; grids of them are in the grid's tests.
 
 Bad input tried here: records with another key, no JSON, unknown kinds, segments that there are not, a snapshot that
 goes on already, notes that are none, an end of notifications for which there is no Kafka any more.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -22,46 +21,48 @@ from deelog_connector.signals.processor import HANDLERS, MAX_REPLAY, Signals
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
-from tests.support.topics import derived, messages, read_topic
-from tests.support.waiting import waiting
+from tests.support.memory import Memory
+from tests.support.topics import derived
+from tests.support.waiting import awaiting
 
 
-def send(kafka: Broker, prefix: str, kind: str, identity: str = "i", **data: Any) -> None:
+def send(kafka: Broker | Memory, prefix: str, kind: str, identity: str = "i", **data: Any) -> None:
     """A signal as Debezium's users send it."""
     raw(kafka, f"{prefix}-signal", prefix.encode(), json.dumps({"id": identity, "type": kind, "data": data}).encode())
 
 
-def raw(kafka: Broker, topic: str, key: bytes | None, value: bytes | None) -> None:
+def raw(kafka: Broker | Memory, topic: str, key: bytes | None, value: bytes | None) -> None:
+    if isinstance(kafka, Memory):
+        kafka.produce(topic, key, value)
+        return
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, value, key, partition=0)
     assert producer.flush(30) == 0
 
 
-def read(kafka: Broker, topic: str) -> list[tuple[Any, Any]]:
+def read(memory: Memory, topic: str) -> list[tuple[Any, Any]]:
     """Keys and values, both JSON."""
-    return [(json.loads(message.key()), json.loads(message.value())) for message in messages(kafka.bootstrap, topic)]
+    return [(json.loads(m.key or b""), json.loads(m.value or b"")) for m in memory.messages(topic)]
 
 
-async def told(
-    found: Cache, kafka: Broker, topic: str, aggregate: str, kind: str, *identities: str
-) -> list[dict[str, Any]]:
+async def told(memory: Memory, topic: str, aggregate: str, kind: str, *identities: str) -> list[dict[str, Any]]:
     """The notifications of an aggregate, once one of a kind is there, for each of the identities if any are named."""
 
     def ours() -> list[dict[str, Any]]:
-        values = [value for _, value in read(kafka, topic) if value["aggregate_type"] == aggregate]
+        values = [value for _, value in read(memory, topic) if value["aggregate_type"] == aggregate]
         there = {value["id"] for value in values if value["type"] == kind}
         return values if there and there.issuperset(identities) else []
 
-    return await asyncio.to_thread(waiting, ours, 60, f"{kind} of {aggregate}")
+    return await awaiting(ours, 60, f"{kind} of {aggregate}")
 
 
 def test_every_signal_has_a_handler() -> None:
     assert {signal.kind for signal in HANDLERS} == set(KINDS)
 
 
-def test_what_cannot_be_done_is_counted_and_what_can_is_done(kafka: Broker, prefix: str) -> None:
+def test_what_cannot_be_done_is_counted_and_what_can_is_done(memory: Memory, prefix: str) -> None:
     async def work() -> None:
-        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+        async with cache(config_of(memory.bootstrap, prefix), port=memory.port()) as found:
             await started(found)
             topic, key = f"{prefix}-signal", prefix.encode()
             everything: dict[str, Any] = {"data-collections": [".*"]}
@@ -72,18 +73,18 @@ def test_what_cannot_be_done_is_counted_and_what_can_is_done(kafka: Broker, pref
                 (key, b"\xff"),
                 (key, b"[" * 70_000),
             ):
-                raw(kafka, topic, bad_key, bad)
-            raw(kafka, topic, progress_key(prefix), b"{}")
+                raw(memory, topic, bad_key, bad)
+            raw(memory, topic, progress_key(prefix), b"{}")
             note = Progress("nobody's", "c", (1,), 1, "n9@9", False)
             for one in (note, note._replace(cache="another"), note._replace(id="i", segments=(99,))):
-                raw(kafka, topic, progress_key(prefix), encode_progress(one))
-            send(kafka, prefix, "schema-changes")
-            send(kafka, prefix, "reset-segment", cache="c", segments=[8])
-            send(kafka, prefix, "execute-snapshot", segments=[1, 8], **everything)
+                raw(memory, topic, progress_key(prefix), encode_progress(one))
+            send(memory, prefix, "schema-changes")
+            send(memory, prefix, "reset-segment", cache="c", segments=[8])
+            send(memory, prefix, "execute-snapshot", segments=[1, 8], **everything)
             elsewhere: dict[str, Any] = {"data-collections": ["another"]}
-            send(kafka, prefix, "execute-snapshot", **elsewhere)
-            send(kafka, prefix, "stop-snapshot", **everything)
-            send(kafka, prefix, "log", message="at {}\nforged")
+            send(memory, prefix, "execute-snapshot", **elsewhere)
+            send(memory, prefix, "stop-snapshot", **everything)
+            send(memory, prefix, "log", message="at {}\nforged")
             await found.until(lambda: found.connector.stats.signals.get("log") == 1)
             assert found.connector.stats.signals == {
                 "other": 3,
@@ -97,57 +98,57 @@ def test_what_cannot_be_done_is_counted_and_what_can_is_done(kafka: Broker, pref
             await found.put(b"a", b"1")
             await found.drained()
 
-    run(work())
+    memory.run(work())
 
 
 def test_what_log_says_is_one_line_and_tells_where(
-    kafka: Broker, prefix: str, caplog: pytest.LogCaptureFixture
+    memory: Memory, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+        async with cache(config_of(memory.bootstrap, prefix), port=memory.port()) as found:
             await started(found)
             with caplog.at_level("INFO"):
-                send(kafka, prefix, "log", message="at {}\nforged")
+                send(memory, prefix, "log", message="at {}\nforged")
                 await found.until(lambda: found.connector.stats.signals.get("log") == 1)
 
-    run(work())
+    memory.run(work())
     assert "at cache c, primary of segments 0-7 forged" in [record.getMessage() for record in caplog.records]
 
 
-def test_a_snapshot_is_told_of_stopped_and_added_to(kafka: Broker, prefix: str) -> None:
+def test_a_snapshot_is_told_of_stopped_and_added_to(memory: Memory, prefix: str) -> None:
     topic = f"{prefix}.told"
     more = {"notification_sink_topic_name": topic}
 
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, **more, incremental_snapshot_chunk_size=3, commit_interval_ms=100)
-        async with cache(config) as found:
+        config = config_of(memory.bootstrap, prefix, **more, incremental_snapshot_chunk_size=3, commit_interval_ms=100)
+        async with cache(config, port=memory.port()) as found:
             await started(found)
             for number in range(400):
                 await found.put(b"k%d" % number, b"v")
             await found.drained()
             everything: dict[str, Any] = {"data-collections": ["c"]}
-            send(kafka, prefix, "execute-snapshot", "first", **everything)
+            send(memory, prefix, "execute-snapshot", "first", **everything)
             await found.until(lambda: found.connector.stats.snapshot_rows > 0)
             # Two signals at a time: a snapshot that ended before it is stopped would be no fault.
-            send(kafka, prefix, "execute-snapshot", "first", **everything)
-            send(kafka, prefix, "pause-writing")
+            send(memory, prefix, "execute-snapshot", "first", **everything)
+            send(memory, prefix, "pause-writing")
             await found.until(lambda: found.connector.paused)
             assert found.connector.stats.signals.get("refused") == 1
-            send(kafka, prefix, "resume-writing")
-            send(kafka, prefix, "stop-snapshot", **everything)
+            send(memory, prefix, "resume-writing")
+            send(memory, prefix, "stop-snapshot", **everything)
             await found.until(lambda: found.connector.stats.snapshots == [])
             stopped_at = found.connector.stats.snapshot_rows
             assert stopped_at < 400
-            aborted = await told(found, kafka, topic, "Incremental Snapshot", "ABORTED")
+            aborted = await told(memory, topic, "Incremental Snapshot", "ABORTED")
             kinds = [value["type"] for value in aborted if value["type"] != "IN_PROGRESS"]
             assert kinds == ["STARTED", "PAUSED", "RESUMED", "ABORTED"]
 
-            send(kafka, prefix, "execute-snapshot", "second", **everything)
-            send(kafka, prefix, "execute-snapshot", "third", segments=[0, 7], **everything)
+            send(memory, prefix, "execute-snapshot", "second", **everything)
+            send(memory, prefix, "execute-snapshot", "third", segments=[0, 7], **everything)
             await found.until(lambda: found.connector.stats.snapshots == ["second", "third"])
             await found.until(lambda: found.connector.stats.snapshots == [], 60)
-            await told(found, kafka, topic, "Incremental Snapshot", "COMPLETED", "second", "third")
-            values = [value for _, value in await asyncio.to_thread(read, kafka, topic)]
+            await told(memory, topic, "Incremental Snapshot", "COMPLETED", "second", "third")
+            values = [value for _, value in read(memory, topic)]
             for identity in ("second", "third"):
                 ours = [value["type"] for value in values if value["id"] == identity]
                 assert (ours[0], ours[-2:]) == ("STARTED", ["TABLE_SCAN_COMPLETED", "COMPLETED"])
@@ -166,34 +167,34 @@ def test_a_snapshot_is_told_of_stopped_and_added_to(kafka: Broker, prefix: str) 
                 "total_rows_scanned": "0",
             }
 
-            send(kafka, prefix, "reset-segment", cache="c", segments=[2, 3])
-            reset = await told(found, kafka, topic, "Segment Reset", "COMPLETED")
+            send(memory, prefix, "reset-segment", cache="c", segments=[2, 3])
+            reset = await told(memory, topic, "Segment Reset", "COMPLETED")
             assert [reset[n]["additional_data"]["segments"] for n in (0, -1)] == ["2-3", "2-3"]
-            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            content, _ = derived(memory.records(config.topics.changes))
             assert content == found.entries_of
 
-    run(work())
+    memory.run(work())
 
 
-def test_who_starts_again_goes_on_with_what_is_not_complete(kafka: Broker, prefix: str) -> None:
+def test_who_starts_again_goes_on_with_what_is_not_complete(memory: Memory, prefix: str) -> None:
     """A process that died: what it had not noted is done by the next one, and what is over is not done again."""
 
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, incremental_snapshot_chunk_size=2, commit_interval_ms=100)
+        config = config_of(memory.bootstrap, prefix, incremental_snapshot_chunk_size=2, commit_interval_ms=100)
         everything: dict[str, Any] = {"data-collections": ["c"]}
-        async with cache(config, 1) as found:
+        async with cache(config, 1, port=memory.port()) as found:
             await started(found)
             for number in range(200):
                 await found.put(b"k%d" % number, b"v")
             await found.drained()
-            send(kafka, prefix, "execute-snapshot", "over", segments=[1], **everything)
+            send(memory, prefix, "execute-snapshot", "over", segments=[1], **everything)
             await found.until(lambda: found.connector.stats.signals.get("execute-snapshot") == 1)
             await found.until(lambda: found.connector.stats.snapshots == [])
-            send(kafka, prefix, "execute-snapshot", "left", **everything)
+            send(memory, prefix, "execute-snapshot", "left", **everything)
             await found.until(lambda: found.connector.stats.snapshots == ["left"])
             await found.until(lambda: found.connector.stats.snapshot_rows > 40)
             entries = dict(found.entries_of)
-        again = Cache(config, 2)
+        again = Cache(config, 2, port=memory.port())
         again.entries_of = entries
         await again.connector.start()
         try:
@@ -204,52 +205,54 @@ def test_who_starts_again_goes_on_with_what_is_not_complete(kafka: Broker, prefi
         finally:
             await again.connector.stop(release=False)
 
-    run(work())
+    memory.run(work())
 
 
-def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(kafka: Broker, prefix: str) -> None:
+def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(memory: Memory, prefix: str) -> None:
     async def work() -> None:
-        async with cache(config_of(kafka.bootstrap, prefix)) as found:
+        async with cache(config_of(memory.bootstrap, prefix), port=memory.port()) as found:
             await started(found)
             await found.connector.suspend(30, write_out=True)
             found.connector.apply(Event.STOP)
-            send(kafka, prefix, "resume-writing")
+            send(memory, prefix, "resume-writing")
             await found.until(lambda: found.connector.stats.signals == {"refused": 1})
             assert found.connector.paused
             found.connector.resume()
             await found.put(b"a", b"1")
             await found.drained()
 
-    run(work())
+    memory.run(work())
 
 
-async def beating(kafka: Broker, topic: str, least: int) -> list[tuple[Any, Any]]:
+async def beating(memory: Memory, topic: str, least: int) -> list[tuple[Any, Any]]:
     """The heartbeats, once there are that many."""
 
     def beats() -> list[tuple[Any, Any]]:
-        there = read(kafka, topic)
+        there = read(memory, topic)
         return there if len(there) >= least else []
 
-    return await asyncio.to_thread(waiting, beats, 60, f"{least} heartbeats")
+    return await awaiting(beats, 60, f"{least} heartbeats")
 
 
-def test_heartbeats_are_debeziums_and_come_while_something_is_written(kafka: Broker, prefix: str) -> None:
+def test_heartbeats_are_debeziums_and_come_while_something_is_written(memory: Memory, prefix: str) -> None:
     async def work() -> None:
-        async with cache(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=60_000)) as found:
+        async with cache(
+            config_of(memory.bootstrap, prefix, heartbeat_interval_ms=60_000), port=memory.port()
+        ) as found:
             topic = f"__debezium-heartbeat.{prefix}"
-            begun = time.time_ns() // 1_000_000
+            begun = found.port.clock.time_ns() // 1_000_000
             await started(found)
-            ((_, first),) = await beating(kafka, topic, 1)
+            ((_, first),) = await beating(memory, topic, 1)
             assert first["ts_ms"] >= begun  # it owned nothing before
             await found.connector.suspend(20, write_out=True)
-            await found.connector.restart(config_of(kafka.bootstrap, prefix, heartbeat_interval_ms=100))
+            await found.connector.restart(config_of(memory.bootstrap, prefix, heartbeat_interval_ms=100))
             found.connector.apply(Event.CONTINUE)
-            beats = await beating(kafka, topic, 3)
+            beats = await beating(memory, topic, 3)
             assert {json.dumps(key) for key, _ in beats} == {json.dumps({"serverName": prefix})}
             assert all(list(value) == ["ts_ms"] for _, value in beats)
             assert abs(beats[-1][1]["ts_ms"] - begun) < 60_000
 
-    run(work())
+    memory.run(work())
 
 
 def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""Filters, transforms and their failures with a real Kafka, and how often the producer is created again.
+"""Filters, transforms and their failures, and how often the producer is created again.
 
 Bad input: a transform that raises, in each mode, on a change and on a row of a reset; one that raises again after
 `resume()`; a slow one; a halt during a stop; a dead-letter topic that does not exist yet, and one with more partitions;
@@ -10,12 +10,9 @@ from __future__ import annotations
 import base64
 import logging
 import threading
-import time
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from deelog_connector.devkafka.ports import free_port
 from deelog_connector.errors import RetriesExhausted
 from deelog_connector.runtime import Lifecycle
 from deelog_connector.runtime.lifecycle import State
@@ -27,7 +24,8 @@ from deelog_schemas.records import Record
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.connector.transforms.transforms_for_tests import BOMB, Bomb, Slow
 from tests.support.kafka import Broker
-from tests.support.topics import derived, messages, read_topic
+from tests.support.memory import Memory
+from tests.support.topics import derived, read_topic
 
 MINE = "tests.connector.transforms.transforms_for_tests"
 OURS = "deelog_connector.transforms"
@@ -60,10 +58,10 @@ def positions(records: list[Record]) -> dict[int, list[int]]:
     return found
 
 
-def test_what_is_derived_is_the_filtered_and_rewritten_cache(kafka: Broker, prefix: str) -> None:
+def test_what_is_derived_is_the_filtered_and_rewritten_cache(memory: Memory, prefix: str) -> None:
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, **FILTER)
-        async with cache(config, 1, release=True) as found:
+        config = config_of(memory.bootstrap, prefix, **FILTER)
+        async with cache(config, 1, release=True, port=memory.port()) as found:
             await started(found)
             for i in range(2000):
                 key = b"%s%d" % (b"private:" if i % 3 else b"k", i % 200)
@@ -75,7 +73,7 @@ def test_what_is_derived_is_the_filtered_and_rewritten_cache(kafka: Broker, pref
             for segment in range(8):
                 found.core.request_reset(segment, "signal")
             await found.drained()
-        records = read_topic(kafka.bootstrap, config.topics.changes)
+        records = memory.records(config.topics.changes)
         content, readers = derived(records)
         assert content == told(found.entries_of)
         assert [r.resets for r in readers.values()] == [["start", "signal"]] * 8
@@ -83,18 +81,20 @@ def test_what_is_derived_is_the_filtered_and_rewritten_cache(kafka: Broker, pref
         assert all(sequences == list(range(1, len(sequences) + 1)) for sequences in positions(records).values())
         assert sum(map(len, positions(records).values())) == 2000
         assert b"private:" not in b"".join(r.key + (r.value or b"") for r in records)
-        entries = [m for m in messages(kafka.bootstrap, config.topics.changes) if m.headers()[0][1][1] <= Kind.READ]
-        assert {tuple(n for n, _ in m.headers()) for m in entries} == {("deelog", "seen")}
+        entries = [
+            h for _, _, _, _, _, h in memory.messages(config.topics.changes) if h and (h[0][1] or b"")[1] <= Kind.READ
+        ]
+        assert {tuple(n for n, _ in headers) for headers in entries} == {("deelog", "seen")}
 
-    run(work())
+    memory.run(work())
 
 
-def test_operations_that_are_skipped_are_no_loss_to_the_next_owner(kafka: Broker, prefix: str) -> None:
+def test_operations_that_are_skipped_are_no_loss_to_the_next_owner(memory: Memory, prefix: str) -> None:
     """The last operations of every segment are skipped ones, then the owner claims anew: nothing is reset."""
 
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, **{"skipped.operations": "u,d"})
-        async with cache(config) as found:
+        config = config_of(memory.bootstrap, prefix, **{"skipped.operations": "u,d"})
+        async with cache(config, port=memory.port()) as found:
             await started(found)
             for i in range(200):
                 await found.put(b"k%d" % i, b"created")
@@ -111,10 +111,10 @@ def test_operations_that_are_skipped_are_no_loss_to_the_next_owner(kafka: Broker
             await found.drained()
             assert found.connector.stats.takeovers == 16
             assert found.connector.stats.resets == {"start": 8}
-        content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+        content, _ = derived(memory.records(config.topics.changes))
         assert content == {b"k%d" % i: b"created" for i in range(1, 200)} | {b"k0": b"created again"}
 
-    run(work())
+    memory.run(work())
 
 
 async def bombed(found: Cache) -> int:
@@ -130,13 +130,13 @@ async def bombed(found: Cache) -> int:
 
 
 def test_fail_stops_writing_with_the_op_log_intact(
-    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Bomb, "armed", True)
 
     async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, **BOMBS)
-        async with cache(config, release=True) as found:
+        config = config_of(memory.bootstrap, prefix, **BOMBS)
+        async with cache(config, release=True, port=memory.port()) as found:
             segment = await bombed(found)
             await found.until(lambda: found.connector.halted is not None)
             position = next(o.sequence for o in found.core._segments[segment].log if o.value == BOMB.encode())
@@ -148,7 +148,7 @@ def test_fail_stops_writing_with_the_op_log_intact(
                 await found.put(b"later%d" % i, b"1")
             assert found.connector.paused
             assert not found.connector.failure.done()
-            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            content, _ = derived(memory.records(config.topics.changes))
             assert BOMB.encode() not in content.values()
             assert content == {b"k%d" % i: b"before" for i in range(100)} | {
                 k: v
@@ -165,39 +165,39 @@ def test_fail_stops_writing_with_the_op_log_intact(
             assert [lifecycle.state] == [State.RUNNING]
             await found.drained()
             assert found.connector.stats.resets == {"start": 8}
-        records = read_topic(kafka.bootstrap, config.topics.changes)
+        records = memory.records(config.topics.changes)
         content, readers = derived(records)
         assert content == found.entries_of
         assert content[b"k5"] == BOMB.encode()
         assert sum(r.repeats for r in readers.values()) == 0
         assert sum(r.header.kind is Kind.CHANGE for r in records) == 171
 
-    run(work())
+    memory.run(work())
 
 
 def test_a_halted_connector_stops_at_once_and_does_not_release_what_failed(
-    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bomb, "armed", True)
 
     async def work() -> None:
         # What can be released is waited for twice as long as a transaction may last.
-        config = config_of(kafka.bootstrap, prefix, **BOMBS, transaction_timeout_ms=60_000)
-        async with cache(config, 1, release=True) as found:
+        config = config_of(memory.bootstrap, prefix, **BOMBS, transaction_timeout_ms=60_000)
+        async with cache(config, 1, release=True, port=memory.port()) as found:
             segment = await bombed(found)
             await found.until(lambda: found.connector.halted is not None)
-            began = time.monotonic()
-        assert time.monotonic() - began < 60
+            began = memory.loop.time()
+        assert memory.loop.time() - began < 60
         # Of the others some may be: a stop tries again, and what is written by then is released.
-        releases = [r for r in read_topic(kafka.bootstrap, config.topics.changes) if r.header.kind is Kind.RELEASE]
+        releases = [r for r in memory.records(config.topics.changes) if r.header.kind is Kind.RELEASE]
         assert segment not in {r.header.segment for r in releases}
 
-    run(work())
+    memory.run(work())
 
 
 @pytest.mark.parametrize("mode", ["skip", "warn", "dead-letter"])
 def test_what_a_transform_fails_on_is_left_out(
-    kafka: Broker,
+    memory: Memory,
     prefix: str,
     mode: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,16 +210,16 @@ def test_what_a_transform_fails_on_is_left_out(
         more["errors.deadletterqueue.topic.name"] = letters
 
     async def work() -> Config:
-        config = config_of(kafka.bootstrap, prefix, **BOMBS, **more)
-        async with cache(config, release=True) as found:
+        config = config_of(memory.bootstrap, prefix, **BOMBS, **more)
+        async with cache(config, release=True, port=memory.port()) as found:
             segment = await bombed(found)
             await found.drained()
-            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            content, _ = derived(memory.records(config.topics.changes))
             assert content == {**found.entries_of, b"k5": b"before"}  # the last that was told
             assert found.connector.stats.erroneous == 1
             found.core.request_reset(segment, "signal")
             await found.drained()
-        content, readers = derived(read_topic(kafka.bootstrap, config.topics.changes))
+        content, readers = derived(memory.records(config.topics.changes))
         assert content == {k: v for k, v in found.entries_of.items() if k != b"k5"}  # a row that failed is not there
         assert readers[segment].resets == ["start", "signal"]
         return config
@@ -230,17 +230,17 @@ def test_what_a_transform_fails_on_is_left_out(
     async def noted() -> None:
         found.append(await work())
 
-    run(noted())
+    memory.run(noted())
     logged = [line for line in caplog.messages if "the change is left out" in line]
     assert bool(logged) == (mode != "skip")
     if mode == "dead-letter":
-        of_change, of_row = messages(kafka.bootstrap, letters)
+        of_change, of_row = memory.messages(letters)
         for message, kind, op in ((of_change, Kind.CHANGE, "u"), (of_row, Kind.READ, "r")):
-            envelope = CODEC.decode_value(message.value())
-            assert (CODEC.decode_key(message.key()), envelope.op) == (b"k5", op)
+            envelope = CODEC.decode_value(message.value or b"")
+            assert (CODEC.decode_key(message.key or b""), envelope.op) == (b"k5", op)
             assert envelope.after is not None
             assert envelope.after.value == BOMB.encode()
-            headers = dict(message.headers())
+            headers = {name: value or b"" for name, value in message.headers or ()}
             assert unpack(headers.pop("deelog")).kind is kind
             assert {k.removeprefix("__connect.errors."): v.decode() for k, v in headers.items()}.items() >= {
                 "topic": found[0].topics.changes,
@@ -252,29 +252,32 @@ def test_what_a_transform_fails_on_is_left_out(
             assert b"RuntimeError: boom" in headers["__connect.errors.exception.message"]
 
 
-def test_a_dead_letter_topic_of_any_width_is_taken(kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_letter_topic_of_any_width_is_taken(
+    memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Bomb, "armed", True)
     letters = f"{prefix}-letters"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(letters, 3, 1)])[letters].result(20)
+    memory.kafka.create(letters, 3)
 
     async def work() -> None:
         more = {
             "event.processing.failure.handling.mode": "dead-letter",
             "errors.deadletterqueue.topic.name": letters,
         }
-        async with cache(config_of(kafka.bootstrap, prefix, **BOMBS, **more)) as found:
+        async with cache(config_of(memory.bootstrap, prefix, **BOMBS, **more), port=memory.port()) as found:
             await bombed(found)
             await found.drained()
-        (letter,) = messages(kafka.bootstrap, letters)
-        assert letter.headers()[0][0] == "deelog"
+        (letter,) = memory.messages(letters)
+        assert letter.headers
+        assert letter.headers[0][0] == "deelog"
 
-    run(work())
+    memory.run(work())
 
 
 def test_a_slow_transform_holds_up_the_writer_alone(
     kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """On a real Kafka: in memory there are no threads, so the transform would hold up everything."""
     monkeypatch.setattr("deelog_connector.runtime.executor.SLOW_SECONDS", 0.1)
     goes_on = threading.Event()
     monkeypatch.setattr(Slow, "goes_on", goes_on)
@@ -298,7 +301,7 @@ def test_a_slow_transform_holds_up_the_writer_alone(
 
 
 @pytest.mark.parametrize("mode", ["bytes", "base64-url-safe", "hex"])
-def test_bytes_are_written_as_the_mode_says(kafka: Broker, prefix: str, mode: str) -> None:
+def test_bytes_are_written_as_the_mode_says(memory: Memory, prefix: str, mode: str) -> None:
     raw = b"\xfb\xff\0 not UTF-8"
     written = {
         "bytes": base64.b64encode(raw).decode(),
@@ -308,12 +311,12 @@ def test_bytes_are_written_as_the_mode_says(kafka: Broker, prefix: str, mode: st
 
     async def work() -> None:
         more = {"cache.value.format": "bytes", "binary.handling.mode": mode, "value.converter.schemas.enable": "true"}
-        config = config_of(kafka.bootstrap, prefix, **more)
-        async with cache(config, release=True) as found:
+        config = config_of(memory.bootstrap, prefix, **more)
+        async with cache(config, release=True, port=memory.port()) as found:
             await started(found)
             await found.put(b"k", raw)
             await found.drained()
-        records = read_topic(kafka.bootstrap, config.topics.changes)
+        records = memory.records(config.topics.changes)
         (change,) = [r for r in records if r.header.kind is Kind.CHANGE]
         assert change.value is not None
         kind = "bytes" if mode == "bytes" else "string"
@@ -324,22 +327,22 @@ def test_bytes_are_written_as_the_mode_says(kafka: Broker, prefix: str, mode: st
         assert after is not None
         assert after.value == raw
 
-    run(work())
+    memory.run(work())
 
 
-def test_the_connector_fails_after_errors_max_retries(kafka: Broker, prefix: str) -> None:
+def test_the_connector_fails_after_errors_max_retries(memory: Memory, prefix: str) -> None:
     async def work() -> None:
-        more = {"errors.max.retries": "2", "retriable.restart.connector.wait.ms": "100"}
-        async with cache(config_of(kafka.bootstrap, prefix, **more), seconds=1.0) as found:
+        config = config_of(
+            memory.bootstrap, prefix, **{"errors.max.retries": "2", "retriable.restart.connector.wait.ms": "100"}
+        )
+        async with cache(config, port=memory.port()) as found:
             await started(found)
             await found.put(b"a", b"1")
             await found.drained()
-            clients = found.connector._clients
-            await clients.session.discard()  # as after an error of the session
-            nobody = config_of(f"127.0.0.1:{free_port()}", prefix, **more)
-            clients._session = await found.connector._port.session(nobody, f"{prefix}/node", 1_000_000)
+            await found.connector._clients.session.discard()  # as after an error of the session
+            memory.kafka.uncoordinated.add(config.topics.transactional_id_node("n1"))
             await found.put(b"a", b"2")
             with pytest.raises(RetriesExhausted, match=r"3 errors in a row, errors\.max\.retries=2 allows no more"):
-                await found.until(lambda: False)
+                await found.until(lambda: False, 600)
 
-    run(work())
+    memory.run(work())
