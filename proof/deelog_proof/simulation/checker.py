@@ -9,7 +9,8 @@ covered by a reset whose owners had all died), `phantom` (no value of a failed w
 with the same history hold the same entries, and the derived state equals that of the last ACTIVE's member once all is
 written), `stock` (where resets take back, a consumer that ignores resets holds the same), `limit` (no op log exceeds
 its bound), `equal` and `alive` (after the faults end: derived equals cached, on every owner, in time), `broken` (an
-assertion or exception), and `expected` (a count that the script expects).
+assertion or exception), `held` (a paused or stopped connector writes nothing, a stopped one has no session), and
+`expected` (a count that the script expects).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deelog_connector.core import history as past
-from deelog_connector.core.effects import Commit, Effect
+from deelog_connector.core.effects import Commit, Effect, OpenProducer
 from deelog_connector.core.history import History
 from deelog_connector.kafka_port import InRecord
 from deelog_connector.runtime.readers import WATCH_SECONDS
@@ -145,6 +146,9 @@ class Checker:
     def effect(self, node: Process, effect: Effect) -> None:
         """A core returned an effect."""
         self.counts[type(effect).__name__] += 1
+        forbidden = {"": (), "paused": (Commit,), "stopped": (Commit, OpenProducer)}[node.held]
+        if isinstance(effect, forbidden) and not node.leaving:
+            self.fail("held", f"{node.member} is {node.held}: {effect}")
         if not isinstance(effect, Commit):
             segments = getattr(effect, "segments", getattr(effect, "segment", ""))
             self.say(f"{node.member} {type(effect).__name__} {segments}".rstrip())
@@ -455,6 +459,8 @@ class Checker:
         for node in self.world.living():
             if running := node.grid.connector.snapshots.running:
                 return f"{node.member}: the incremental snapshots {running} are not done"
+            if node.requests:
+                return f"{node.member}: {', '.join(node.requests.values())} has not ended"
         for number, seen in self.seen.items():
             primary = self.world.primary_of(number)
             if primary is None:

@@ -50,7 +50,7 @@ _LISTED: Final = 10
     default="all",
     show_default=True,
     metavar="KIND[,…]",
-    help="Kinds of faults: crash, pause, network, kafka, log, truncation, oplog, clock, leave; or all.",
+    help="Kinds of faults: crash, pause, network, kafka, log, truncation, oplog, clock, leave, connector; or all.",
 )
 @click.option(
     "--shrink/--no-shrink",

@@ -8,7 +8,7 @@ from typing import Final
 
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.script import SETTINGS, Script
-from deelog_proof.simulation.verbs import is_fault
+from deelog_proof.simulation.verbs import OPERATIONS, is_fault
 
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "crash": ("crash", "crash", "both", "twin"),
@@ -20,6 +20,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "oplog": ("overflow", "coalesce", "signal"),
     "clock": ("skew",),
     "leave": ("leave",),
+    "connector": ("connector",),
 }
 """Kinds of faults by the name that `--faults` gives them."""
 
@@ -64,15 +65,21 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "interval": 0 if seed % 4 else 3000,
     }
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
-    allowed = chance.sample(list(faults), k=chance.randrange(1, len(faults) + 1))
+    drawn = [name for name in faults if name != "connector"]
+    allowed = chance.sample(drawn, k=chance.randrange(1, len(drawn) + 1)) if drawn else []
     writer = _Writer(chance, settings, seconds)
     for _ in range(int(seconds * 40)):
         writer.load()
-    for _ in range(max(2, int(seconds * chance.choice((1, 2, 4))))):
-        writer.fault(chance.choice(FAULTS[chance.choice(allowed)]))
-    for _ in range(max(1, int(seconds * chance.choice((1, 2, 3))))):
-        writer.plot([kind for name in allowed for kind in FAULTS[name]])
-    # A stream of their own: the rest of a seed does not depend on them.
+    if allowed:
+        for _ in range(max(2, int(seconds * chance.choice((1, 2, 4))))):
+            writer.fault(chance.choice(FAULTS[chance.choice(allowed)]))
+        for _ in range(max(1, int(seconds * chance.choice((1, 2, 3))))):
+            writer.plot([kind for name in allowed for kind in FAULTS[name]])
+    # Streams of their own: the rest of a seed does not depend on them.
+    writer.chance = random.Random(f"connector {seed}")
+    if "connector" in faults:
+        for _ in range(writer.chance.choice((0, 0, 1, 2, 4))):
+            writer.operate()
     writer.chance = random.Random(f"snapshots {seed}")
     for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
         writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
@@ -206,6 +213,20 @@ class _Writer:
         for number, event in enumerate(self.events[first:], first):
             if is_fault(event):
                 self.events[number] = Event(event.at, "at", (node, moment, event.verb, *event.arguments))
+
+    def operate(self) -> None:
+        """Operations of a node's connector, just after something else has happened, or at a failpoint."""
+        draw = self.chance
+        near = draw.choice([event for event in self.events if event.verb not in ("get", "let")])
+        named = [word for word in near.arguments if word[0] in "nx" and word[1:].isdecimal()]
+        at, node = near.at + draw.choice((0.0, 0.002, 0.05)), draw.choice(named or [self.node()])
+        first = len(self.events)
+        for operation in draw.choices(OPERATIONS, k=draw.choice((1, 1, 2))):
+            self.add(at, "connector", node, operation)
+        if draw.random() < 0.5:
+            self._aim(first, node, draw.choice(TAKEOVER + WRITES))
+        if draw.random() < 0.8:
+            self.add(at + draw.choice((0.01, 0.2, 1.0)), "connector", node, "resume")
 
     def fault(self, kind: str, at: float = 0.0, node: str = "") -> None:
         """One fault, and its end."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Effect, SnapshotRead, SnapshotRefused
-from deelog_connector.errors import KafkaUnavailable, NodeSuperseded, TopologyError
+from deelog_connector.errors import KafkaTooSlowError, KafkaUnavailable, NodeSuperseded, TopologyError
 from deelog_interceptors.grid import node as grid
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
@@ -21,11 +21,15 @@ from deelog_interceptors.grid.topology.view import View
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.port import MemoryPort
 from deelog_proof.simulation.context import Context
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, parse
 from deelog_schemas.operation import Entry, Operation
 
 ENDS: Final = (KafkaUnavailable, NodeSuperseded, TopologyError)
 """What a node may end with by itself: Kafka is away while it starts, or a newer process has its id."""
+REFUSED: Final = (KafkaTooSlowError, KafkaUnavailable)
+"""What a request to its connector may end with: Kafka is away."""
+_BATCHES: Final = ("1", "7")
+"""The values of `max.batch.size` that a `configure` chooses from."""
 
 
 class Node:
@@ -35,6 +39,11 @@ class Node:
         self.world, self.engine = world, world.engine
         self.node_id = node_id
         self.leaving = False
+        self.held = ""
+        self.requests: dict[asyncio.Task[None], str] = {}
+        self._serves = False
+        self._holding: asyncio.Task[None] | None = None
+        """The last request to write nothing, or to write again."""
         self.loop = NodeLoop(self.engine, node_id, world.network)
         self._ports: list[MemoryPort] = []
         self.grid: grid.Node = self.loop.within(_Observed, self, config)
@@ -64,6 +73,7 @@ class Node:
             await node.abort()
             self.world.ended(self)
             return
+        self._serves = True
         left = self.loop.create_task(self._left.wait())
         await asyncio.wait([left, node.failure], return_when=asyncio.FIRST_COMPLETED)
         await node.stop()
@@ -96,6 +106,54 @@ class Node:
         """SIGTERM: hands over its segments, releases the rest, and ends."""
         self.leaving = True
         self.now(self._left.set)
+
+    def ask(self, operation: str) -> None:
+        """What REST asks of the connector: an operation of `Lifecycle`. REST ends before the node does."""
+        if not self._serves or self.leaving or self.grid.failure.done():
+            return
+        request = self.loop.create_task(self._ask(operation))
+        self.requests[request] = operation
+        if operation in ("pause", "stop", "resume"):
+            self._holding = request
+        if operation == "resume":
+            self.held = ""
+        elif operation == "pause" and self.held:
+            self.held = "paused"
+
+    async def _ask(self, operation: str) -> None:
+        lifecycle, request = self.grid.lifecycle, asyncio.current_task()
+        assert request is not None
+        try:
+            if operation == "configure":
+                await lifecycle.configure(self._configured)
+            else:
+                await getattr(lifecycle, operation)()
+        except REFUSED:
+            self.world.counts[f"refused {operation}"] += 1
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the checker judges it
+            if not self.leaving and not self.grid.failure.done():
+                self.world.checker.broken(f"{self.member}: {operation}: {error!r}", error)
+        else:
+            self.world.counts[f"done {operation}"] += 1
+            if request is self._holding:
+                self.held = {"pause": "paused", "stop": "stopped"}.get(operation, "")
+        finally:
+            del self.requests[request]
+
+    def _configured(self) -> Config:
+        config = self.grid.lifecycle.config
+        size = next(one for one in _BATCHES if one != config.raw["max.batch.size"])
+        return parse({**config.raw, "max.batch.size": size}, config.role)
+
+    def go_on(self) -> None:
+        """Its connector writes again, if it was asked not to, once what was asked before has ended."""
+        if self._holding is not None:
+            self.loop.create_task(self._go_on())
+
+    async def _go_on(self) -> None:
+        while self.requests:
+            await asyncio.wait(self.requests)
+        self.ask("resume")
 
     def now(self, call: Callable[..., object], *args: Any) -> None:
         """Calls in the next turn, or when the pause is over."""

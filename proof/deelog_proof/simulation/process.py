@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -28,6 +29,10 @@ class Process(Protocol):
     grid: GridNode
     core: ConnectorCore
     leaving: bool
+    held: str
+    """`paused` or `stopped` while its connector may write nothing, since it was asked not to."""
+    requests: dict[asyncio.Task[None], str]
+    """The operations of its connector that are under way."""
     skew: float
     """The error of its wall clock, in seconds."""
 
@@ -56,6 +61,9 @@ class Process(Protocol):
 
     def leave(self) -> None:
         """SIGTERM."""
+
+    def ask(self, operation: str) -> None:
+        """REST asks the connector to pause, resume, stop, restart or configure."""
 
     def wake(self) -> None:
         """Has the core polled soon."""

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import FAILPOINTS
-from deelog_proof.simulation.verbs import LET, VERBS
+from deelog_proof.simulation.verbs import LET, OPERATIONS, VERBS
 from deelog_schemas.errors import DeelogError
 
 
@@ -174,4 +174,6 @@ def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
             return f"{argument} is no whole number"
         if kind == "state" and argument not in ("on", "off"):
             return f"{argument} is neither on nor off"
+        if kind == "operation" and argument not in OPERATIONS:
+            return f"{argument} is none of {', '.join(OPERATIONS)}"
     return ""

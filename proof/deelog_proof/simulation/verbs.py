@@ -29,6 +29,8 @@ LET: Final = ("primary", "backup", "other", "controller", "it")
 """The node that `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node without
 the segment, the controller; `it` is the node that reached a failpoint."""
 
+OPERATIONS: Final = ("pause", "resume", "stop", "restart", "configure")
+"""Of a connector, as REST asks for them."""
 
 _EVERYTHING: Final = {"type": "INCREMENTAL", "data-collections": [".*"]}
 
@@ -164,6 +166,16 @@ def leave(cluster: Cluster, node_id: str) -> bool:
     if node is None or node.leaving or node.paused or len(cluster.living()) < 2:
         return False
     node.leave()
+    return True
+
+
+@_verb("", "operation", ends="resume")
+def connector(cluster: Cluster, node_id: str, operation: str) -> bool:
+    """REST asks for an operation of its connector; a paused process reads that later."""
+    node = _live(cluster, node_id)
+    if node is None or node.leaving:
+        return False
+    node.now(node.ask, operation)
     return True
 
 

@@ -281,6 +281,8 @@ class World:
         for node in self.living():
             node.resume()
             node.reach()
+            if self.counts["did connector"]:
+                node.now(node.go_on)
         self.engine.after(0.5, self._restart_all)
 
     def _restart_all(self) -> None:

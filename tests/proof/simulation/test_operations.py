@@ -1,0 +1,21 @@
+"""What REST asks of connectors loses nothing and resets nothing: seeds without any other fault."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from deelog_proof.simulation.campaign import Plan, outcomes
+from deelog_proof.simulation.verbs import OPERATIONS
+
+ASKED_FOR = {"initial", "clear", "interval", "overflow"}
+"""Why segments are reset where no fault happens; an op log overflows during a long pause."""
+
+
+def test_operations_alone_are_done_and_reset_nothing() -> None:
+    counts: Counter[str] = Counter()
+    for outcome in outcomes(Plan(1, 30, steps=1500, kinds=("connector",)), 1):
+        assert not outcome.part, f"seed {outcome.seed}: {outcome.text}"
+        counts.update(outcome.counts)
+    assert all(counts[f"done {operation}"] for operation in OPERATIONS), counts
+    assert not [name for name in counts if name.startswith("refused ")]
+    assert {name.removeprefix("reset ") for name in counts if name.startswith("reset ")} <= ASKED_FOR
