@@ -72,6 +72,11 @@ class LiveMemory(Memory):
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run(work)
 
+    def fence(self, transactional_id: str) -> None:
+        """Ends the session of a connector, and its transaction."""
+        with self._engine.lock:
+            self.kafka.init(transactional_id, "test")
+
     def messages(self, topic: str) -> list[InRecord]:
         with self._engine.lock:
             return super().messages(topic)

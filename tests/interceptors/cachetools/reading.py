@@ -1,4 +1,4 @@
-"""Reads a change topic of text, by a plain consumer and the reading rule."""
+"""Reads a change topic of text by the reading rule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from deelog_schemas.envelope import Envelope, JsonCodec
 from deelog_schemas.header import Kind
+from tests.support.kafka import Broker
+from tests.support.memory import Memory
 from tests.support.topics import derived, read_topic
 
 
@@ -23,10 +25,10 @@ class Topic:
     """The kind of each segment's last record."""
 
 
-def read(bootstrap: str, name: str) -> Topic:
+def read(kafka: Broker | Memory, name: str) -> Topic:
     """Reads and folds the topic."""
     codec, topic = JsonCodec(name, "cachetools", "", ""), Topic()
-    records = read_topic(bootstrap, name)
+    records = kafka.records(name) if isinstance(kafka, Memory) else read_topic(kafka.bootstrap, name)
     for record in records:
         topic.last_kinds[record.header.segment] = record.header.kind
         if record.header.kind is Kind.CHANGE and record.value is not None:

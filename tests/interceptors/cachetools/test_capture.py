@@ -1,4 +1,4 @@
-"""A captured cache with the real connector and a real Kafka."""
+"""A captured cache with the real connector. What ends a whole program has a real Kafka, and one journey."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from deelog_schemas.header import Kind
 from tests.connector.transforms.transforms_for_tests import BOMB, Bomb
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.support.kafka import Broker
+from tests.support.memory import LiveMemory, Memory
 from tests.support.waiting import waiting
 
 SEGMENTS = 16
 SECONDS = 60.0
+BEATING = {"heartbeat_interval_ms": 200}
+"""Who writes nothing else learns soon by a heartbeat that another process has its node id."""
 
 
-def config(kafka: Broker, prefix: str, **more: Any) -> dict[str, Any]:
+def config(kafka: Broker | Memory, prefix: str, **more: Any) -> dict[str, Any]:
     fields = {
         "bootstrap.servers": kafka.bootstrap,
         "topic.prefix": prefix,
@@ -38,8 +41,8 @@ def config(kafka: Broker, prefix: str, **more: Any) -> dict[str, Any]:
     return fields | {name.replace("_", "."): value for name, value in more.items()}
 
 
-def told(kafka: Broker, prefix: str) -> Topic:
-    return read(kafka.bootstrap, f"{prefix}.sessions")
+def told(kafka: Broker | Memory, prefix: str) -> Topic:
+    return read(kafka, f"{prefix}.sessions")
 
 
 def ready(capture: deelog.Capture) -> None:
@@ -88,10 +91,10 @@ def test_the_topic_says_what_the_cache_holds_and_a_restart_says_what_is_gone(kaf
     assert our_threads() == []
 
 
-def test_expiry_reaches_kafka_from_a_cache_that_nobody_touches(kafka: Broker, prefix: str) -> None:
+def test_expiry_reaches_kafka_from_a_cache_that_nobody_touches(live: LiveMemory, prefix: str) -> None:
     cache: Any = cachetools.TTLCache(100, ttl=0.4)
     lock = threading.RLock()
-    with deelog.capture(cache, config(kafka, prefix), lock=lock, expiry_interval=0.02) as capture:
+    with deelog.capture(cache, config(live, prefix), lock=lock, expiry_interval=0.02) as capture:
         ready(capture)
         before = time.time()
         with lock:
@@ -101,7 +104,7 @@ def test_expiry_reaches_kafka_from_a_cache_that_nobody_touches(kafka: Broker, pr
         assert time.time() - before > 0.35
         with lock:
             cache["b"] = "2"
-    topic = told(kafka, prefix)
+    topic = told(live, prefix)
     (created,) = [change.after for change in topic.changes if change.after and change.after.key == b"a"]
     assert created.expires_at is not None
     assert before - 0.01 < created.expires_at / 1000 - 0.4 < after + 0.01
@@ -109,7 +112,7 @@ def test_expiry_reaches_kafka_from_a_cache_that_nobody_touches(kafka: Broker, pr
     assert topic.entries.keys() == {"b"}
 
 
-def test_a_cached_function_and_threads(kafka: Broker, prefix: str) -> None:
+def test_a_cached_function_and_threads(live: LiveMemory, prefix: str) -> None:
     cache: Any = cachetools.LFUCache(30)
     lock = threading.Lock()
 
@@ -117,7 +120,7 @@ def test_a_cached_function_and_threads(kafka: Broker, prefix: str) -> None:
     def square(number: int) -> dict[str, int]:
         return {"square": number * number}
 
-    with deelog.capture(cache, config(kafka, prefix), lock=lock, value_serializer="json"):
+    with deelog.capture(cache, config(live, prefix), lock=lock, value_serializer="json"):
         threads = [
             threading.Thread(target=lambda start=start: [square(n % 70) for n in range(start, start + 500)])
             for start in range(0, 200, 50)
@@ -128,20 +131,20 @@ def test_a_cached_function_and_threads(kafka: Broker, prefix: str) -> None:
             thread.join()
         assert square.cache is cache
     expected = {key: f'{{"square":{int(key[1:]) ** 2}}}' for key in cache}
-    assert told(kafka, prefix).entries == expected
+    assert told(live, prefix).entries == expected
 
 
-@pytest.mark.parametrize("policy", ["block", pytest.param("reset", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["block", "reset"])
 def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
-    own_kafka: Broker, prefix: str, policy: str
+    live: LiveMemory, prefix: str, policy: str
 ) -> None:
     cache: Any = cachetools.FIFOCache(100)
     wait_ms = 300 if policy == "block" else 600_000  # `reset` never waits
-    small = config(own_kafka, prefix, max_queue_size=200, oplog_overflow=policy, max_block_ms=wait_ms)
+    small = config(live, prefix, max_queue_size=200, oplog_overflow=policy, max_block_ms=wait_ms)
     with deelog.capture(cache, small) as capture:
         cache["first"] = "1"
         ready(capture)
-        own_kafka.pause()
+        live.kafka.up = False
         longest = 0.0
         for turn in range(260):
             before = time.monotonic()
@@ -151,21 +154,20 @@ def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
             assert capture.stats.unwritten + capture.pending <= 220
         assert longest > 0.25 or policy == "reset"
         assert capture.stats.overflow["reset"] > 0
-        own_kafka.resume()
-    topic = told(own_kafka, prefix)
+        live.kafka.up = True
+    topic = told(live, prefix)
     assert topic.entries == dict(cache)
     assert topic.resets["overflow"] > 0
     assert topic.repeats == 0
 
 
-@pytest.mark.slow
-def test_a_write_waits_no_longer_than_it_takes_to_make_room(own_kafka: Broker, prefix: str) -> None:
+def test_a_write_waits_no_longer_than_it_takes_to_make_room(live: LiveMemory, prefix: str) -> None:
     cache: Any = cachetools.FIFOCache(1000)
-    small = config(own_kafka, prefix, max_queue_size=200, max_block_ms=60_000)
+    small = config(live, prefix, max_queue_size=200, max_block_ms=60_000)
     with deelog.capture(cache, small) as capture:
         ready(capture)
-        own_kafka.pause()
-        resumed = threading.Timer(0.7, own_kafka.resume)
+        live.kafka.up = False
+        resumed = threading.Timer(0.7, setattr, (live.kafka, "up", True))
         before = time.monotonic()
         resumed.start()
         for turn in range(600):
@@ -173,19 +175,19 @@ def test_a_write_waits_no_longer_than_it_takes_to_make_room(own_kafka: Broker, p
         assert time.monotonic() - before > 0.5
         resumed.join()
         assert capture.stats.overflow.get("reset", 0) == 0
-    topic = told(own_kafka, prefix)
+    topic = told(live, prefix)
     assert len(topic.entries) == 600
     assert topic.resets == {"start": SEGMENTS}
 
 
-@pytest.mark.parametrize("on_failure", [pytest.param("continue", marks=pytest.mark.slow), "raise"])
-def test_the_older_of_two_with_one_node_id_fails_and_says_so(kafka: Broker, prefix: str, on_failure: Any) -> None:
+@pytest.mark.parametrize("on_failure", ["continue", "raise"])
+def test_the_older_of_two_with_one_node_id_fails_and_says_so(live: LiveMemory, prefix: str, on_failure: Any) -> None:
     old: Any = cachetools.LRUCache(10)
     new: Any = cachetools.LRUCache(10)
-    with deelog.capture(old, config(kafka, prefix), on_failure=on_failure) as first:
+    with deelog.capture(old, config(live, prefix, **BEATING), on_failure=on_failure) as first:
         old["k"] = "old"
         ready(first)
-        with deelog.capture(new, config(kafka, prefix)) as second:
+        with deelog.capture(new, config(live, prefix)) as second:
             new["k"] = "new"
             waiting(lambda: first.failure, SECONDS, "the end of the older one")
             assert isinstance(first.failure, NodeSuperseded)
@@ -198,14 +200,14 @@ def test_the_older_of_two_with_one_node_id_fails_and_says_so(kafka: Broker, pref
                 assert type(old) is cachetools.LRUCache
             assert second.failure is None
     assert type(old) is cachetools.LRUCache
-    assert told(kafka, prefix).entries == {"k": "new"}
+    assert told(live, prefix).entries == {"k": "new"}
 
 
 def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
-    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+    live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bomb, "armed", True)
-    fields = config(kafka, prefix) | {"transforms": "b", "transforms.b.type": f"{Bomb.__module__}.Bomb"}
+    fields = config(live, prefix) | {"transforms": "b", "transforms.b.type": f"{Bomb.__module__}.Bomb"}
     cache: Any = cachetools.LRUCache(10)
     with deelog.capture(cache, fields) as capture:
         cache["good"] = "1"
@@ -215,21 +217,21 @@ def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
         assert isinstance(capture.failure, TransformFailed)
         assert "transform b" in str(capture.failure)
         cache["later"] = "1"  # the cache works on without capture
-    assert told(kafka, prefix).entries == {"good": "1"}
+    assert told(live, prefix).entries == {"good": "1"}
     with deelog.capture(cache, fields) as capture:
         waiting(lambda: capture.failure, SECONDS, "the failure")  # a row of the first reset fails, too
     monkeypatch.setattr(Bomb, "armed", False)
     with deelog.capture(cache, fields):
         pass
-    assert told(kafka, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
+    assert told(live, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
 
 
 @pytest.mark.slow
-def test_of_two_processes_on_one_cache_name_one_gives_up(kafka: Broker, prefix: str) -> None:
+def test_of_two_processes_on_one_cache_name_one_gives_up(live: LiveMemory, prefix: str) -> None:
     caches: list[Any] = [cachetools.LRUCache(10), cachetools.LRUCache(10)]
     captures = []
     for number, cache in enumerate(caches):
-        captures.append(deelog.capture(cache, config(kafka, prefix, node_id=f"n{number}")))
+        captures.append(deelog.capture(cache, config(live, prefix, node_id=f"n{number}")))
         cache["k"] = f"of {number}"
     waiting(lambda: any(capture.failure for capture in captures), SECONDS, "one to give up")
     (loser,) = [capture for capture in captures if capture.failure is not None]
@@ -239,7 +241,7 @@ def test_of_two_processes_on_one_cache_name_one_gives_up(kafka: Broker, prefix: 
     winner.cache["more"] = "1"
     loser.close()
     winner.close()
-    assert told(kafka, prefix).entries == dict(winner.cache)
+    assert told(live, prefix).entries == dict(winner.cache)
 
 
 SCRIPT = """
@@ -273,8 +275,8 @@ def test_a_program_that_ends_without_close_has_written_and_released(
     assert topic.last_kinds == dict.fromkeys(range(SEGMENTS), Kind.RELEASE)
 
 
-def test_what_capture_refuses(kafka: Broker, prefix: str) -> None:
-    fields = config(kafka, prefix)
+def test_what_capture_refuses(live: LiveMemory, prefix: str) -> None:
+    fields = config(live, prefix)
     timed: Any = cachetools.TTLCache(10, 10)
     with pytest.raises(TypeError, match=r"TTLCache expires .*lock=.*expiry_interval=None"):
         deelog.capture(timed, fields)
@@ -293,10 +295,10 @@ def test_what_capture_refuses(kafka: Broker, prefix: str) -> None:
     assert type(cache) is cachetools.LRUCache
     with deelog.capture(cache, fields, value_serializer="json"):
         with pytest.raises(deelog.CaptureFailed, match="captured already"):
-            deelog.capture(cache, config(kafka, prefix + "b"), value_serializer="json")
+            deelog.capture(cache, config(live, prefix + "b"), value_serializer="json")
         cache["k"] = 2
-    assert told(kafka, prefix).entries == {"k": "2"}
-    with deelog.capture(timed, config(kafka, prefix + "c"), expiry_interval=None):
+    assert told(live, prefix).entries == {"k": "2"}
+    with deelog.capture(timed, config(live, prefix + "c"), expiry_interval=None):
         timed["k"] = "v"
     assert our_threads() == []
 

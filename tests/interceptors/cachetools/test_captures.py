@@ -1,4 +1,4 @@
-"""Several caches of one connector on a real Kafka: they come and go, and each has its topics."""
+"""Several caches of one connector: they come and go, and each has its topics."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import pytest
 import deelog_interceptors.cachetools as deelog
 from deelog_schemas.config import ConfigError, Role, load
 from tests.interceptors.cachetools.reading import read
-from tests.interceptors.cachetools.test_capture import config, our_threads, ready
+from tests.interceptors.cachetools.test_capture import BEATING, config, our_threads, ready
 from tests.support.kafka import Broker
+from tests.support.memory import LiveMemory, Memory
 
 
-def connector(kafka: Broker, prefix: str, **more: Any) -> dict[str, Any]:
+def connector(kafka: Broker | Memory, prefix: str, **more: Any) -> dict[str, Any]:
     found = config(kafka, prefix, **more)
     del found["cache.name"]
     return found | {"name": "sessions"}
@@ -29,9 +30,9 @@ def cache() -> Any:
     return cachetools.LRUCache(50)
 
 
-def test_caches_come_and_go_while_the_others_are_captured(kafka: Broker, prefix: str) -> None:
+def test_caches_come_and_go_while_the_others_are_captured(live: LiveMemory, prefix: str) -> None:
     first, second, third = cache(), cache(), cache()
-    with deelog.Captures(connector(kafka, prefix)) as captures:
+    with deelog.Captures(connector(live, prefix)) as captures:
         one = captures.capture("first", first)
         assert one is not None
         ready(one)
@@ -51,22 +52,22 @@ def test_caches_come_and_go_while_the_others_are_captured(kafka: Broker, prefix:
         first.pop("a")
         third["z"] = "26"
     assert our_threads() == []
-    assert read(kafka.bootstrap, f"{prefix}.first").entries == {"b": "2", "c": "captured no more"}
-    assert read(kafka.bootstrap, f"{prefix}.second").entries == {"a": "of the second"}
-    assert read(kafka.bootstrap, f"{prefix}.third").entries == {"z": "26"}
+    assert read(live, f"{prefix}.first").entries == {"b": "2", "c": "captured no more"}
+    assert read(live, f"{prefix}.second").entries == {"a": "of the second"}
+    assert read(live, f"{prefix}.third").entries == {"z": "26"}
 
 
-def test_one_that_cannot_go_on_leaves_the_others(kafka: Broker, prefix: str) -> None:
+def test_one_that_cannot_go_on_leaves_the_others(live: LiveMemory, prefix: str) -> None:
     """Another process takes one cache's node id. That cache fails; the second is captured to the end."""
     first, second, usurped = cache(), cache(), cache()
-    with deelog.Captures(connector(kafka, prefix)) as captures:
+    with deelog.Captures(connector(live, prefix, **BEATING)) as captures:
         one = captures.capture("first", first)
         two = captures.capture("second", second)
         assert one is not None
         assert two is not None
         ready(one)
         ready(two)
-        with deelog.capture(usurped, config(kafka, prefix) | {"cache.name": "first"}):
+        with deelog.capture(usurped, config(live, prefix) | {"cache.name": "first"}):
             for turn in range(2000):
                 second[f"k{turn % 40}"] = str(turn)
                 if one.failure is not None:
@@ -74,17 +75,17 @@ def test_one_that_cannot_go_on_leaves_the_others(kafka: Broker, prefix: str) -> 
                 threading.Event().wait(0.02)
             assert one.failure is not None
             assert two.failure is None
-    assert read(kafka.bootstrap, f"{prefix}.second").entries == dict(second)
+    assert read(live, f"{prefix}.second").entries == dict(second)
 
 
-def test_what_it_refuses(kafka: Broker, prefix: str, tmp_path: Path) -> None:
+def test_what_it_refuses(live: LiveMemory, prefix: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cache.name = 'sessions': must not be set for several caches"):
-        deelog.Captures(config(kafka, prefix))
+        deelog.Captures(config(live, prefix))
     file = tmp_path / "shop.properties"
     file.write_text("bootstrap.servers=127.0.0.1:1\ntopic.prefix=shop\n")
     with pytest.raises(ConfigError, match=r"node.id: is required"):
         deelog.Captures(file)
-    captures = deelog.Captures(connector(kafka, prefix))
+    captures = deelog.Captures(connector(live, prefix))
     with pytest.raises(KeyError):
         captures.release("sessions")
     with pytest.raises(ConfigError, match=r"cache.name"):
@@ -115,4 +116,4 @@ def test_a_program_that_ends_without_close_has_written_everything(kafka: Broker,
     done = subprocess.run(command, timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name in ("one", "two"):
-        assert read(kafka.bootstrap, f"{prefix}.{name}").entries == {"k": name}
+        assert read(kafka, f"{prefix}.{name}").entries == {"k": name}

@@ -1,4 +1,4 @@
-"""The trace context of a write in its record's headers, with the real OpenTelemetry SDK and a real Kafka.
+"""The trace context of a write in its record's headers, with the real OpenTelemetry SDK.
 
 Bad input: the API is not installed, a grid node with tracing, an invalid incoming `traceparent`.
 """
@@ -19,7 +19,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import deelog_interceptors.cachetools as deelog
 from deelog_connector.core.oplog import Budget, OpLog
-from deelog_connector.kafka.fencing import fence
 from deelog_interceptors.cachetools.tracing import Traces
 from deelog_interceptors.grid.settings import Settings
 from deelog_schemas.config import ConfigError, parse
@@ -27,8 +26,7 @@ from deelog_schemas.header import HEADER_NAME, Kind, unpack
 from deelog_schemas.operation import Operation, Trace, TracedOperation
 from tests.interceptors.cachetools.support import Attached
 from tests.interceptors.cachetools.test_capture import SECONDS, config, ready
-from tests.support.kafka import Broker
-from tests.support.topics import messages
+from tests.support.memory import LiveMemory
 from tests.support.waiting import waiting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -55,14 +53,14 @@ def tracer(provider: TracerProvider) -> trace.Tracer:
     return provider.get_tracer("shop")
 
 
-def headers_of(kafka: Broker, topic: str) -> list[tuple[Kind, str, dict[str, str]]]:
+def headers_of(live: LiveMemory, topic: str) -> list[tuple[Kind, str, dict[str, str]]]:
     """Kind, key and the headers besides ours, of changes, tombstones and rows."""
     found: list[tuple[Kind, str, dict[str, str]]] = []
-    for message in messages(kafka.bootstrap, topic):
-        headers: dict[str, bytes] = dict(message.headers())
+    for message in live.messages(topic):
+        headers = {name: value or b"" for name, value in message.headers or ()}
         kind = unpack(headers.pop(HEADER_NAME)).kind
         if kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
-            found.append((kind, message.key().decode(), {k: v.decode() for k, v in headers.items()}))
+            found.append((kind, (message.key or b"").decode(), {k: v.decode() for k, v in headers.items()}))
     return found
 
 
@@ -75,11 +73,11 @@ def headers_for(span: ReadableSpan, **more: str) -> dict[str, str]:
 
 
 def test_a_consumer_goes_on_with_the_trace_of_the_write(
-    kafka: Broker, prefix: str, tracer: trace.Tracer, spans: InMemorySpanExporter
+    live: LiveMemory, prefix: str, tracer: trace.Tracer, spans: InMemorySpanExporter
 ) -> None:
     cache: Any = cachetools.LRUCache(2)
     cache["early"] = "there before"
-    settings = config(kafka, prefix, tracing_headers_enabled="true")
+    settings = config(live, prefix, tracing_headers_enabled="true")
     incoming = PROPAGATOR.extract({"traceparent": PARENT, "tracestate": "shop=7,other=x"})
     with deelog.capture(cache, settings) as capture:
         ready(capture)
@@ -92,7 +90,7 @@ def test_a_consumer_goes_on_with_the_trace_of_the_write(
         with tracer.start_as_current_span("clear"):
             cache.clear()
         waiting(lambda: capture.stats.unwritten == 0, SECONDS, "everything written")
-    told = headers_of(kafka, f"{prefix}.sessions")
+    told = headers_of(live, f"{prefix}.sessions")
     put, delete, _ = spans.get_finished_spans()
     by_key: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for kind, key, headers in told:
@@ -111,40 +109,36 @@ def test_a_consumer_goes_on_with_the_trace_of_the_write(
     assert (consume.parent.trace_id, consume.parent.span_id) == (delete.context.trace_id, delete.context.span_id)
 
 
-def test_it_survives_a_transaction_that_was_fenced(kafka: Broker, prefix: str, tracer: trace.Tracer) -> None:
+def test_it_survives_a_transaction_that_was_fenced(live: LiveMemory, prefix: str, tracer: trace.Tracer) -> None:
     cache: Any = cachetools.LRUCache(100)
-    settings = parse(config(kafka, prefix, tracing_headers_enabled="true"))
-    written = 0
+    settings = parse(config(live, prefix, tracing_headers_enabled="true"))
+    keys = [f"k{number}" for number in range(20)]
     with deelog.capture(cache, settings) as capture:
         ready(capture)
-        # A fence in the very moment of a commit is told as a broker's unknown error: then once more.
+        live.fence(settings.topics.transactional_id_node("n1"))
         with tracer.start_as_current_span("put"):
-            while capture.stats.zombie_commits_refused == 0 and written < cache.maxsize:
-                fence(settings, settings.topics.transactional_id_node("n1"))
-                for _ in range(20):
-                    cache[f"k{(written := written + 1)}"] = "v"
-                waiting(lambda: capture.stats.unwritten == 0, SECONDS, "everything written")
-        assert capture.stats.zombie_commits_refused > 0
-    changes = [headers for kind, _, headers in headers_of(kafka, f"{prefix}.sessions") if kind is Kind.CHANGE]
-    assert len(changes) == written
+            cache.update(dict.fromkeys(keys, "v"))
+        waiting(lambda: capture.stats.zombie_commits_refused, SECONDS, "a transaction of the fenced session")
+    changes = [headers for kind, _, headers in headers_of(live, f"{prefix}.sessions") if kind is Kind.CHANGE]
+    assert len(changes) == len(keys)
     assert len({headers["traceparent"] for headers in changes}) == 1
 
 
 def test_off_there_is_no_header_and_no_span_is_asked_for(
-    kafka: Broker, prefix: str, tracer: trace.Tracer, monkeypatch: pytest.MonkeyPatch
+    live: LiveMemory, prefix: str, tracer: trace.Tracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked(_: Any) -> None:
         raise AssertionError("nobody wants a trace")
 
     monkeypatch.setattr(Traces, "__call__", asked)
     cache: Any = cachetools.LRUCache(100)
-    with deelog.capture(cache, config(kafka, prefix)) as capture:
+    with deelog.capture(cache, config(live, prefix)) as capture:
         ready(capture)
         with tracer.start_as_current_span("put"):
             cache["k"] = "v"
             del cache["k"]
         waiting(lambda: capture.stats.unwritten == 0, SECONDS, "everything written")
-    told = headers_of(kafka, f"{prefix}.sessions")
+    told = headers_of(live, f"{prefix}.sessions")
     assert [(kind, headers) for kind, _, headers in told] == [
         (Kind.CHANGE, {}),
         (Kind.CHANGE, {}),
@@ -204,7 +198,7 @@ def test_a_coalesced_operation_keeps_the_newest_trace() -> None:
 
 
 def test_without_the_api_the_error_names_field_and_extra(
-    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+    live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "deelog_interceptors.cachetools.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
@@ -212,9 +206,9 @@ def test_without_the_api_the_error_names_field_and_extra(
         r"tracing\.headers\.enabled = true: needs OpenTelemetry's API, .* pip install 'deelog\[otel\]', or set false"
     )
     with pytest.raises(ConfigError, match=problem):
-        deelog.capture(cachetools.LRUCache(5), config(kafka, prefix, tracing_headers_enabled="true"))
+        deelog.capture(cachetools.LRUCache(5), config(live, prefix, tracing_headers_enabled="true"))
 
 
-def test_a_grid_node_says_that_it_cannot(kafka: Broker, prefix: str) -> None:
+def test_a_grid_node_says_that_it_cannot(live: LiveMemory, prefix: str) -> None:
     with pytest.raises(ConfigError, match=r"tracing\.headers\.enabled = true: must be false on a grid node"):
-        Settings.of(parse(config(kafka, prefix, tracing_headers_enabled="true")))
+        Settings.of(parse(config(live, prefix, tracing_headers_enabled="true")))

@@ -15,15 +15,15 @@ import deelog_interceptors.cachetools as deelog
 from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_schemas.config import ConfigError
 from tests.connector.metrics.test_watched import fetched, parsed
-from tests.interceptors.cachetools.test_capture import SECONDS, config, ready
-from tests.support.kafka import Broker
+from tests.interceptors.cachetools.test_capture import BEATING, SECONDS, config, ready
+from tests.support.memory import LiveMemory
 from tests.support.waiting import waiting
 
 
-def test_a_captured_cache_tells_until_it_is_closed(kafka: Broker, prefix: str) -> None:
+def test_a_captured_cache_tells_until_it_is_closed(live: LiveMemory, prefix: str) -> None:
     port = free_port()
     cache: Any = cachetools.LRUCache(100)
-    settings = config(kafka, prefix, metrics_port=port)
+    settings = config(live, prefix, metrics_port=port, **BEATING)
     capture = deelog.capture(cache, settings)
     try:
         ready(capture)
@@ -48,11 +48,10 @@ def test_a_captured_cache_tells_until_it_is_closed(kafka: Broker, prefix: str) -
         fetched(port, "/metrics")
 
 
-@pytest.mark.slow
-def test_a_forked_child_does_not_keep_the_port(kafka: Broker, prefix: str) -> None:
+def test_a_forked_child_does_not_keep_the_port(live: LiveMemory, prefix: str) -> None:
     port = free_port()
     reader, writer = os.pipe()
-    with deelog.capture(cachetools.LRUCache(5), config(kafka, prefix, metrics_port=port)):
+    with deelog.capture(cachetools.LRUCache(5), config(live, prefix, metrics_port=port)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the test forks a process with threads
             child = os.fork()
@@ -67,10 +66,10 @@ def test_a_forked_child_does_not_keep_the_port(kafka: Broker, prefix: str) -> No
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_port_in_use_is_refused_before_anything_is_captured(kafka: Broker, prefix: str) -> None:
+def test_a_port_in_use_is_refused_before_anything_is_captured(live: LiveMemory, prefix: str) -> None:
     cache: Any = cachetools.LRUCache(5)
     with socket.create_server((HOST, 0)) as taken:
-        settings = config(kafka, prefix, metrics_port=taken.getsockname()[1])
+        settings = config(live, prefix, metrics_port=taken.getsockname()[1])
         with pytest.raises(ConfigError, match=r"metrics\.port = \d+: cannot be listened on"):
             deelog.capture(cache, settings)
     assert type(cache) is cachetools.LRUCache
