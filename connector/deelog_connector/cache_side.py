@@ -72,7 +72,7 @@ class CaptureSink(Protocol):
         """
 
     def acked(self, segment: int, sequence: int) -> None:
-        """The segment's operations up to here are acknowledged: only these are written to Kafka."""
+        """Every owner that counts holds the segment's operations up to here: only these are written to Kafka."""
 
     def last_sequence(self, segment: int) -> int:
         """The sequence of the segment's last operation; 0 before the first."""
@@ -97,8 +97,8 @@ class ReplicaSink(CaptureSink, Protocol):
     def apply(self, segment: int, operation: Operation) -> None:
         """A backup applied an operation of the primary. They come in sequence order."""
 
-    def replicated(self, segment: int, sequence: int) -> None:
-        """Every in-sync backup holds the segment's operations up to here."""
+    def acked_here(self, segment: int, sequence: int) -> None:
+        """Operations up to here may be written though in-sync backups may lack them: `cache.acks` is below `all`."""
 
     def demote(self, segment: int) -> None:
         """This node is a backup from now on; history and op log stay."""

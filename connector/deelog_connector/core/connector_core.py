@@ -138,16 +138,15 @@ class ConnectorCore:
     # -- acknowledgements and snapshots ---------------------------------------------------------------------------
 
     def acked(self, segment: int, sequence: int) -> None:
-        """Operations up to here count as acknowledged in the present epoch."""
-        seg = self._segments[segment]
-        seg.acked = max(seg.acked, sequence)
-        if self._node.settings.acks_all:
-            seg.replicated = seg.acked
-
-    def replicated(self, segment: int, sequence: int) -> None:
-        """Every in-sync owner holds the operations up to here."""
+        """Every in-sync owner holds the operations up to here, so that they count as acknowledged."""
+        self.acked_here(segment, sequence)
         seg = self._segments[segment]
         seg.replicated = max(seg.replicated, sequence)
+
+    def acked_here(self, segment: int, sequence: int) -> None:
+        """Operations up to here count as acknowledged in the present epoch, whoever holds them."""
+        seg = self._segments[segment]
+        seg.acked = max(seg.acked, sequence)
 
     def snapshot(self, segment: int) -> Snapshot:
         """Sends a segment that is being written once more, by chunks, while writes to it go on.

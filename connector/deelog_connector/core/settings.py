@@ -35,7 +35,6 @@ class Settings:
     """How long to wait for one's own record on the positions topic before superseded claimants are fenced."""
     max_operations: int = 500_000
     max_bytes: int = 268_435_456
-    acks_all: bool = True
     reset_strategy: Strategy = Strategy.MARKER
     reset_interval: float = 0.0
     """Each segment is reset again after this time; 0: never."""

@@ -26,7 +26,6 @@ def settings_of(config: Config, pipeline: Pipeline | None) -> Settings:
         patience=SCAN_SECONDS,
         max_operations=config["max.queue.size"],
         max_bytes=config["max.queue.size.in.bytes"],
-        acks_all=config["cache.acks"] == "all",
         reset_strategy=Strategy(config["reset.strategy"]),
         reset_interval=config["reset.interval.ms"] / 1000,
         snapshot_mode=SnapshotMode(config["snapshot.mode"]),

@@ -58,7 +58,7 @@ def captured(segment: Segment, *operations: Operation) -> None:
     for each in operations:
         segment.log.append(each)
         segment.history = ((each.epoch, each.sequence),)
-        segment.acked = each.sequence
+        segment.acked = segment.replicated = each.sequence
 
 
 def claimed(state: NodeState, number: int, epoch: int, member: str) -> None:

@@ -51,12 +51,6 @@ def test_every_setting_of_the_core_is_configured() -> None:
     assert (settings.snapshot_mode, settings.patience) == (SnapshotMode.NO_DATA, SCAN_SECONDS)
 
 
-@pytest.mark.parametrize("acks", ["all", "1"])
-def test_acks(acks: str) -> None:
-    config = config_of("h:1", "p", **{"cache.acks": acks})
-    assert settings_of(config, None).acks_all is (acks == "all")
-
-
 @pytest.mark.parametrize(
     ("fields", "may_skip"),
     [

@@ -67,10 +67,9 @@ class Replicator:
         if segment.waiting:
             self.unreplicated += 1
             if not self._acks_all:
-                self._core.acked(segment.number, operation.sequence)
+                self._core.acked_here(segment.number, operation.sequence)
         else:
             self._core.acked(segment.number, operation.sequence)
-            self._core.replicated(segment.number, operation.sequence)
             segment.acked = operation.sequence
         if segment.sessions:
             segment.outgoing.append(operation)
@@ -156,7 +155,6 @@ class Replicator:
         segment.acked = reached
         self.unreplicated += self._owing(segment)
         self._core.acked(segment.number, reached)
-        self._core.replicated(segment.number, reached)
         pendings = segment.pendings
         while pendings and pendings[0][0] <= reached:
             _, pending = pendings.popleft()
