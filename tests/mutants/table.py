@@ -319,7 +319,7 @@ TAKEOVER: Final = (
                 "if candidate is None:",
             ),
         ),
-        detector="model N=3 KEYS=2 OPS=2 CRASH=2 ACKS=1 AHEAD=1 corrections_in_one_transaction=0",
+        detector="model N=3 KEYS=2 OPS=2 CRASH=2 ACKS=1 corrections_in_one_transaction=0",
         because="two takeovers, one right after the other, must fall between two reads of a partition's end",
     ),
     Mutant(
@@ -362,7 +362,7 @@ WRITING: Final = (
         "correct-phantoms",
         "a new owner writes below a phantom, and readers take that for repeats",
         (Edit(TAKEOVERS, "if reason is None and is_overtaken(", "if False and is_overtaken("),),
-        detector="scenario phantom_ahead",
+        detector="pytest tests/connector/core/test_takeover.py -k below_a_phantom",
         because=RARE,
     ),
     Mutant(
@@ -484,8 +484,22 @@ WRITING: Final = (
         "coalesce-unacked",
         "coalesce-acked",
         "an operation that is not acknowledged replaces one that is",
-        (Edit(ROOM, "segment.log.coalesce(low, segment.acked)", "segment.log.coalesce(low, segment.last_sequence)"),),
+        (
+            Edit(
+                ROOM,
+                "segment.log.coalesce(low, segment.replicated)",
+                "segment.log.coalesce(low, segment.last_sequence)",
+            ),
+        ),
         detector="scenario coalesce_acked",
+        because=RARE,
+    ),
+    Mutant(
+        "coalesce-unreplicated",
+        "coalesce-acked",
+        "below acks=all an operation that the next owner may lack replaces one that it holds",
+        (Edit(ROOM, "segment.log.coalesce(low, segment.replicated)", "segment.log.coalesce(low, segment.acked)"),),
+        detector="scenario coalesced_and_lost",
         because=RARE,
     ),
     Mutant(

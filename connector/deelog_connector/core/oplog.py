@@ -104,8 +104,8 @@ class OpLog:
     def coalesce(self, above: int, upto: int) -> int:
         """Replaces the operations of a key in (above, upto] by its newest one there; returns how many were dropped.
 
-        The newest keeps its position and takes the first one's `existed` and `before`. The caller passes acknowledged
-        sequences only (coalesce-acked), and none that a transaction holds.
+        The newest keeps its position and takes the first one's `existed` and `before`. The caller passes sequences that
+        every in-sync owner holds (coalesce-acked), and none that a transaction holds.
         """
         run = slice(self._upto(above), self._upto(upto))
         within = self._operations[run]

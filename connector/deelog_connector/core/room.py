@@ -25,14 +25,14 @@ class Room:
             self._resets.request(number, "overflow")
 
     def coalesce(self, number: int) -> int:
-        """Replaces older acknowledged operations of a key by its newest one; returns how many it dropped."""
+        """Replaces a key's older operations by its newest one that every in-sync owner holds; returns how many went."""
         segment = self._node.segments[number]
         # Runs that wait are merged into one: else each coalescing leaves another operation of every changing key.
         low = max(segment.sent, segment.in_flight)
-        # CHECK coalesce-acked: what is not acknowledged may never have happened and replaces nothing.
-        dropped = segment.log.coalesce(low, segment.acked) if segment.phase is Phase.WRITING else 0
+        # CHECK coalesce-acked: what an owner lacks may be lost, and what it replaced is then still to be written.
+        dropped = segment.log.coalesce(low, segment.replicated) if segment.phase is Phase.WRITING else 0
         if dropped:
-            segment.atomic_to = max(segment.atomic_to, segment.acked)
+            segment.atomic_to = max(segment.atomic_to, segment.replicated)
             segment.ledger.coalesced_to = segment.atomic_to
             self._node.counts.overflow["coalesce"] += 1
         return dropped

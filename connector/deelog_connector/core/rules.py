@@ -61,8 +61,8 @@ def where_to_read(
 
 
 def is_overtaken(unwritten: tuple[int, int] | None, ahead: tuple[int, int]) -> bool:
-    """Whether the next position to be written lies below one that Kafka holds beyond this history: a coalesced run that
-    this node does not have. Readers would drop what it covered as repeats."""
+    """Whether the next position to be written lies below one that Kafka holds beyond this history: of an owner between
+    that lacked the operation. Readers would drop it as a repeat."""
     return unwritten is not None and unwritten < ahead
 
 

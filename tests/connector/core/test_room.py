@@ -12,7 +12,10 @@ from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
 from tests.connector.core.builders import captured, node, operation, primary
 from tests.connector.world import (
+    Node,
+    World,
     key_of,
+    skipping,
     started,
 )
 
@@ -93,6 +96,38 @@ def test_coalesce_acked() -> None:
     world.check()
 
 
+def coalesced_alone() -> tuple[World, Node, Node]:
+    """Only n0 holds the newest operation of a key: acknowledged, a delete, and filtered. Then n0 coalesced."""
+    world, (n0, n1) = started(pipeline=skipping("d"))
+    world.put(key_of(0), b"1")
+    world.put(key_of(0, 1), b"2")
+    world.put(key_of(0), None, acked=False)
+    n0.core.acked_here(0, 3)
+    n0.core.coalesce(0)
+    return world, n0, n1
+
+
+def test_a_filtered_operation_that_is_lost_has_replaced_nothing() -> None:
+    """No record has the key of what a filter drops: nobody could correct it."""
+    world, n0, n1 = coalesced_alone()
+    world.settle(n0)
+    assert world.kinds(0)[-1] == "SKIPPED"
+    world.fail_over(n0, n1)
+    world.settle()
+    world.check()
+    assert world.reader(0).resets == ["initial"]
+
+
+def test_an_op_log_that_is_cut_has_all_that_is_left() -> None:
+    """n0 is backup in between, drops the operation that the next primary lacks, and is primary again."""
+    world, n0, n1 = coalesced_alone()
+    world.own_all(n1, n0)
+    world.fail_over(n1, n0)
+    world.settle()
+    world.check()
+    assert world.reader(0).resets == ["initial"]
+
+
 def room(state: NodeState) -> Room:
     return Room(state, Resets(state, Snapshots(state)))
 
@@ -120,17 +155,17 @@ def test_what_an_overflow_costs(phase: Phase, after: Phase, owed: str | None, co
     assert (segment.phase, segment.owed, state.counts.overflow) == (after, owed, {counted: 1})
 
 
-def test_coalescing_spares_what_is_sent_or_in_flight_or_not_acknowledged() -> None:
+def test_coalescing_spares_what_is_sent_or_in_flight_or_not_replicated() -> None:
     state = node()
     segment = filled(primary(state, 0, sent=1, in_flight=2), 9)
-    segment.acked = 7
+    segment.replicated = 7
     assert room(state).coalesce(0) == 3
     assert [o.sequence for o in segment.log] == [1, 2, 6, 7, 8, 9]
     assert (segment.atomic_to, segment.ledger.coalesced_to) == (7, 7)
     assert state.counts.overflow == {"coalesce": 1}
     assert room(state).coalesce(0) == 0
     assert state.counts.overflow == {"coalesce": 1}
-    segment.sent, segment.acked = 8, 9
+    segment.sent, segment.replicated = 8, 9
     assert room(state).coalesce(0) == 0
 
 

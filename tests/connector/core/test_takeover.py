@@ -235,6 +235,20 @@ def test_correct_phantoms() -> None:
     assert [r.header.sequence for r in corrected] == [2, 3]
 
 
+def test_nothing_is_written_below_a_phantom() -> None:
+    """n0 gets the segment back before it has heard that n1, which lacks an operation of n0, had it in between."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"pending", acked=False)
+    n0.core.acked_here(0, 1)
+    world.own(0, n1)
+    world.put(key_of(0), b"phantom")
+    world.settle(n1)
+    world.own(0, n0)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "phantom_ahead"]
+    world.check()
+
+
 def test_a_pending_operation_that_is_skipped_makes_up_for_no_phantom() -> None:
     """The phantom is a delete and the later update is filtered out: the key would be missing for ever."""
     world, (n0, n1) = started(pipeline=skipping("u"))

@@ -126,7 +126,7 @@ class Kafka:
             top = w.truth[r.seg].top
             if r.kind == "active" and r.by > top[0]:
                 w = set_truth(w, r.seg, top=(r.by, x))
-            if r.kind in ("op", "rb", "rs", "re") and r.by < top[0] and x > top[1]:
+            if r.kind in ("op", "sk", "rb", "rs", "re") and r.by < top[0] and x > top[1]:
                 return w, f"V2 a record of epoch {r.by} stands behind the ACTIVE of epoch {top[0]}"
             if r.kind == "op" and sum(1 for o in log if o and not o.status and o[1:5] == r[1:5]) > 1:
                 return w, f"V3 position ({r.epoch},{r.seq}) is committed twice"

@@ -216,7 +216,7 @@ class Lead:
             return by_itself("steps down", words, self._down(w, i, g))
         why = self.shipped.reset_reason(scan, m.start, m.owe, bool(m.known[2]))
         unwritten = min((o[:2] for o in m.log if o[1] > (scan.written or 0)), default=None)
-        if not why and self.config.AHEAD and self.shipped.decisions.is_overtaken(unwritten, scan.ahead):
+        if not why and self.shipped.decisions.is_overtaken(unwritten, scan.ahead):
             why, w = "phantom_ahead", set_truth(w, g, excuse=1)
         if why:
             needless = not w.truth[g].excuse and not (why == "end_beyond" and self.config.ACKS < 2)
@@ -226,7 +226,7 @@ class Lead:
         cand = (stable(self.kafka.log(w, g)), written)
         x = set_seg(w, i, g, role="o", w=written, rf=m.rf, base=m.base, cand=cand, re=0)
         fixed = ""
-        for key in self.shipped.corrections(scan.phantoms, m.log, written):
+        for key in self.shipped.corrections(scan.phantoms, NO if self.config.FILTER else m.log, written):
             x, op = self.capture(x, i, g, key, m.st[key])
             fixed += f", corrects k{key}={op[3]} as ({op[0]},{op[1]})"
         if fixed:
@@ -301,15 +301,16 @@ class Lead:
             yield from_outside("overflow", f"{name}'s op log of s{g} overflows, is dropped; a reset is owed", x)
         if len(pending) > 1 and left(w, "COALESCE"):
             low = max(m.w, m.atomic)
-            log = self.shipped.coalesced(m.log, low, acked)
+            upto = self.owners.replicated(w, i, g)
+            log = self.shipped.coalesced(m.log, low, upto)
             if log != m.log:
-                x = set_seg(use(w, "COALESCE"), i, g, log=log, atomic=max(m.atomic, acked))
-                yield from_outside("coalesces", f"{name} coalesces s{g} in ({low}, {acked}]", x)
+                x = set_seg(use(w, "COALESCE"), i, g, log=log, atomic=max(m.atomic, upto))
+                yield from_outside("coalesces", f"{name} coalesces s{g} in ({low}, {upto}]", x)
 
     def _put(self, w: World, i: int, g: int, m: Seg, run: list[Op], opened: bool) -> tuple[str, str, World, str | None]:
         """A run of operations and their position record, in one transaction."""
         at, rf, cand = len(self.kafka.log(w, g)), m.rf, m.cand
-        everywhere = self.owners.acked(w, i, g) if self.config.ACKS == 2 else self.owners.held_by_all(w, i, g)
+        everywhere = self.owners.replicated(w, i, g)
         advanced = self.shipped.decisions.advanced_read_from(cand or None, m.w, everywhere, m.atomic)
         if advanced is not None:
             rf, cand = advanced, NO
@@ -318,7 +319,8 @@ class Lead:
         cand = cand or ((at if opened else min(end, max(at, stable(self.kafka.log(w, g))))), q)
         position = (e, q, rf, m.base, m.e, w.nodes[i].member)
         x = set_seg(w, i, g, w=q, rf=rf, cand=cand)
-        records = [("op", g, *op, m.e, w.nodes[i].member) for op in run]
+        dropped = self.config.FILTER or None
+        records = [("sk" if op[3] == dropped else "op", g, *op, m.e, w.nodes[i].member) for op in run]
         x, bad = self.kafka.commit(x, i, g, records, [(g, "position", position)], opened)
         what = ", ".join(f"({o[0]},{o[1]}) k{o[2]}={o[3]}" for o in run)
         words = f"{name_of(w, i)} writes{', not yet committed,' if opened else ''} {what} of s{g}"

@@ -100,6 +100,9 @@ class Takeover:
             if trouble:
                 return f"{trouble} (s{g})"
             cache = tuple((k, v) for k, v in enumerate(n.st) if v)
+            if self.config.FILTER:  # what is derived of such a key is the value before
+                cache = tuple(e for e in cache if e[1] != self.config.FILTER)
+                entries = tuple(e for e in entries if n.st[e[0]] != self.config.FILTER)
             if entries != cache:
                 beyond = {(r.key, r.val) for r in records if r.kind == "op" and r.seq > end_of(n.hist, r.epoch)}
                 what = "V4 phantom kept," if beyond & set(entries) else "V1"

@@ -62,6 +62,10 @@ class Owners:
             return min(last(m.segs[g]) for m in w.nodes if m.up)
         return max((q for e, q in t.ack if past.holds(n.hist, (e, q))), default=0)
 
+    def replicated(self, w: World, i: int, g: int) -> int:
+        """The highest sequence that primary i knows in every in-sync owner."""
+        return self.acked(w, i, g) if self.config.ACKS == 2 else self.held_by_all(w, i, g)
+
     def note_acks(self, w: World, i: int, g: int) -> World:
         """Answers the clients of all operations that are acknowledged now."""
         if self.config.ACKS < 2:

@@ -36,6 +36,10 @@ def _nobody(seen: Iterable[Claimant], epoch: int, member: str) -> None:
     return None
 
 
+def _no(*_: Any) -> bool:
+    return False
+
+
 def _never(reason: str) -> Callable[[Decisions], Decisions]:
     """Removes this reason from DECIDE."""
 
@@ -94,19 +98,22 @@ RULES: Final[dict[str, Rule]] = {
     "one_id_per_node": Rule("a newer process has another transactional id", "PART=1 TWIN=1 MOVE=1", "V2", 14),
     "read_from_trails": Rule(
         "read_from goes to the last end seen",
-        "N=3 KEYS=2 OPS=2 CRASH=2 ACKS=1 AHEAD=1 corrections_in_one_transaction=0",
+        "N=3 KEYS=2 OPS=2 CRASH=2 ACKS=1 corrections_in_one_transaction=0",
         "V4",
         20,
         lambda d: d.but(advanced_read_from=lambda candidate, *_: candidate[0] if candidate else None),
     ),
     "corrections_in_one_transaction": Rule(
         "corrections are written one by one",
-        "N=3 KEYS=2 OPS=2 CRASH=2 ACKS=1 AHEAD=1 read_from_trails=0",
+        "N=3 KEYS=2 OPS=2 CRASH=2 ACKS=1 read_from_trails=0",
         "V4",
         20,
     ),
     "correct_phantoms": Rule(
         "phantoms stay", "CRASH=1 ACKS=1", "V4", 9, lambda d: d.but(to_correct=lambda phantoms, pending: [])
+    ),
+    "nothing_below_a_phantom": Rule(
+        "an operation below a phantom is written", "OPS=2 MOVE=2 ACKS=1", "V3", 19, lambda d: d.but(is_overtaken=_no)
     ),
     "continuity": Rule("a hole is no reason to reset", "OPS=2 CRASH=2 JOIN=1", "V1", 14, _never("hole")),
     "empty_is_a_change": Rule(

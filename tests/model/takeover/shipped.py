@@ -34,7 +34,7 @@ MEMBERS: Final = [f"n{m % 10}@{m // 10}" for m in range(60)]
 _KEYS: Final = [b"k%d" % k for k in range(10)]
 _KINDS: Final = {
     "op": Kind.CHANGE, "claim": Kind.CLAIM, "active": Kind.ACTIVE, "rel": Kind.RELEASE, "rb": Kind.RESET_BEGIN,
-    "rs": Kind.READ, "re": Kind.RESET_END,
+    "rs": Kind.READ, "re": Kind.RESET_END, "sk": Kind.SKIPPED,
 }  # fmt: skip
 PHASES: Final = {
     "c": Phase.CLAIM, "k": Phase.CLAIM, "l": Phase.LOOK, "f": Phase.FENCE, "a": Phase.ACTIVE, "r": Phase.READ,
@@ -115,7 +115,7 @@ class Shipped:
         scan = self.decisions.scan(history)
         scan.written = written
         for offset, r in enumerate(records):
-            control: dict[str, Any] = {"epoch": r.by, "member": MEMBERS[r.who]}
+            control: dict[str, Any] = {"epoch": r.by, "member": MEMBERS[r.who], "first": r.seq}
             key = _KEYS[r.key] if r.kind in ("op", "rs") else b""
             if r.kind == "re":
                 control["count"] = sum(map(bool, r.val[1]))

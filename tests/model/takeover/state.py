@@ -69,8 +69,8 @@ class Config:
     """1: compaction also removes change records that a later record of their key replaces."""
     TRUNCANY: int = 0
     """0: Kafka loses no record that a process waits for; 1: it may lose any record."""
-    AHEAD: int = 0
-    """1: DECIDE resets if a phantom is above an operation that is pending here. The product does not do so yet."""
+    FILTER: int = 0
+    """A value that a filter drops, with a SKIPPED record in its place; 0: none."""
     budgets: tuple[int, ...] = (1,) + (0,) * (len(BUDGETS) - 1)
     removed: frozenset[str] = field(default_factory=frozenset)
     """The rules that are removed."""
@@ -98,7 +98,7 @@ class Rec(NamedTuple):
     """A record of the change topic. `status` is 0 if it is committed, else it says in which transaction it is."""
 
     status: int
-    kind: str  # op, claim, active, rel, rb (reset begin), rs (row), re (reset end), x (of a node that is not modelled)
+    kind: str  # op, sk (skipped), claim, active, rel, rb (reset begin), rs (row), re (reset end), x (of another node)
     seg: int
     epoch: int  # of its position
     seq: int
