@@ -87,10 +87,6 @@ class NotStoppedError(DeelogError):
     """Only a stopped connector can be asked for this: stop it first."""
 
 
-class DeletedError(DeelogError):
-    """The connector was deleted: create it first."""
-
-
 class KafkaTooSlowError(DeelogError):
     """Kafka did not take in time what had to be written first. The connector goes on as before: try again."""
 
@@ -98,7 +94,6 @@ class KafkaTooSlowError(DeelogError):
 __all__ = [
     "ConfigError",
     "DeelogError",
-    "DeletedError",
     "FieldError",
     "KafkaTooSlowError",
     "KafkaUnauthorized",

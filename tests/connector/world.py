@@ -8,6 +8,7 @@ real broker behaves in the same way. Records go through the real encoder, decode
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -483,7 +484,7 @@ def started(nodes: int = 2, batch: int = 50, pipeline: Pipeline | None = None) -
 def skipping(operations: str) -> Pipeline:
     """A pipeline with `skipped.operations`."""
     fields = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
-    pipeline = Pipeline.of(parse(fields | {"skipped.operations": operations}), time)
+    pipeline = Pipeline.of(parse(fields | {"skipped.operations": operations}), time, Counter())
     assert pipeline is not None
     return pipeline
 

@@ -31,8 +31,8 @@ ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
 EXECUTOR: Final = "connector/deelog_connector/runtime/executor.py"
 READERS: Final = "connector/deelog_connector/runtime/readers.py"
 CONNECTOR: Final = "connector/deelog_connector/runtime/connector.py"
+SHELL_FILE: Final = "connector/deelog_connector/runtime/shell.py"
 RUN_STATE: Final = "connector/deelog_connector/runtime/run_state.py"
-LIFECYCLE: Final = "connector/deelog_connector/runtime/lifecycle.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
@@ -839,6 +839,12 @@ def _in_shell(name: str, why: str, edit: Edit) -> Mutant:
     return Mutant(name, "", why, (edit,), detector=SHELL_SEEDS, because=ANOTHER_SHELL)
 
 
+def _of_a_restart(name: str, why: str, edit: Edit) -> Mutant:
+    """A bug of the hand-over from one shell to the next."""
+    detector = "pytest tests/connector/runtime/test_shell.py"
+    return Mutant(name, "", why, (edit,), detector=detector, because=ANOTHER_SHELL)
+
+
 SHELL: Final = (
     _in_shell(
         "scan-begins-late",
@@ -879,7 +885,7 @@ SHELL: Final = (
     ),
     _in_shell(
         "suspend-while-writing",
-        "a restart does not wait for the transaction under way",
+        "a stop does not wait for the transaction under way",
         Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),
     ),
     Mutant(
@@ -899,7 +905,7 @@ SHELL: Final = (
     ),
     _in_shell(
         "closed-not-told",
-        "the core opens a session during a restart",
+        "the core opens a session of a stopped connector",
         Edit(
             CONNECTOR,
             "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
@@ -908,7 +914,7 @@ SHELL: Final = (
     ),
     _in_shell(
         "paused-not-told",
-        "the core begins transactions during a restart",
+        "the core begins transactions of a paused connector",
         Edit(
             CONNECTOR,
             "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
@@ -920,23 +926,56 @@ SHELL: Final = (
         "only the first effect of a poll is carried out",
         Edit(
             CONNECTOR,
-            "                self._executor.carry_out(effect)\n",
-            "                self._executor.carry_out(effect)\n                break\n",
+            "                carry_out(effect)\n",
+            "                carry_out(effect)\n                break\n",
         ),
     ),
     _in_shell(
         "restart-never-ends",
         "after a restart nothing is written any more",
         Edit(
-            LIFECYCLE,
-            "                self._restarting = False\n                for connector in running:\n",
-            "                self._restarting = False\n                for connector in running[:0]:\n",
+            CONNECTOR,
+            "\n            raise\n        self._serve()\n\n    def _is_written",
+            "\n            raise\n\n    def _is_written",
         ),
     ),
-    _in_shell(
+    Mutant(
         "suspend-holds-nothing",
-        "a suspended connector goes on writing",
-        Edit(RUN_STATE, "(Event.SUSPEND, {_D}, {_R})", "(Event.SUSPEND, {_D}, ())"),
+        "",
+        "a connector that is being stopped goes on writing",
+        (Edit(RUN_STATE, "(Event.SUSPEND, {_D}, {_R})", "(Event.SUSPEND, {_D}, ())"),),
+        detector="pytest tests/connector/runtime/test_run_state.py",
+        because=ANOTHER_SHELL,
+    ),
+    _of_a_restart(
+        "restart-keeps-the-transaction",
+        "the new shell's core waits for a transaction of the old one",
+        Edit(CORE, "        self._transactions.forget()\n", ""),
+    ),
+    _of_a_restart(
+        "restart-keeps-the-scan",
+        "the new shell's core waits for a scan of the old one",
+        Edit(CORE, "        self._scans.forget()\n", ""),
+    ),
+    _of_a_restart(
+        "restart-keeps-the-fence",
+        "the new shell's core waits for a fence of the old one",
+        Edit(CORE, "        self._fencing.forget()\n", ""),
+    ),
+    _of_a_restart(
+        "restart-looks-not-again",
+        "after a restart it is assumed that what was under way is not in Kafka",
+        Edit(TRANSACTIONS, "ProducerState.NONE\n        self.reopen()", "ProducerState.NONE"),
+    ),
+    _of_a_restart(
+        "restart-waits-for-kafka",
+        "the old shell ends once Kafka has answered it",
+        Edit(SHELL_FILE, "        self.clients.give_up()\n", ""),
+    ),
+    _of_a_restart(
+        "restart-leaves-the-old-tasks",
+        "the coroutines of the old shell go on",
+        Edit(SHELL_FILE, "        await self.tasks.cancel()\n", ""),
     ),
     _in_shell(
         "resume-of-part",

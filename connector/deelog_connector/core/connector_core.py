@@ -248,6 +248,12 @@ class ConnectorCore:
         self.closed = True
         self._transactions.reopen()
 
+    def renew(self) -> None:
+        """Another shell from now on: what is under way is not answered, and nothing is assumed of it."""
+        self._scans.forget()
+        self._fencing.forget()
+        self._transactions.forget()
+
     def configured(self, settings: Settings) -> None:
         """Other limits and times from now on; the map of segments stays."""
         assert (settings.segments, settings.partitions) == (self.settings.segments, self.settings.partitions)

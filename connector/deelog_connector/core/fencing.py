@@ -37,6 +37,10 @@ class Fencing:
             if segment and segment.phase is Phase.FENCE:
                 segment.go(Phase.ACTIVE)
 
+    def forget(self) -> None:
+        """The fence under way is not answered."""
+        self._under_way = False
+
     def lose_patience(self) -> None:
         """An open transaction on the positions topic has hidden our own record for too long."""
         node, waiting = self._node, []

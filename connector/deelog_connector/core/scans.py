@@ -45,6 +45,11 @@ class Scans:
             scans.append(Scan(partition, min(s.scan_next for s in segments), markers, keys))
         return scans
 
+    def forget(self) -> None:
+        """The scans under way do not come to their end."""
+        self._markers.clear()
+        self._read_to.clear()
+
     def scanned(self, partition: int, records: Iterable[ScannedRecord]) -> None:
         """Records of the change topic, in offset order; those that no segment waits for are passed over."""
         # A scan serves the segments that it was sent for: one that waits since then may need what it has passed.

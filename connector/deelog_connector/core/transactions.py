@@ -73,6 +73,11 @@ class Transactions:
             # CHECK recheck-after-fence
             segment.look_again()
 
+    def forget(self) -> None:
+        """The session is gone, with what was under way in it."""
+        self._batch, self.producer = None, ProducerState.NONE
+        self.reopen()
+
     # -- a transaction --------------------------------------------------------------------------------------------
 
     @property

@@ -89,12 +89,12 @@ def _debezium(cache: str, connector: Connector, now: float, wall: float) -> Iter
         yield "QueueRemainingCapacity", "Room in it.", context, max(0, budget.max_operations - budget.operations)
         yield "MaxQueueSizeInBytes", "Most bytes in the op log.", context, budget.max_bytes
         yield "CurrentQueueSizeInBytes", "Bytes in it.", context, budget.bytes
-        filtered = seen.filtered if context == "streaming" else 0
+        filtered = seen.piped["filtered"] if context == "streaming" else 0
         for attribute in ("NumberOfEventsFiltered", "NumberOfEventsSkipped"):  # `Skipped` is the older name
             yield attribute, "Changes that were left out.", context, filtered
     for attribute, value in (("Create", seen.creates), ("Update", seen.updates), ("Delete", seen.deletes)):
         yield f"TotalNumberOf{attribute}EventsSeen", f"{attribute}s written.", "streaming", value
-    yield "NumberOfErroneousEvents", "Changes that no record could be made of.", "streaming", seen.erroneous
+    yield "NumberOfErroneousEvents", "Changes that no record could be made of.", "streaming", seen.piped["erroneous"]
     yield "Connected", "Whether the connector is attached to its cache and works.", "streaming", running
     behind = -1.0 if seen.behind_us < 0 else seen.behind_us / 1000
     yield "MilliSecondsBehindSource", "From the write to its being encoded, of the last; -1: none.", "streaming", behind

@@ -18,7 +18,7 @@ from starlette.routing import Route as AtPath
 from deelog_connector.rest.access import Access
 from deelog_connector.rest.entities import Answer, Call, ErrorMessage, RestError
 from deelog_connector.rest.openapi import document
-from deelog_connector.rest.routes import Route
+from deelog_connector.rest.routes import REFUSED, Route
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ def application(table: Iterable[Route], access: Access, version: str) -> Starlet
         AtPath(f"{path}/", _endpoint(paths[path], access), methods=list(paths[path]))
         for path in ("/connectors", "/connector-plugins", "/admin/loggers")
     ]
+    for (method, path), why in REFUSED.items():
+        routes.append(AtPath(path, _refusal(why, paths.get(path, {}), access), methods=[method]))
     app = Starlette(
         routes=routes,
         exception_handlers={RestError: _rest_error, HTTPException: _http_error, Exception: _bug},
@@ -62,9 +64,15 @@ def _endpoint(methods: Mapping[str, Route], access: Access) -> Callable[[Request
             body = _decoded(await _body(request), route.body)
         call = Call(dict(request.path_params), request.query_params.multi_items(), body)
         answer = await route.handler(call)
-        if "Location" in answer.headers:  # Connect gives the whole address
-            answer.headers["Location"] = str(request.url.replace(path=answer.headers["Location"], query=""))
         return _response(answer)
+
+    return endpoint
+
+
+def _refusal(why: str, methods: Iterable[str], access: Access) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        access.check(request.headers, True, False)
+        raise RestError(405, why, {"Allow": ", ".join(methods)})
 
     return endpoint
 

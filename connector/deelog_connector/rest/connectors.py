@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from urllib.parse import quote
 
-from deelog_connector.errors import DeletedError, KafkaTooSlowError
+from deelog_connector.errors import KafkaTooSlowError
 from deelog_connector.rest.entities import (
     ActiveTopics,
     Answer,
@@ -15,7 +14,6 @@ from deelog_connector.rest.entities import (
     ConnectorOffsets,
     ConnectorState,
     ConnectorStateInfo,
-    CreateConnectorRequest,
     Expanded,
     Message,
     Partition,
@@ -47,7 +45,7 @@ class Connectors:
     # -- looking --------------------------------------------------------------------------------------------------
 
     async def listed(self, call: Call) -> Answer:
-        names = [] if self._lifecycle.deleted else [self._lifecycle.name]
+        names = [self._lifecycle.name]
         wanted = call.values("expand")
         if not wanted:
             return Answer(names)
@@ -83,11 +81,6 @@ class Connectors:
         """Of a connector that nobody knows: none, as Connect says."""
         name = call.path["connector"]
         return Answer({name: ActiveTopics(self._lifecycle.topics() if self._is(name) else [])})
-
-    async def reset_topics(self, call: Call) -> Answer:
-        if self._is(call.path["connector"]):
-            self._lifecycle.forget_topics()
-        return Answer(status=202)
 
     async def offsets(self, call: Call) -> Answer:
         self._known(call)
@@ -134,31 +127,10 @@ class Connectors:
         self._lifecycle.restart_task(self._task(call, "Task {}-{} not found"))
         return Answer(status=204)
 
-    async def delete(self, call: Call) -> Answer:
-        self._acting(call)
-        await _done(self._lifecycle.delete())
-        return Answer(status=204)
-
-    async def create(self, call: Call) -> Answer:
-        request: CreateConnectorRequest = call.body
-        name = (request.name or "").strip()
-
-        def config() -> Config:
-            accepted = self._accepted(name, as_text(request.config))
-            if not self._lifecycle.deleted:
-                raise RestError(409, f"Connector {name} already exists")
-            return accepted
-
-        return await self._created(config, State(request.initial_state or "RUNNING"))
-
     async def put_config(self, call: Call) -> Answer:
-        """Of a deleted connector: creates it."""
-
         def config() -> Config:
             return self._accepted(call.path["connector"], as_text(call.body))
 
-        if self._lifecycle.deleted:
-            return await self._created(config, State.RUNNING)
         return await self._configured(config)
 
     async def patch_config(self, call: Call) -> Answer:
@@ -204,7 +176,7 @@ class Connectors:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _is(self, name: str) -> bool:
-        return name == self._lifecycle.name and not self._lifecycle.deleted
+        return name == self._lifecycle.name
 
     def _known(self, call: Call, unknown: str | None = None) -> None:
         name = call.path["connector"]
@@ -279,17 +251,10 @@ class Connectors:
         await _done(self._lifecycle.configure(config))
         return Answer(self._info())
 
-    async def _created(self, config: Callable[[], Config], state: State) -> Answer:
-        config()
-        await _done(self._lifecycle.create(config, state))
-        return Answer(self._info(), 201, {"Location": f"/connectors/{quote(self._lifecycle.name, safe='')}"})
-
 
 async def _done(work: Awaitable[None]) -> None:
     try:
         await work
-    except DeletedError as error:
-        raise RestError(404, str(error)) from error
     except KafkaTooSlowError as error:
         raise RestError(500, f"Request timed out. {error}") from error
     except DeelogError as error:

@@ -77,12 +77,6 @@ class Expanded(Struct, omit_defaults=True):
     info: ConnectorInfo | None = None
 
 
-class CreateConnectorRequest(Struct, forbid_unknown_fields=True):
-    config: ConfigMap
-    name: str | None = None
-    initial_state: Literal["RUNNING", "PAUSED", "STOPPED"] | None = None
-
-
 class TaskInfo(Struct):
     id: TaskId
     config: dict[str, str]

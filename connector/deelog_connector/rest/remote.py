@@ -6,7 +6,7 @@ address, a command or a credential. In those that tune no reference is looked up
 would put any file or variable of the process where it can be read, in an error or in a request to a broker. So a
 reference is accepted only as it is in the file, under the same name.
 
-Weighed in docs/decisions.md, "What REST may change is an allow-list".
+Weighed in docs/decisions.md, "What REST may not change".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import version as version_of
-from typing import Any
+from typing import Any, Final
 
 from deelog_connector.rest import entities as e
 from deelog_connector.rest.connectors import Connectors
@@ -36,6 +36,18 @@ class Route:
         return self.method != "GET" and not self.path.endswith("/validate")
 
 
+_ONE_CONNECTOR: Final = (
+    "A process has one connector, which its file names and which lives as long as the cache. Stop it to end writing; "
+    "end the process to end capture"
+)
+REFUSED: Final = {
+    ("POST", "/connectors"): _ONE_CONNECTOR,
+    ("DELETE", "/connectors/{connector}"): _ONE_CONNECTOR,
+    ("PUT", "/connectors/{connector}/topics/reset"): "The topics of a connector are two for each cache, and fixed",
+}
+"""Routes of Kafka Connect that are answered with 405 and this reason."""
+
+
 def routes(
     lifecycle: Lifecycle,
     worker: str,
@@ -60,23 +72,14 @@ def routes(
             {200: list[str] | dict[str, e.Expanded]},
             query=("expand",),
         ),
-        Route(
-            "POST",
-            "/connectors",
-            connectors.create,
-            "Create a connector that was deleted",
-            {201: e.ConnectorInfo},
-            e.CreateConnectorRequest,
-        ),
         Route("GET", one, connectors.info, "Configuration and tasks", {200: e.ConnectorInfo}),
-        Route("DELETE", one, connectors.delete, "End the capture", {204: None}),
         Route("GET", f"{one}/config", connectors.config, "Configuration, secrets masked", {200: dict[str, str]}),
         Route(
             "PUT",
             f"{one}/config",
             connectors.put_config,
-            "Configure and restart, or create",
-            {200: e.ConnectorInfo, 201: e.ConnectorInfo},
+            "Configure and restart",
+            {200: e.ConnectorInfo},
             e.ConfigMap,
         ),
         Route(
@@ -103,7 +106,6 @@ def routes(
         Route("GET", f"{task}/status", connectors.task_status, "State of a task", {200: e.TaskState}),
         Route("POST", f"{task}/restart", connectors.restart_task, "Reset what is stopped in it", {204: None}),
         Route("GET", f"{one}/topics", connectors.topics, "Topics written to", {200: dict[str, e.ActiveTopics]}),
-        Route("PUT", f"{one}/topics/reset", connectors.reset_topics, "Forget them", {202: None}),
         Route("GET", f"{one}/offsets", connectors.offsets, "What Kafka holds", {200: e.ConnectorOffsets}),
         Route(
             "PATCH",

@@ -1,4 +1,4 @@
-"""The Kafka clients of one configuration. A restart replaces all of them."""
+"""The Kafka clients of one configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from deelog_connector.kafka_port import Brokers, KafkaPort, Reader, Session
+from deelog_connector.kafka_port import KafkaPort, Reader, Session
 from deelog_connector.runtime.topics import audit, ensure_topics
 from deelog_schemas.config import Config
 
@@ -26,8 +26,6 @@ class Clients:
         self.config = config
         self.brokers = port.brokers(config)
         self._notes = port.notes(config)
-        self._dropped = 0
-        """Records that earlier `notes` dropped."""
         self._transactional_id = config.topics.transactional_id_node(node_id)
         self._port = port
         self._session: Session | None = None
@@ -36,10 +34,11 @@ class Clients:
         """Readers between two scans."""
 
     async def open(self) -> None:
-        """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`."""
+        """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`, `ConfigError`."""
         await ensure_topics(self.brokers, self.config)
         limit = await audit(self.brokers, self.config)
         self._session = await self._port.session(self.config, self._transactional_id, limit)
+        self._idle.append(await self._port.reader(self.config, self.config.topics.changes))
 
     @property
     def session(self) -> Session:
@@ -54,7 +53,7 @@ class Clients:
     @property
     def dropped(self) -> int:
         """Records that `send` could not send."""
-        return self._dropped + self._notes.dropped
+        return self._notes.dropped
 
     async def following(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         """A reader of a topic from these offsets on, which you must close. Errors: see `Reader.seek`."""
@@ -80,31 +79,6 @@ class Clients:
             self._idle.append(reader)
             return result
 
-    async def prepared(self, config: Config) -> tuple[Brokers, Session]:
-        """The clients of another configuration with the same topics, for `replace`.
-
-        Raises `KafkaUnusable` or `ConfigError` where it does not work; nothing has changed then.
-        """
-        brokers = self._port.brokers(config)
-        limit = await audit(brokers, config)
-        session = await self._port.session(config, self._transactional_id, limit)
-        await (await self._port.reader(config, config.topics.changes)).close()
-        return brokers, session
-
-    async def replace(self, config: Config, brokers: Brokers, session: Session) -> None:
-        """Switches to the clients of `config`, once the running scans have ended."""
-        for _ in range(SCANS):
-            await self._free.acquire()
-        await self._close_idle()
-        await self.brokers.close()
-        old, self._notes = self._notes, self._port.notes(config)
-        self._dropped += (before := old.dropped)
-        await old.close()
-        self._dropped += old.dropped - before
-        self.config, self.brokers, self._session = config, brokers, session
-        for _ in range(SCANS):
-            self._free.release()
-
     def give_up(self) -> None:
         """Waiting for Kafka ends soon."""
         if self._session is not None:
@@ -112,15 +86,12 @@ class Clients:
 
     async def close(self) -> None:
         """Closes every client, which must not be used any more."""
-        await self._close_idle()
+        while self._idle:
+            await self._idle.pop().close()
         if self._session is not None:
             await self._session.discard()
         await self._notes.close()
         await self.brokers.close()
-
-    async def _close_idle(self) -> None:
-        while self._idle:
-            await self._idle.pop().close()
 
 
 __all__ = ["SCANS", "Clients"]

@@ -1,4 +1,5 @@
-"""The connector: the shell around the core, one for each cache of a node, on an asyncio loop.
+"""The connector: one for each cache of a node, on an asyncio loop. It has a core, and around it a shell, which a
+restart replaces.
 
 The core runs on the loop's thread, between two awaits, so that it needs no lock and a cache on the same loop sees it
 consistent. Everything else, Kafka, clocks, chance and threads, is behind the port (`kafka_port`).
@@ -13,7 +14,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from deelog_connector.cache_side import CacheSide, ReplicaSink
 from deelog_connector.core import ConnectorCore
@@ -21,14 +22,11 @@ from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import KafkaPort
-from deelog_connector.runtime.clients import Clients
-from deelog_connector.runtime.configured import codecs_of, settings_of
-from deelog_connector.runtime.executor import Executor
+from deelog_connector.runtime.configured import settings_of
 from deelog_connector.runtime.meters import EventMeter
-from deelog_connector.runtime.readers import Readers
 from deelog_connector.runtime.run_state import Event, Hold, RunState
+from deelog_connector.runtime.shell import Shell
 from deelog_connector.runtime.stats import Stats
-from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import Notifications
 from deelog_connector.signals.processor import Signals
@@ -36,9 +34,8 @@ from deelog_connector.signals.segment_progress import SegmentProgress
 from deelog_connector.transforms.pipeline import Pipeline
 from deelog_schemas.config import Config
 from deelog_schemas.errors import DeelogError
-from deelog_schemas.member import node_id_of
 from deelog_schemas.notifications import heartbeat_key, heartbeat_value
-from deelog_schemas.signals import encode_progress, progress_key
+from deelog_schemas.signals import Progress, encode_progress, progress_key
 
 log = logging.getLogger(__name__)
 
@@ -69,45 +66,54 @@ class Connector:
         self.member = member
         self._connector_name = connector_name
         self._port = port = port or Librdkafka()
-        self._pipeline = Pipeline.of(config, port.clock)
-        self.core = core = ConnectorCore(member, settings_of(config, self._pipeline), cache_side)
+        self.observed = EventMeter()
+        pipeline = Pipeline.of(config, port.clock, self.observed.piped)
+        self._cache_side = cache_side
+        self.core = core = ConnectorCore(member, settings_of(config, pipeline), cache_side)
         self._state = RunState()
         self._halted: DeelogError | None = None
+        self._replacing: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
-        self.observed = EventMeter()
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets the exception after which the connector cannot go on; cancelled by `stop`."""
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.started = False
+        """Whether the positions topic was read to its end."""
+        self._dropped = 0
+        """Announcements that earlier shells could not send."""
         self._changed, self._pruned = asyncio.Event(), asyncio.Event()
-        self._tasks = tasks = Tasks()
-        self._clients = clients = Clients(config, node_id_of(member), port)
-        self._retries = retries = Retries(lambda: clients.config, port)
-        cache, topic, key = config.topics.cache, config.topics.signal, progress_key(config["topic.prefix"])
-        notifications = Notifications(config, cache, clients.send, port)
-        self._progress = SegmentProgress(notifications, member)
-        self.snapshots = Snapshots(
-            core,
-            cache,
-            member,
-            lambda progress: clients.send(topic, key, encode_progress(progress), 0),
-            notifications,
-        )
+        cache = config.topics.cache
+        self._notifications = Notifications(config, cache, self._send, port)
+        self._progress = SegmentProgress(self._notifications, member)
+        self.snapshots = Snapshots(core, cache, member, self._note, self._notifications)
         self._signals = Signals(config, {cache: self})
-        self._readers = Readers(
-            core, clients, tasks, retries, self._signals, self.observed, port, wake=self.wake, pruned=self._pruned.set
-        )
-        self._executor = Executor(
-            core,
-            cache_side,
-            clients,
-            tasks,
-            retries,
-            self._pipeline,
+        self._shell = self._shell_of(config, pipeline, proven=False)
+
+    def _shell_of(self, config: Config, pipeline: Pipeline | None, *, proven: bool) -> Shell:
+        return Shell(
+            config,
+            pipeline,
+            self.core,
+            self._cache_side,
+            self._signals,
             self.snapshots,
             self.observed,
-            port,
+            self._port,
+            self.failure,
+            connector_name=self._connector_name,
+            proven=proven,
             wake=self.wake,
+            pruned=self._pruned.set,
             halt=self._halt,
             opening=lambda: not self._state.closed,
         )
+
+    def _send(self, topic: str, key: bytes, value: bytes) -> None:
+        self._shell.clients.send(topic, key, value)
+
+    def _note(self, progress: Progress) -> None:
+        key = progress_key(self.config["topic.prefix"])
+        self._shell.clients.send(self.config.topics.signal, key, encode_progress(progress), 0)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -118,24 +124,18 @@ class Connector:
         written with another number of segments or partitions, `RecordError` on a foreign record, `RegistryError` where
         a schema registry is configured and does not serve.
         """
-        # First, so that nothing is written or created where records cannot be encoded.
-        self._executor.encoder, self._executor.decoder = await self._port.work(
-            codecs_of, self.config, self.member, self._connector_name, self._port
-        )
-        await self._clients.open()
-        await self._retries.reading(self._readers.read_topic_id)
-        await self._retries.reading(self._readers.read_ends)
-        self.observed.kafka_answered(self._port.clock.monotonic())
-        caught_up: asyncio.Future[Any] = asyncio.ensure_future(self._readers.follow_positions().wait())
-        await asyncio.wait({caught_up, self.failure}, return_when=asyncio.FIRST_COMPLETED)
-        if not caught_up.done():
-            caught_up.cancel()
+        try:
+            await self._shell.open()
+            await self._shell.start()
+        except Exception:
             await self.stop(release=False)
-            self.failure.result()
-        await self._readers.follow_signals()
-        self._retries.started = True
-        for work in (self._drive, self._readers.watch, self._announce):
-            self._tasks.spawn(work())
+            raise
+        self._serve()
+
+    def _serve(self) -> None:
+        self.started = True
+        for work in (self._drive, self._announce):
+            self._shell.tasks.spawn(work())
 
     async def stop(self, release: bool = True) -> None:
         """Writes what is acknowledged and releases the segments, then closes every client. Bounded; logs what is left.
@@ -145,13 +145,11 @@ class Connector:
         if release and not self.failure.done():
             self.end()
             await self._release_all()
-        self._tasks.stopping = True
-        self._readers.stop()
-        self._clients.give_up()
-        if self._pipeline:
-            self._pipeline.closing.set()
-        await self._tasks.cancel()
+        if self._replacing is not None:
+            self._replacing.cancel()
+            await asyncio.wait({self._replacing})
         if self._closing is None:  # a failed start has stopped it already
+            self._progress.announce()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
         if not self.failure.done():
@@ -171,8 +169,7 @@ class Connector:
 
     async def _close(self) -> None:
         try:
-            self._progress.announce()
-            await self._clients.close()
+            await self._shell.close()
         finally:
             await self._port.close()
 
@@ -186,17 +183,7 @@ class Connector:
     @property
     def config(self) -> Config:
         """The present configuration: a restart may replace it."""
-        return self._clients.config
-
-    @property
-    def failure(self) -> asyncio.Future[None]:
-        """Gets the exception after which the connector cannot go on; cancelled by `stop`."""
-        return self._tasks.failure
-
-    @property
-    def started(self) -> bool:
-        """Whether the positions topic was read to its end."""
-        return self._retries.started
+        return self._shell.config
 
     def wake(self) -> None:
         """Polls the core soon, not only after the commit interval."""
@@ -237,7 +224,7 @@ class Connector:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped; false during a restart."""
+        """Whether it was stopped."""
         return self._state.stopped
 
     @property
@@ -275,14 +262,13 @@ class Connector:
         self._halted = error
         self.apply(Event.HALT)
 
-    async def suspend(self, seconds: float, write_out: bool) -> None:
-        """Closes the producer; with `write_out` first writes what is acknowledged by now, unless paused.
+    async def suspend(self, seconds: float) -> None:
+        """Writes what is acknowledged by now, unless paused, and closes the producer.
 
         Capture goes on into the op log. Apply `STOP` or `CONTINUE` afterwards. Raises `TimeoutError` where Kafka does
         not accept it within `seconds`; the connector then goes on as before.
         """
-        drains = write_out and not self._state.paused
-        session, core = self._clients.session, self.core
+        drains, core = not self._state.paused, self.core
         until = self._port.clock.monotonic() + seconds
         try:
             if drains:
@@ -290,10 +276,6 @@ class Connector:
                 acknowledged = [(s.number, s.epoch, s.acked) for s in core.primaries()]
                 await self._wait_for(lambda: all(self._is_written(*one) for one in acknowledged), until)
             self.apply(Event.SUSPEND)
-            # A stop waits for the transaction under way, also of a paused connector. A restart ends waits for Kafka:
-            # their results are not needed, and Kafka may be unavailable for long.
-            if not write_out:
-                session.give_up()
             # Both at the same moment: while it waits to have read back, a takeover may begin a scan. Without the wait,
             # offsets would still move after the stop.
             await self._wait_for(lambda: core.idle and (not drains or self._has_read_back()), until)
@@ -303,28 +285,51 @@ class Connector:
             self.apply(Event.CONTINUE)
             raise
         core.close_producer()
-        await session.discard()
+        await self._shell.clients.session.discard()
 
-    async def restart(self, config: Config) -> None:
-        """Replaces every client of a suspended connector by those of `config`, which has the same topics.
+    # -- restart --------------------------------------------------------------------------------------------------
 
-        Raises `KafkaUnusable` where `config` does not work; nothing is changed then.
+    async def prepared(self, config: Config) -> Shell:
+        """A shell of `config`, which has the same topics, for `replace`; else close it. This one goes on meanwhile.
+
+        Raises `KafkaUnusable`, `ConfigError` or `RegistryError` where `config` does not work.
         """
-        assert self._state.closed, "suspend it first"
-        prepared = await self._clients.prepared(config)  # errors appear before anything is closed
+        shell = self._shell_of(config, Pipeline.of(config, self._port.clock, self.observed.piped), proven=True)
         try:
-            await self._readers.end()
-            await self._clients.replace(config, *prepared)
-            self.core.configured(settings_of(config, self._pipeline))
-            self._signals.config = config
-            self._executor.encoder.tombstones = config["tombstones.on.delete"]
-            # The positions topic is read from its beginning, as at a start, before anything may be written.
-            caught_up = self._readers.follow_positions()
-            await self._readers.follow_signals()
-            await self._wait_for(caught_up.is_set, math.inf)
-        except Exception as error:
-            self._tasks.fail(error)  # the state is neither the old nor the new one
+            await shell.open()
+        except BaseException:
+            await asyncio.shield(shell.close())
             raise
+        return shell
+
+    async def replace(self, shell: Shell) -> None:
+        """Ends the present shell, with what is under way in it, and starts this one around the same core.
+
+        It goes on to its end, or to that of the connector, even if the caller is cancelled.
+        """
+        self._replacing = asyncio.get_running_loop().create_task(self._replace(shell))
+        await asyncio.shield(self._replacing)
+
+    async def _replace(self, shell: Shell) -> None:
+        old, closing, config = self._shell, asyncio.ensure_future(self._shell.close()), shell.config
+        self._shell = shell  # so that `stop` closes it
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await closing
+            raise
+        self._dropped += old.clients.dropped
+        self.core.renew()
+        self.core.configured(settings_of(config, shell.pipeline))
+        self._signals.configured(config)
+        self._notifications.configured(config)
+        self.apply(Event.RENEW)
+        try:
+            await shell.start()
+        except Exception as error:
+            shell.tasks.fail(error)  # the state is neither the old nor the new one
+            raise
+        self._serve()
 
     def _is_written(self, segment: int, epoch: int, sequence: int) -> bool:
         """Whether Kafka is known to hold the segment up to `sequence`, or this node no longer writes it in `epoch`."""
@@ -350,7 +355,7 @@ class Connector:
     @property
     def failed_transactions(self) -> Mapping[Cause, int]:
         """Transactions that were not committed, by cause."""
-        return self._executor.failed
+        return self.observed.failed
 
     @property
     def signals(self) -> Mapping[str, int]:
@@ -362,22 +367,22 @@ class Connector:
         """A copy of the counters."""
         return Stats.of(
             self.core,
-            zombie_commits_refused=self._executor.failed[Cause.FENCED],
+            zombie_commits_refused=self.observed.failed[Cause.FENCED],
             signals=self._signals.counts,
             snapshots=self.snapshots.running,
-            announcements_dropped=self._clients.dropped,
+            announcements_dropped=self._dropped + self._shell.clients.dropped,
             halted=str(self.halted or ""),
-            **(self._pipeline.counts if self._pipeline else {}),
+            **self.observed.piped,
         )
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        core, clock = self.core, self._port.clock
+        core, clock, carry_out = self.core, self._port.clock, self._shell.executor.carry_out
         while True:
             self._changed.clear()
             for effect in core.poll(clock.monotonic(), clock.time_ns() // 1000):
-                self._executor.carry_out(effect)
+                carry_out(effect)
             self.snapshots.work(clock.monotonic())
             self._progress.look(core.primaries())
             if core.finished and not self.finished.done():
@@ -390,9 +395,8 @@ class Connector:
     async def _announce(self) -> None:
         """Sends notifications of segments, and heartbeats."""
         key = heartbeat_key(self.config["topic.prefix"], self.config["key.converter.schemas.enable"])
-        last, clock = -math.inf, self._port.clock
+        last, clock, interval = -math.inf, self._port.clock, self.config["heartbeat.interval.ms"] / 1000
         while True:
-            interval = self.config["heartbeat.interval.ms"] / 1000  # a restart may have changed it
             await asyncio.sleep(min(ANNOUNCE_SECONDS, interval))
             self._progress.announce()
             due = clock.monotonic() >= last + interval
@@ -401,7 +405,7 @@ class Connector:
                 value = heartbeat_value(
                     self._port.clock.time_ns() // 1_000_000, self.config["value.converter.schemas.enable"]
                 )
-                self._clients.send(self.config.topics.heartbeat, key, value, 0)
+                self._shell.clients.send(self.config.topics.heartbeat, key, value, 0)
 
 
 __all__ = ["Connector"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -69,18 +68,17 @@ class Executor:
         meter: EventMeter,
         port: KafkaPort,
         *,
+        proven: bool,
         wake: Callable[[], None],
         halt: Callable[[DeelogError], None],
         opening: Callable[[], bool],
     ) -> None:
         self.encoder: Encoder
         self.decoder: Decoder
-        self.failed: Counter[Cause] = Counter()
-        """Transactions that were not committed."""
         self._core, self._cache, self._clients, self._tasks, self._retries = core, cache, clients, tasks, retries
         self._pipeline, self._snapshots, self._meter = pipeline, snapshots, meter
         self._port, self._wake, self._halt, self._opening = port, wake, halt, opening
-        self._has_read = self._has_written = False
+        self._has_read = self._has_written = proven
 
     def carry_out(self, effect: Effect) -> None:
         """Begins an effect. Raises `NodeSuperseded`."""
@@ -124,7 +122,7 @@ class Executor:
             await self._permitted(session.commit, encoder.records(items))
         except WriteFailed as error:
             log.warning("transaction not committed: %s", error)
-            self.failed[error.cause] += 1
+            self._meter.failed[error.cause] += 1
             if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
             self._core.commit_failed(effect.token, error.cause)
@@ -137,9 +135,6 @@ class Executor:
         else:
             self._has_written = True
             self._meter.committed(encoder.tally, clock.monotonic() - began)
-            if self._pipeline is not None:
-                counts = self._pipeline.counts
-                self._meter.filtered, self._meter.erroneous = counts["filtered"], counts["erroneous"]
             self._retries.committed()
             self._core.committed(effect.token)
         self._wake()

@@ -1,13 +1,10 @@
-"""Operations on a running connector: pause, resume, stop, restart, configure, delete, and create again.
+"""Operations on a running connector: pause, resume, stop, restart and configure.
 
 REST calls it, and signals may; it acts on all caches of the connector at once. Where the states come from is weighed in
 docs/decisions.md, "The state of a process is asked of its connectors".
 
 - *paused*: nothing is written. Op logs keep captured changes up to their limit; then a reset is due.
 - *stopped*: what was acknowledged is written, and the producer is closed. Capture goes on as while paused.
-- *deleted*: stopped, and removed from every list. The cache, its backups and its place in the grid stay, so claims
-  are kept and nothing is released: a node that takes a segment over goes on without loss. A connector that is created
-  again resets everything, since changes in between may be missing.
 - *restarted*: every client is replaced, and references are resolved again; op logs stay.
 """
 
@@ -21,9 +18,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from deelog_connector.core.segment import Segment
-from deelog_connector.errors import DeletedError, KafkaTooSlowError, NotStoppedError
+from deelog_connector.errors import KafkaTooSlowError, NotStoppedError
 from deelog_connector.runtime.connector import Connector
 from deelog_connector.runtime.run_state import Event
+from deelog_connector.runtime.shell import Shell
 from deelog_schemas.config import Config
 from deelog_schemas.config.field import words
 from deelog_schemas.config.secrets import references
@@ -38,18 +36,34 @@ SUSPEND_SECONDS: Final = 30.0
 END_SECONDS: Final = 5.0
 """Seconds that the end of a connector waits for earlier requests."""
 
-# Used only by the connector and read when its clients are made: a restart applies them. None of them names a file or
-# an address, opens a port, or changes the content of topics.
-_CHANGEABLE: Final = words(
+_NAMES: Final = words(
     """
-    max.batch.size commit.interval.ms max.queue.size max.queue.size.in.bytes oplog.overflow tombstones.on.delete
-    incremental.snapshot.chunk.size retriable.restart.connector.wait.ms heartbeat.interval.ms topic.audit
+    name connector.class topic.prefix topic.delimiter cache.name node.id segment.count
+    topic.creation.default.partitions cache.key.format key.converter
+    """
+)
+"""They name the cache, its topics and its entries, or map them to segments: with others it is another connector."""
+_OF_THE_CACHE: Final = words(
+    """
+    cache.policy cache.max.entries cache.backups cache.listen cache.peer.listen cache.advertised.host unclean.election
+    cache.failure.timeout.ms cache.acks cache.value.format before.image skip.messages.without.change max.entry.bytes
+    max.block.ms tracing.headers.enabled metrics.port metrics.host rest.port rest.host.name rest.token
+    rest.readonly.token rest.ssl.certificate.location rest.ssl.key.location rest.ssl.ca.location
+    """
+)
+"""What the cache, its interceptor and its listeners read once, when the process starts."""
+_OF_THE_JOB: Final = words("on.data.loss errors.tolerance")
+"""What the diff job alone reads, beside `diff.*`."""
+_TUNED: Final = words(
+    """
     producer.override.linger.ms producer.override.queue.buffering.max.ms producer.override.batch.size
     producer.override.batch.num.messages producer.override.compression.type producer.override.compression.codec
     producer.override.compression.level producer.override.queue.buffering.max.messages
     producer.override.queue.buffering.max.kbytes
     """
 )
+"""Fields of the clients that are about batches, and not about where, as whom and with which files they connect."""
+_REMEDY: Final = "change it in the file that the process was started with, and start it again"
 
 
 class State(StrEnum):
@@ -94,12 +108,9 @@ class Lifecycle:
     def __init__(self, config: Config, connectors: dict[str, Connector]) -> None:
         self.config = config
         self.connectors = connectors
-        self.deleted = False
         self._restarting = False
         self._lock = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
-        self._seen: dict[str, int] = {}
-        """By cache, its number of transactions at the last `forget_topics`."""
 
     async def join(self, cache: str, connector: Connector) -> None:
         """Adds a cache to the connector before its start; it is paused or stopped if the others are."""
@@ -198,31 +209,28 @@ class Lifecycle:
         ]
 
     def topics(self) -> list[str]:
-        """The topics written to since `forget_topics`, or since the start."""
+        """The topics written to since the start."""
         return sorted(
             topic
-            for cache, connector in self.connectors.items()
-            if connector.core.counts.transactions > self._seen.get(cache, 0)
+            for connector in self.connectors.values()
+            if connector.core.counts.transactions
             for topic in (connector.config.topics.changes, connector.config.topics.positions)
         )
-
-    def forget_topics(self) -> None:
-        """Clears the list of active topics."""
-        self._seen = {cache: connector.core.counts.transactions for cache, connector in self.connectors.items()}
 
     # -- actions --------------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Stops writing. A stopped connector opens its producer. Raises `DeletedError`."""
+        """Stops writing. A stopped connector opens its producer."""
         async with self._lock:
-            self._must_be_there()
-            self._pause()
+            for connector in self._working():
+                connector.pause()
+                connector.apply(Event.REOPEN)
 
     async def resume(self) -> None:
-        """Writes again, beginning with what was captured meanwhile. Raises `DeletedError`."""
+        """Writes again, beginning with what was captured meanwhile."""
         async with self._lock:
-            self._must_be_there()
-            self._resume()
+            for connector in self._working():
+                connector.resume()
 
     async def stop(self) -> None:
         """Writes what is acknowledged, unless paused, and closes the producer. Raises `KafkaTooSlowError`."""
@@ -244,21 +252,12 @@ class Lifecycle:
         """
         await self._finish(self._restart(config, False))
 
-    async def delete(self) -> None:
-        """See the module. Raises `KafkaTooSlowError`, and then nothing has changed."""
-        await self._finish(self._stop(delete=True))
-
-    async def create(self, config: Callable[[], Config], state: State = State.RUNNING) -> None:
-        """Creates a deleted connector again: resets every segment of this node. `config`, errors: see `configure`."""
-        await self._finish(self._create(config, state))
-
     def check(self, config: Config) -> None:
-        """Raises `ConfigError` with every changed field that cannot change while the process runs."""
-        names = [name for name in sorted({*self.config, *config}) if name not in _CHANGEABLE]
+        """Raises `ConfigError` with every changed field that a restart cannot change."""
         errors = [
-            FieldError(name, f"cannot be changed while the process runs: {_REMEDY}", config.masked().get(name))
-            for name in names
-            if not _same(self.config, config, name)
+            FieldError(name, why, config.masked().get(name))
+            for name in sorted({*self.config, *config})
+            if (why := _fixed(name)) and not _same(self.config, config, name)
         ]
         if errors:
             raise ConfigError(errors)
@@ -276,79 +275,46 @@ class Lifecycle:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _must_be_there(self) -> None:
-        if self.deleted:
-            raise DeletedError(f"Connector {self.name} not found")
-
     def _working(self) -> list[Connector]:
         """The connectors that can take requests: neither ending nor failed."""
         return [c for c in self.connectors.values() if not c.state.ending and not c.failure.done()]
 
-    def _pause(self) -> None:
-        for connector in self._working():
-            connector.pause()
-            connector.apply(Event.REOPEN)
-
-    def _resume(self) -> None:
-        for connector in self._working():
-            connector.resume()
-
-    async def _stop(self, delete: bool = False) -> None:
+    async def _stop(self) -> None:
         async with self._lock:
-            self._must_be_there()
-            await self._suspend(self._not_closed(), write_out=True)
-            for connector in self._working():
-                connector.apply(Event.STOP)
-            self.deleted = delete
-
-    async def _create(self, config: Callable[[], Config], state: State) -> None:
-        await self._restart(config, False)
-        async with self._lock:
-            for connector in self._working():
-                for segment in connector.core.primaries():
-                    connector.core.request_reset(segment.number, "created")
-            self.deleted = False
-            if state is State.RUNNING:
-                self._resume()
-            elif state is State.PAUSED:
-                self._pause()
-
-    def _not_closed(self) -> list[Connector]:
-        return [c for c in self._working() if not c.state.closed]
-
-    @staticmethod
-    async def _suspend(running: list[Connector], write_out: bool) -> None:
-        outcomes = await asyncio.gather(
-            *(c.suspend(SUSPEND_SECONDS, write_out) for c in running), return_exceptions=True
-        )
-        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        if not failed:
-            return
-        for connector in running:  # all or none
-            connector.apply(Event.CONTINUE)
-        if isinstance(failed[0], TimeoutError):
-            raise KafkaTooSlowError(str(failed[0])) from failed[0]
-        raise failed[0]
+            running = [c for c in self._working() if not c.state.closed]
+            outcomes = await asyncio.gather(*(c.suspend(SUSPEND_SECONDS) for c in running), return_exceptions=True)
+            failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+            for connector in running:  # all or none
+                connector.apply(Event.CONTINUE if failed else Event.STOP)
+            if failed and isinstance(failed[0], TimeoutError):
+                raise KafkaTooSlowError(str(failed[0])) from failed[0]
+            if failed:
+                raise failed[0]
 
     async def _restart(self, config_of: Callable[[], Config], tasks: bool) -> None:
         async with self._lock:
             config = config_of()
             self.check(config)
-            running = self._not_closed()
             self._restarting = True
+            prepared: list[tuple[Connector, Shell]] = []
             try:
-                await self._suspend(running, write_out=False)  # op logs keep unwritten operations
-                for cache, connector in list(self.connectors.items()):  # caches may join or leave meanwhile
-                    if connector not in self._working():
+                for cache, connector in list(self.connectors.items()):
+                    if connector in self._working():
+                        of_cache = config if config["cache.name"] else config.of_cache(cache)
+                        prepared.append((connector, await connector.prepared(of_cache)))
+                self.config = config  # until here nothing has changed, from here on all of them will
+                while prepared:
+                    connector, shell = prepared.pop(0)
+                    if connector not in self._working():  # it has left meanwhile
+                        await shell.close()
                         continue
-                    await connector.restart(config if config["cache.name"] else config.of_cache(cache))
+                    await connector.replace(shell)
                     if tasks:
                         self._repair(connector, {s.number for s in connector.core.primaries()})
-                self.config = config
             finally:
                 self._restarting = False
-                for connector in running:
-                    connector.apply(Event.CONTINUE)
+                for _, shell in prepared:
+                    await asyncio.shield(shell.close())
 
     @staticmethod
     def _repair(connector: Connector, segments: set[int]) -> None:
@@ -368,7 +334,19 @@ class Lifecycle:
         return task
 
 
-_REMEDY: Final = "change it in the file that the process was started with, and start it again"
+def _fixed(name: str) -> str:
+    """Why a restart cannot change this field; empty where it can."""
+    if name in _NAMES or name.startswith("key.converter."):
+        return "names the cache or its map, which a running connector keeps: start another connector with it"
+    if name in _OF_THE_CACHE:
+        return f"is read by the process once: {_REMEDY}"
+    if name in _OF_THE_JOB or name.startswith("diff."):
+        return "is read by the diff job alone: change it in its file"
+    # Whoever may configure a connector shall not learn its secrets, nor send changes to another Kafka.
+    connects = name == "bootstrap.servers" or ".override." in name or ".schema.registry." in name or ".auth." in name
+    if connects and name not in _TUNED:
+        return f"says where, as whom or with which files the process connects: {_REMEDY}"
+    return ""
 
 
 def _failure(connector: Connector) -> str | None:

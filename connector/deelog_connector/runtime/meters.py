@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Final
 
 from deelog_connector.core.durations import Durations
+from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import REQUEST_SECONDS
 from deelog_connector.runtime.encode import Tally
 
@@ -20,8 +22,11 @@ class EventMeter:
         self.commits = Durations()
         """From a transaction's first record to Kafka's response."""
         self.creates = self.updates = self.deletes = self.rows = 0
-        self.filtered = self.erroneous = 0
-        """Changes that were left out, and those that failed and were skipped."""
+        self.piped: Counter[str] = Counter()
+        """`filtered`: changes that were left out; `erroneous`: those that failed and were skipped. Those of a retried
+        transaction are counted again."""
+        self.failed: Counter[Cause] = Counter()
+        """Transactions that were not committed."""
         self.behind_us = -1
         """Age of the last encoded change, in microseconds; -1 for none."""
         self.change_us = self.row_us = 0

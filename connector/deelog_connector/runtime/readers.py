@@ -48,15 +48,13 @@ class Readers:
         self._core, self._clients, self._tasks, self._retries = core, clients, tasks, retries
         self._signals, self._meter, self._wake, self._pruned = signals, meter, wake, pruned
         self._clock = port.clock
-        self._following: list[asyncio.Task[None]] = []
-        self._end = asyncio.Event()
 
     # -- topics that are followed ---------------------------------------------------------------------------------
 
     def follow_positions(self) -> asyncio.Event:
         """Reads the positions topic from its beginning; the event is set once its present records are read."""
         caught_up = asyncio.Event()
-        self._following = [self._tasks.spawn(self._follow(caught_up))]
+        self._tasks.spawn(self._follow(caught_up))
         return caught_up
 
     async def follow_signals(self) -> None:
@@ -65,23 +63,12 @@ class Readers:
             reading = self._retries.reading
             reader = await reading(self._signal_reader)
             await self._signals.catch_up(reader, reading)
-            self._following.append(self._tasks.spawn(self._signals.follow(reader, reading, self._end)))
+            self._tasks.spawn(self._signals.follow(reader, reading))
 
     async def _signal_reader(self) -> Reader:
         topic = self._clients.config.topics.signal
         (end,) = await self._clients.brokers.ends(topic, [0])
         return await self._clients.following(topic, {0: self._signals.first_offset(end.offset)})
-
-    async def end(self) -> None:
-        """Ends following the topics, for a restart."""
-        self.stop()
-        # They end by themselves: what they have read and not passed on yet is not lost.
-        await asyncio.gather(*self._following)
-        self._end.clear()
-
-    def stop(self) -> None:
-        """Ends following the topics, without waiting."""
-        self._end.set()
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """Follows the positions topic, which prunes op logs and confirms claims."""
@@ -92,7 +79,7 @@ class Readers:
         )
         has_read = self._retries.started
         try:
-            while not self._end.is_set():
+            while True:
                 try:
                     records = await reader.read(POLL_SECONDS)
                 except KafkaUnauthorized as error:

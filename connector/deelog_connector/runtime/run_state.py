@@ -18,8 +18,8 @@ class Hold(StrEnum):
     """A transform failed, and the failure is not skipped."""
     DRAINING = "draining"
     """A running stop writes what is acknowledged: until then a pause has no effect."""
-    RESTARTING = "restarting"
-    """A stop or restart is running, and the producer is closed or about to be."""
+    STOPPING = "stopping"
+    """A running stop closes the producer."""
     ENDING = "ending"
     """It writes what it captured and ends. This does not keep it from writing: it ends other holds."""
 
@@ -37,9 +37,11 @@ class Event(StrEnum):
     STOP = "stop"
     """The suspension ends in a stop. A connector that has not started starts stopped."""
     CONTINUE = "continue"
-    """The suspension ended, or failed."""
+    """The suspension failed."""
+    RENEW = "renew"
+    """A restart: what halted is tried again."""
     LEAVE = "leave"
-    """The connector ends: pause, stop and restart have no effect any more."""
+    """The connector ends: a pause or stop has no effect any more."""
     END = "end"
 
 
@@ -56,7 +58,8 @@ TRANSITIONS: Final[dict[Event, tuple[frozenset[Hold], frozenset[Hold]]]] = {
         (Event.DRAIN, (), {_D}),
         (Event.SUSPEND, {_D}, {_R}),
         (Event.STOP, _SUSPENSION, {_S}),
-        (Event.CONTINUE, {*_SUSPENSION, _S, _H}, ()),  # new clients, and a retry of what failed
+        (Event.CONTINUE, _SUSPENSION, ()),
+        (Event.RENEW, {_H}, ()),
         (Event.LEAVE, (), {_E}),
         (Event.END, set(Hold), {_E}),
     )
@@ -96,11 +99,11 @@ class RunState:
     @property
     def closed(self) -> bool:
         """Whether the producer is closed, or is to be."""
-        return bool(self.holds & {Hold.STOPPED, Hold.RESTARTING})
+        return bool(self.holds & {Hold.STOPPED, Hold.STOPPING})
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped; false during a restart."""
+        """Whether it was stopped."""
         return Hold.STOPPED in self.holds
 
     @property

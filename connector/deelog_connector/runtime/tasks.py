@@ -22,10 +22,10 @@ FIRST_WAIT_SECONDS: Final = 0.1
 
 
 class Tasks:
-    """Runs coroutines on the loop. The first error of one becomes `failure`. Make it on the loop."""
+    """Runs coroutines on the loop. The first error of one becomes `failure`."""
 
-    def __init__(self) -> None:
-        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, failure: asyncio.Future[None]) -> None:
+        self.failure = failure
         self.stopping = False
         """Set at the end: errors are no failure any more."""
         self._running: dict[asyncio.Task[None], None] = {}
@@ -57,13 +57,10 @@ class Tasks:
 
 
 class Retries:
-    """Retries Kafka requests, after waits that grow up to `retriable.restart.connector.wait.ms`.
+    """Retries Kafka requests, after waits that grow up to `retriable.restart.connector.wait.ms`."""
 
-    `config_of` returns the present configuration: a restart may change the waits.
-    """
-
-    def __init__(self, config_of: Callable[[], Config], port: KafkaPort) -> None:
-        self._config_of, self._port = config_of, port
+    def __init__(self, config: Config, port: KafkaPort) -> None:
+        self._config, self._port = config, port
         self.started = False
         """During the start, a timeout or a refusal is fatal; afterwards it is not."""
         self._errors = 0
@@ -75,7 +72,7 @@ class Retries:
 
     def count(self, error: WriteFailed) -> None:
         """Raises `RetriesExhausted` after one error too many. Fencing does not count: takeovers fence nodes."""
-        most = self._config_of()["errors.max.retries"]
+        most = self._config["errors.max.retries"]
         if error.cause is not Cause.LOST:
             return
         self._errors += 1
@@ -125,7 +122,7 @@ class Retries:
                 if isinstance(error, fatal) or stop():
                     raise
                 log.warning("%s; trying again", error)
-            longest = self._config_of()["retriable.restart.connector.wait.ms"] / 1000
+            longest = self._config["retriable.restart.connector.wait.ms"] / 1000
             await asyncio.sleep(min(wait + self._port.random.uniform(0.0, 1.0), longest))
             wait = min(2 * wait, longest)
 

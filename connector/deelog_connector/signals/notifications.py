@@ -16,10 +16,16 @@ class Notifications:
     """Sends the notifications of one cache, by `send(topic, key, value)`."""
 
     def __init__(self, config: Config, cache: str, send: Callable[[str, bytes, bytes], None], port: KafkaPort) -> None:
-        self._topic: str | None = config["notification.sink.topic.name"]
-        self._schemas = config["key.converter.schemas.enable"], config["value.converter.schemas.enable"]
+        self._topic: str | None
+        self._schemas: tuple[bool, bool]
         self._always = {"connector_name": config["topic.prefix"], "data_collections": cache}
         self._send, self._port = send, port
+        self.configured(config)
+
+    def configured(self, config: Config) -> None:
+        """Another topic or format from now on."""
+        self._topic = config["notification.sink.topic.name"]
+        self._schemas = config["key.converter.schemas.enable"], config["value.converter.schemas.enable"]
 
     @property
     def enabled(self) -> bool:

@@ -64,13 +64,17 @@ class Signals:
     """Acts on signals for the caches of `targets`, by name. `counts` by type, or by why it had no effect."""
 
     def __init__(self, config: Config, targets: Mapping[str, Target]) -> None:
-        self.config, self._targets = config, targets
-        self._topic = config.topics.signal
+        self._targets, self._topic = targets, config.topics.signal
         self._key = str(config["topic.prefix"]).encode()
         self._progress_key = signals.progress_key(config["topic.prefix"])
         self._next: int | None = None
         """The offset of the next record; None before the first catch-up."""
         self.counts: Counter[str] = Counter()
+
+    def configured(self, config: Config) -> None:
+        """Another topic from the next `catch_up` on, or the same."""
+        if config.topics.signal != self._topic:
+            self._topic, self._next = config.topics.signal, None
 
     def first_offset(self, end: int) -> int:
         """Where to begin to read the topic, which ends at the offset `end`."""
@@ -96,10 +100,10 @@ class Signals:
                 log.warning("cache %s: pause-writing on %s is in force: nothing is written", cache, self._topic)
                 target.pause()
 
-    async def follow(self, reader: Reader, reading: Reading, end: asyncio.Event) -> None:
-        """Follows the topic after `catch_up`, until `end` is set; then closes the reader."""
+    async def follow(self, reader: Reader, reading: Reading) -> None:
+        """Follows the topic after `catch_up`, until it is cancelled; then closes the reader."""
         try:
-            while not end.is_set():
+            while True:
                 try:
                     records = await reading(reader.read, POLL_SECONDS)
                 except KafkaUnusable as error:

@@ -110,10 +110,11 @@ class _Failure(Exception):
 
 
 class Pipeline:
-    """The pipeline of one connector. Its only state: counters and, per segment, the sums of an open reset's rows."""
+    """The pipeline of one configuration. Its only state: per segment, the sums of an open reset's rows. It adds to
+    `counts`: `filtered` and `erroneous`."""
 
-    def __init__(self, config: Config, steps: Sequence[Step], clock: Clock) -> None:
-        self._steps, self._clock = steps, clock
+    def __init__(self, config: Config, steps: Sequence[Step], clock: Clock, counts: Counter[str]) -> None:
+        self._steps, self._clock, self._counts = steps, clock, counts
         self._mode: str = config["event.processing.failure.handling.mode"]
         self._skipped = frozenset(config["skipped.operations"])
         self._topic = config.topics.changes
@@ -123,8 +124,6 @@ class Pipeline:
         self._values = Values(config["cache.value.format"])
         self._sums: dict[int, tuple[int, int]] = {}
         """By segment, count and sum of digests of the reset's rows so far."""
-        self.counts: Counter[str] = Counter()
-        """`filtered`, `erroneous`; those of a retried transaction are counted again."""
         self.closing = threading.Event()
         self._logged_at = -_LOG_SECONDS
         self._unlogged = 0
@@ -132,11 +131,11 @@ class Pipeline:
         """`(since, alias)` of the running transform, in monotonic seconds; None while none runs."""
 
     @classmethod
-    def of(cls, config: Config, clock: Clock) -> Pipeline | None:
+    def of(cls, config: Config, clock: Clock, counts: Counter[str]) -> Pipeline | None:
         """None where there is nothing to do, so that it costs nothing. Raises `ConfigError`."""
         steps = steps_of(config)
         may_skip = steps or config["skipped.operations"] != ("none",)
-        return cls(config, steps, clock) if may_skip else None
+        return cls(config, steps, clock, counts) if may_skip else None
 
     def __call__(self, items: Sequence[Item]) -> list[PipedItem]:
         """The items of a transaction to be encoded. Raises `TransformFailed`, `Closing`."""
@@ -183,7 +182,7 @@ class Pipeline:
         correction = operation.reason == Reason.CORRECT
         code = "d" if operation.value is None else "u" if operation.existed else "c"
         if code in self._skipped and not correction:
-            self.counts["filtered"] += 1
+            self._counts["filtered"] += 1
             return None, None
         if not self._steps:
             return TransformedOperation(operation, operation.trace), None
@@ -212,7 +211,7 @@ class Pipeline:
         source = self._source(segment, (epoch, sequence), why, ts_us)
         result = self._run(key, code, before, value, expires_at, source, ts_us)
         if result is None:
-            self.counts["filtered"] += 1
+            self._counts["filtered"] += 1
             return None
         after, old, headers = result
         return after, (image if before is None else old), headers
@@ -247,7 +246,7 @@ class Pipeline:
         source = self._source(item.segment, item.position, item.reason, now_us)
         result = self._run(entry.key, "r", None, entry.value, entry.expires_at, source, now_us)
         if result is None:
-            self.counts["filtered"] += 1
+            self._counts["filtered"] += 1
             return None
         value, _, headers = result
         assert value is not None  # a transform that removes it has failed
@@ -339,7 +338,7 @@ class Pipeline:
                 "event.processing.failure.handling.mode to skip, warn or dead-letter, and start the process again; if "
                 "the cause was outside of the process, resume the connector"
             ) from failure
-        self.counts["erroneous"] += 1
+        self._counts["erroneous"] += 1
         if self._mode != "skip":
             self._log(f"{problem}; the change is left out ({self._mode})")
         if self._mode != "dead-letter":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -229,7 +230,7 @@ def test_deletes_wait_until_the_position_of_the_reset_is_acknowledged(strategy: 
 def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
     """The key is in the cache, but a transform drops its last value and its row."""
     config = config_of("memory:9092", "p", **{"transforms": "s", "transforms.s.type": NAMES[BY_VALUE]})
-    world = World(1, strategy=strategy, pipeline=Pipeline.of(config, time))
+    world = World(1, strategy=strategy, pipeline=Pipeline.of(config, time, Counter()))
     node = world.nodes["n0"]
     world.own(0, node)
     world.settle()

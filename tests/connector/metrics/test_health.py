@@ -31,7 +31,7 @@ def connected(cache: Cache) -> float:
 def test_a_halted_connector_says_so_first_and_is_not_connected() -> None:
     def test(cache: Cache) -> None:
         connector = cache.connector
-        connector._retries.started = True
+        connector.started = True
         connector.observed.kafka_answered(0.0)
         cache.own_all()
         waiting = problems(connector, 0.0)

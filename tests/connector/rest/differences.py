@@ -12,7 +12,7 @@ REASONS: dict[str, str] = {  # one line each, as in the table
     "own-tasks": "A task has segments, not a class: `cache.name`, `partition`, `segments`. They are there from the start; Connect makes those of a paused connector at its first resume.",
     "own-topics": "A connector writes a change and a positions topic for each cache.",
     "own-offsets": "What Kafka holds is listed by segment, as epoch and sequence.",
-    "one-connector": "A process has one connector, which its file names; Connect creates as many as it is asked for.",
+    "one-connector": "A process has one connector, which its file names and which lives as long as the cache: 405 for create, delete and `topics/reset`. Connect creates as many as it is asked for.",
     "one-plugin": "There is one plugin. Of one that is not there validate says 404, where Connect says 500.",
     "commit": "No commit of the source is shown: the version is what was released.",
     "own-loggers": "Loggers are Python's; levels have log4j's names.",
@@ -20,18 +20,14 @@ REASONS: dict[str, str] = {  # one line each, as in the table
 
 _NOT_OURS = ["status", r"\.error_code", r"\.message"]
 _FIELDS = [r"(\.configs)?\[\](\.definition|\.value)?\.[a-z_]+(\[\])?", r"\.groups\[\]", r"\.error_count"]
-_BODIES = [
-    f"{what}: {how}" for what in ("create", "offsets", "configure") for how in ("no JSON", "another type", "empty")
-]
+_BODIES = [f"{what}: {how}" for what in ("offsets", "configure") for how in ("no JSON", "another type", "empty")]
+_INFO = ["location", r"\.config\.\$config", r"\.(name|type)", r"\.tasks\[\]\.(connector|task)"]
 
 DIFFERENCES: dict[str, dict[str, list[str]]] = {
     **{label: {"bad-body": _NOT_OURS} for label in _BODIES},
     **{
         label: {"bad-body": _NOT_OURS}
         for label in (
-            "create: unknown key",
-            "create: no config",
-            "create: no such state",
             "offsets: unknown key",
             "configure: an object inside",
         )
@@ -46,33 +42,30 @@ DIFFERENCES: dict[str, dict[str, list[str]]] = {
             "no such path",
             "no such method",
             "no such method of one",
-            "create: no JSON by its type",
             "offsets: no JSON by its type",
             "configure: no JSON by its type",
         )
     },
-    **{
-        label: {"own-words": [r"\.message"]}
-        for label in ("create: no class", "configure: no class", "configure: wrong")
-    },
+    **{label: {"own-words": [r"\.message"]} for label in ("configure: no class", "configure: wrong")},
     "root": {"commit": [r"\.commit"]},
     "tasks": {"own-tasks": [r"\[\]\.config\.(\$config|cache\.name|partition|segments|task\.class)"]},
-    "create paused": {"own-tasks": [r"\.tasks(\[\]\.(connector|task))?"]},
     "topics": {"own-topics": [r"\.mine\.topics\[\]"]},
     "offsets": {"own-offsets": [r"\.offsets\[\]\.(offset\.(epoch|seq|position)|partition\.(cache|segment|filename))"]},
     "stopped: offsets": {
         "own-offsets": [r"\.offsets\[\]\.(offset\.(epoch|seq|position)|partition\.(cache|segment|filename))"]
     },
-    "a second one": {
-        "one-connector": [
-            *_NOT_OURS,
-            "location",
-            r"\.config\.\$config",
-            r"\.(name|type)",
-            r"\.tasks\[\]\.(connector|task)",
-        ]
+    "a second one": {"one-connector": [*_NOT_OURS, *_INFO]},
+    **{
+        label: {"one-connector": [*_NOT_OURS, "content-type"]}
+        for label in (
+            "a second one gone",
+            "nobody: PUT /topics/reset",
+            "delete",
+            "topics forgotten",
+        )
     },
-    "a second one gone": {"one-connector": [*_NOT_OURS, "content-type"]},
+    "nobody: DELETE /": {"one-connector": _NOT_OURS},
+    "create": {"one-connector": [*_NOT_OURS, *_INFO]},
     "plugins": {"one-plugin": [r"\[\]\.(class|type)"]},
     "plugin": {"own-fields": _FIELDS[:1]},
     "validate": {"own-fields": _FIELDS},

@@ -63,15 +63,7 @@ SESSION: list[Step] = [
     Step("no such method", "PUT", "/connectors"),
     Step("no such method of one", "POST", ME),
     *_nobody(),
-    Step("nothing there", "GET", "/connectors"),
     Step("create", "POST", "/connectors", {"name": NAME, "config": CONFIG}, until="RUNNING"),
-    Step("create again", "POST", "/connectors", {"name": NAME, "config": CONFIG}),
-    Step("create: names differ", "POST", "/connectors", {"name": "n", "config": but(name="m")}),
-    Step("create: unknown key", "POST", "/connectors", {"name": NAME, "config": CONFIG, "foo": 1}),
-    Step("create: no config", "POST", "/connectors", {"name": "n"}),
-    Step("create: no class", "POST", "/connectors", {"name": "n", "config": {}}),
-    Step("create: no such state", "POST", "/connectors", {"name": "n", "config": CONFIG, "initial_state": "ODD"}),
-    *_bodies("create", "POST", "/connectors"),
     Step("list", "GET", "/connectors"),
     Step("list with a slash", "GET", "/connectors/"),
     Step("list expanded", "GET", "/connectors?expand=status&expand=info"),
@@ -137,16 +129,6 @@ SESSION: list[Step] = [
     Step("logger: nothing", "PUT", "/admin/loggers/deelog.test", {}),
     Step("no such logger", "GET", "/admin/loggers/nonsense.logger"),
     Step("delete", "DELETE", ME),
-    Step("delete again", "DELETE", ME),
-    Step("gone", "GET", "/connectors"),
-    Step(
-        "create paused",
-        "POST",
-        "/connectors",
-        {"name": NAME, "config": CONFIG, "initial_state": "PAUSED"},
-        until="PAUSED",
-    ),
-    Step("delete at last", "DELETE", ME),
 ]
 
 

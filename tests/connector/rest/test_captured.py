@@ -12,7 +12,7 @@ from tests.support.kafka import Broker
 from tests.support.topics import derived, read_topic
 
 
-def test_a_captured_cache_is_paused_stopped_and_deleted(kafka: Broker, prefix: str) -> None:
+def test_a_captured_cache_is_paused_and_stopped(kafka: Broker, prefix: str) -> None:
     port = free_port()
     config = {
         "bootstrap.servers": kafka.bootstrap,
@@ -32,9 +32,13 @@ def test_a_captured_cache_is_paused_stopped_and_deleted(kafka: Broker, prefix: s
             for number in range(50):
                 cache[f"{turn}-{number}"] = "v"
         assert api.state() == "PAUSED"
-        api.do("DELETE", me)
+        for method, path in (("DELETE", me), ("POST", "/connectors"), ("PUT", f"{me}/topics/reset")):
+            refused = api.ask(method, path)
+            assert refused.status == 405
+            assert "fixed" in refused.json["message"] or "A process has one connector" in refused.json["message"]
+        assert api.ask("DELETE", me).headers["allow"] == "GET"
         cache["last"] = "v"
-        assert api.get("/connectors") == []
+        assert api.get("/connectors") == ["deelog"]
     # The end of the capture writes what is left, even if it was paused.
     content, readers = derived(read_topic(kafka.bootstrap, f"{prefix}.c"))
     assert content == {key.encode(): value.encode() for key, value in cache.items()}

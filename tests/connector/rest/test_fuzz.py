@@ -35,7 +35,7 @@ CHECKS: Any = [
 
 @pytest.fixture(scope="module")
 def grid(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
-    """One node that may be stopped, deleted and created a hundred times."""
+    """One node that may be stopped and configured a hundred times."""
     found = Grid(
         tmp_path_factory.mktemp("fuzzed"),
         kafka.bootstrap,
@@ -65,7 +65,7 @@ def test_what_openapi_allows_is_answered_as_openapi_says(grid: Grid, mode: Gener
             continue  # a path has only text, which is always valid
         fuzz(operation, mode, grid)
         fuzzed += 1
-    assert fuzzed > 5
+    assert fuzzed > 4
 
 
 def fuzz(operation: Any, mode: GenerationMode, grid: Grid) -> None:
@@ -88,9 +88,6 @@ def fuzz(operation: Any, mode: GenerationMode, grid: Grid) -> None:
 def test_the_node_works_behind_it(grid: Grid) -> None:
     """Runs last in its file, after the others in any order. It depends on none of them."""
     api = api_of(grid.nodes["n1"])
-    if api.get("/connectors") == []:
-        config = dict(grid.nodes["n1"].config) | {"connector.class": "deelog.CachetoolsConnector"}
-        api.do("POST", "/connectors", {"name": "deelog", "config": config})
     api.do("PUT", "/connectors/deelog/resume")
     with grid.client() as client:
         for number in range(100):

@@ -112,7 +112,7 @@ def test_no_answer_and_no_error_shows_a_secret(
                 ("PUT", "/connector-plugins/deelog.CachetoolsConnector/config/validate", given_),
                 ("PUT", "/connectors/deelog/config", given_),
                 ("PATCH", "/connectors/deelog/config", given_),
-                ("POST", "/connectors", {"name": "deelog", "config": given_, "initial_state": TOKEN}),
+                ("POST", "/connectors", {"name": "deelog", "config": given_}),
                 ("PATCH", "/connectors/deelog/offsets", {"offsets": TOKEN}),
                 ("PUT", "/admin/loggers/x", {"level": 7, "password": TOKEN}),
             ):

@@ -272,12 +272,12 @@ def test_a_page_of_another_site_changes_nothing(unguarded: Api) -> None:
     ):
         assert unguarded.ask("PUT", f"{ME}/stop", headers=headers).status == 403
         assert unguarded.ask("POST", f"{ME}/restart", headers=headers).status == 403
-    # A form can send this type without asking first.
-    assert unguarded.ask("POST", "/connectors", "{}", {"Content-Type": "text/plain"}).status == 415
+    # A page can send this type without asking first.
+    assert unguarded.ask("PATCH", f"{ME}/config", "{}", {"Content-Type": "text/plain"}).status == 415
     for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:8083", "10.0.0.1:8083"):
         assert unguarded.ask("GET", ME, headers={"Host": host}).status == 200
     own = {"Host": "localhost:80", "Origin": "http://localhost:80", "Sec-Fetch-Site": "same-origin"}
-    assert unguarded.ask("PUT", f"{ME}/topics/reset", headers=own).status == 202
+    assert unguarded.ask("PUT", f"{ME}/resume", headers=own).status == 202
     assert unguarded.state() == "RUNNING"
 
 

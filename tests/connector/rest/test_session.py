@@ -82,7 +82,6 @@ def test_a_session_gives_what_kafka_connect_gives(grid: Grid, kafka: Broker, con
         topic_creation_default_partitions="1",
         connector_class="deelog.CachetoolsConnector",
     )
-    api.do("DELETE", f"/connectors/{NAME}")
     given = {name: value for name, value in grid.nodes["n1"].config.items() if name != "name"}
     ours = System(given, "deelog.CachetoolsConnector", "max.batch.size", {"cache": "c", "segment": 3})
     lines, topic = str(tmp_path / "lines.txt"), f"{grid.config['topic.prefix']}-lines"

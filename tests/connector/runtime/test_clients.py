@@ -154,51 +154,6 @@ def test_a_reader_that_cannot_seek_is_closed() -> None:
     with_clients(test)
 
 
-def test_all_are_replaced_once_the_last_scan_is_done() -> None:
-    async def test(clients: Clients, port: Port) -> None:
-        await scanned(clients)
-        clients.send("t", b"k", b"v")
-        old = port.made[:]
-        go, under_way = asyncio.Event(), asyncio.Event()
-
-        async def scan(reader: Reader) -> None:
-            under_way.set()
-            await go.wait()
-
-        scanning = asyncio.ensure_future(clients.scanning(scan))
-        await under_way.wait()
-        prepared = await clients.prepared(AFTER)
-        replacing = asyncio.ensure_future(clients.replace(AFTER, *prepared))
-        await asyncio.sleep(0)
-        later = asyncio.ensure_future(scanned(clients))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not replacing.done()
-        assert clients.config is BEFORE
-        go.set()
-        await asyncio.gather(scanning, replacing)
-        assert clients.config is AFTER
-        assert [one.kind for one in old if one.closed != 1] == ["session"]  # it was discarded before
-        tried = next(one for one in port.of_kind("reader") if one.config is AFTER)
-        assert tried.closed == 1
-        assert (await later).config is AFTER
-        assert all(one.config is AFTER for one in port.made if one not in old)
-        clients.send("t", b"k", b"v")
-        assert clients.dropped == 2
-
-    with_clients(test)
-
-
-def test_what_is_wrong_with_a_configuration_shows_before_anything_is_closed() -> None:
-    async def test(clients: Clients, port: Port) -> None:
-        with pytest.raises(KafkaUnusable, match="a secret is missing"):
-            await clients.prepared(BROKEN)
-        assert clients.config is BEFORE
-        assert not any(one.closed for one in port.made)
-
-    with_clients(test)
-
-
 def test_the_end_closes_every_client() -> None:
     async def test(clients: Clients, port: Port) -> None:
         await scanned(clients)

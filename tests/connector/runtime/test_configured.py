@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_every_setting_of_the_core_is_configured() -> None:
 )
 def test_only_what_leaves_something_out_may_skip(fields: dict[str, str], may_skip: bool) -> None:
     config = config_of("h:1", "p", **{"skipped.operations": "none", **fields})
-    assert settings_of(config, Pipeline.of(config, time)).may_skip is may_skip
+    assert settings_of(config, Pipeline.of(config, time, Counter())).may_skip is may_skip
 
 
 @pytest.mark.parametrize(("given", "count"), [("true", 2), ("false", 1)])

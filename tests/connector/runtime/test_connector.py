@@ -319,32 +319,6 @@ def test_no_broker_is_one_clear_sentence(prefix: str) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("paused", [False, True])
-@pytest.mark.parametrize("write_out", [False, True])
-def test_a_stop_waits_for_the_transaction_under_way_and_a_restart_gives_it_up(write_out: bool, paused: bool) -> None:
-    class Noted:
-        """A session that notes whether it was told to give up while the connector was suspended."""
-
-        hurries = closed = False
-
-        def give_up(self) -> None:
-            self.hurries = True
-
-        async def discard(self) -> None:
-            self.closed = True
-
-    async def work() -> None:
-        connector, session = Cache(config_of("nowhere:1", "p"), 1).connector, Noted()
-        connector._clients._session = cast("Any", session)
-        if paused:
-            connector.pause()
-        await connector.suspend(1, write_out)
-        assert (session.hurries, session.closed) == (not write_out, True)
-        await connector.stop(release=False)
-
-    run(work())
-
-
 def test_a_session_begins_on_a_connection_of_its_own(kafka: Broker, prefix: str) -> None:
     """On the connection to the bootstrap address, which is dropped, half of the sessions would wait for 0.5 s."""
 
@@ -395,9 +369,9 @@ def test_the_end_is_not_missed_when_there_is_something_to_do_at_the_same_moment(
 
     async def work() -> None:
         connector = Cache(config_of("nowhere:1", "p"), 1).connector
-        connector._clients._session = cast("Any", AwaySession())
+        connector._shell.clients._session = cast("Any", AwaySession())
         monkeypatch.setattr(connector.core, "next_poll", lambda now: 60.0)
-        connector._tasks.spawn(connector._drive())
+        connector._shell.tasks.spawn(connector._drive())
         await asyncio.sleep(0.01)
         connector.wake()
         for _ in range(turns):
@@ -412,13 +386,13 @@ def test_a_stop_closes_the_producer_only_while_nothing_is_under_way(monkeypatch:
 
     async def work() -> None:
         connector = Cache(config_of("nowhere:1", "p"), 1).connector
-        connector._clients._session = cast("Any", AwaySession())
+        connector._shell.clients._session = cast("Any", AwaySession())
         states = [(True, False), (False, True), (True, True)]  # idle, has read back
         monkeypatch.setattr(type(connector.core), "idle", property(lambda _: states[0][0]))
         monkeypatch.setattr(connector, "_has_read_back", lambda: states[0][1])
         for number in (1, 2):
             asyncio.get_running_loop().call_later(0.05 * number, states.pop, 0)
-        await connector.suspend(10, write_out=True)
+        await connector.suspend(10)
         assert states == [(True, True)]
         await connector.stop(release=False)
 

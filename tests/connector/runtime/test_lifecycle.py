@@ -7,6 +7,7 @@ restart on the way out, a queue that is smaller than a transaction.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,10 @@ from typing import Any, cast
 
 import pytest
 
+import deelog_interceptors
 from deelog_connector.core.segment import Phase
 from deelog_connector.errors import (
     DeelogError,
-    DeletedError,
     KafkaTooSlowError,
     KafkaUnusable,
     NotStoppedError,
@@ -32,6 +33,7 @@ from deelog_connector.runtime import lifecycle as module
 from deelog_connector.runtime.connector import Connector
 from deelog_connector.runtime.lifecycle import Offset, State, Task
 from deelog_connector.runtime.run_state import Event, RunState
+from deelog_connector.runtime.shell import Shell
 from deelog_schemas.config import Config, ConfigError, parse
 from deelog_schemas.keys import segments_of
 from tests.connector.cache import Cache, cache, config_of, run, started
@@ -117,8 +119,9 @@ def test_a_file_that_is_gone_for_a_moment_ends_nothing(
         async with cache(config) as found:
             await started(found)
             secrets.rename(tmp_path / "away")
-            await found.connector._clients.brokers.close()  # as after an error of Kafka: each client is made anew
-            await found.connector._clients.session.discard()
+            clients = found.connector._shell.clients
+            await clients.brokers.close()  # as after an error of Kafka: each client is made anew
+            await clients.session.discard()
             await found.put(b"a", b"1")
             await found.until(lambda: caplog.text.count("secrets.properties") >= 4)
             assert not found.connector.failure.done()
@@ -193,12 +196,6 @@ def test_what_is_asked_at_once_is_done_in_turn(kafka: Broker, prefix: str) -> No
             await asyncio.gather(*(lifecycle.configure(lambda p=p: changed(*p)) for p in fields.items()))  # type: ignore[misc]
             assert {name: lifecycle.config.raw[name] for name in fields} == fields
             assert found.core.settings.max_batch_size == 100
-            deleting = asyncio.ensure_future(lifecycle.delete())
-            await found.until(lifecycle._lock.locked)
-            with pytest.raises(DeletedError):
-                await lifecycle.resume()
-            await deleting
-            assert (lifecycle.deleted, found.connector.paused) == (True, True)
 
     run(work())
 
@@ -210,18 +207,18 @@ def test_a_cache_that_leaves_or_comes_during_a_restart(kafka: Broker, prefix: st
             for found in (one, two, three):
                 await started(found)
             lifecycle = Lifecycle(first, {"a": one.connector, "b": two.connector})
-            real = one.connector.restart
+            real = one.connector.replace
             joining: list[asyncio.Task[None]] = []
 
-            async def slow(config: Config) -> None:
+            async def slow(shell: Shell) -> None:
                 del lifecycle.connectors["b"]
                 joining.append(asyncio.create_task(lifecycle.join("d", three.connector)))
                 for _ in range(100):
                     await asyncio.sleep(0)
-                assert "d" not in lifecycle.connectors  # all are stopped just now, which is nobody's wish
-                await real(config)
+                assert "d" not in lifecycle.connectors
+                await real(shell)
 
-            one.connector.restart = slow  # type: ignore[method-assign]
+            one.connector.replace = slow  # type: ignore[method-assign]
             await lifecycle.restart()
             await joining[0]
             assert list(lifecycle.connectors) == ["a", "d"]
@@ -238,16 +235,16 @@ def test_a_pause_or_resume_during_a_restart_stands_behind_it(kafka: Broker, pref
         async with cache(config_of(kafka.bootstrap, prefix)) as found:
             await started(found)
             lifecycle, connector = asked(found), found.connector
-            real = connector.restart
+            real = connector.replace
 
-            async def meanwhile(config: Config) -> None:
+            async def meanwhile(shell: Shell) -> None:
                 kind = "resume-writing" if connector.wants_pause else "pause-writing"
                 wanted = not connector.wants_pause
                 send(kafka, prefix, kind)
                 await found.until(lambda: connector.wants_pause is wanted)
-                await real(config)
+                await real(shell)
 
-            connector.restart = meanwhile  # type: ignore[method-assign]
+            connector.replace = meanwhile  # type: ignore[method-assign]
             await lifecycle.restart()
             assert (lifecycle.state, connector.stats.signals.get("refused")) == (State.PAUSED, None)
             await found.put(b"a", b"1")
@@ -286,7 +283,6 @@ def test_at_its_end_nobody_pauses_it(own_kafka: Broker, prefix: str) -> None:
         with paused(own_kafka):
             await found.put(b"a", b"1")
             restarting = asyncio.ensure_future(lifecycle.restart())
-            await found.until(lambda: found.core.paused)
             await asyncio.wait_for(lifecycle.end(), 60)
             found.connector.pause()
             await lifecycle.pause()
@@ -315,7 +311,7 @@ def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str) -
             for number in range(200):
                 await found.put(b"k%d" % number, b"v")
             found.connector.apply(Event.RESUME)
-            producer = cast("Session", found.connector._clients.session)._producer
+            producer = cast("Session", found.connector._shell.clients.session)._producer
             assert producer is not None
             await found.until(lambda: len(producer) >= 10)
             await asyncio.wait_for(found.connector.stop(release=False), 60)
@@ -337,7 +333,7 @@ def segment(number: int, phase: Phase = Phase.WRITING, **more: Any) -> SimpleNam
 
 
 class Double:
-    """A connector that remembers what it is asked for; `too_slow` fails when it is suspended."""
+    """A connector that remembers what it is asked for."""
 
     def __init__(self, *segments: SimpleNamespace, config: Config = PLAIN) -> None:
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -345,6 +341,7 @@ class Double:
         self.halted: DeelogError | None = None
         self.asked: list[Any] = []
         self.too_slow: Exception | None = None
+        """What a stop or a restart of it raises."""
         self.goes_on = asyncio.Event()
         self.goes_on.set()
         self.core = SimpleNamespace(
@@ -377,18 +374,28 @@ class Double:
     def wake(self) -> None:
         self.asked.append("wake")
 
-    async def suspend(self, seconds: float, write_out: bool) -> None:
+    async def suspend(self, seconds: float) -> None:
         if self.too_slow is not None:
             self.apply(Event.CONTINUE)
             raise self.too_slow
-        self.asked.append("suspend, write out" if write_out else "suspend")
+        self.asked.append("suspend")
         self.apply(Event.SUSPEND)
 
-    async def restart(self, config: Config) -> None:
-        assert self.state.closed
+    async def prepared(self, config: Config) -> SimpleNamespace:
+        if self.too_slow is not None:
+            raise self.too_slow
+        self.asked.append("prepared")
+
+        async def close() -> None:
+            self.asked.append("closed")
+
+        return SimpleNamespace(config=config, close=close)
+
+    async def replace(self, shell: SimpleNamespace) -> None:
         await self.goes_on.wait()
-        self.config = config
-        self.asked.append("restart")
+        self.config = shell.config
+        self.asked.append("replaced")
+        self.apply(Event.RENEW)
 
 
 def of(*doubles: Double) -> Lifecycle:
@@ -462,9 +469,9 @@ def test_a_stop_writes_out_and_a_pause_or_resume_opens_the_producer_again() -> N
         one = Double()
         lifecycle = of(one)
         await lifecycle.stop()
-        assert (one.asked, one.holds) == (["suspend, write out"], {"stopped"})
+        assert (one.asked, one.holds) == (["suspend"], {"stopped"})
         await lifecycle.stop()
-        assert one.asked == ["suspend, write out"], "it is stopped already"
+        assert one.asked == ["suspend"], "it is stopped already"
         await lifecycle.pause()
         assert one.holds == {"paused"}
         await lifecycle.stop()
@@ -497,7 +504,7 @@ def test_a_restart_leaves_the_state_as_it_was(event: Event | None) -> None:
         before, lifecycle = one.state, of(one)
         await lifecycle.restart()
         assert one.state == before
-        assert one.asked[-1] == "restart"
+        assert one.asked == ["prepared", "replaced"]
         assert lifecycle.state is not State.RESTARTING
 
     run(work(), 20)
@@ -533,7 +540,7 @@ def test_a_configuration_comes_into_force_if_every_field_of_it_can() -> None:
         assert lifecycle.config is changed
         assert one.config is changed
         one.asked.clear()
-        with pytest.raises(ConfigError, match=r"segment\.count.*cannot be changed while the process runs") as raised:
+        with pytest.raises(ConfigError, match=r"segment\.count.*names the cache or its map") as raised:
             await lifecycle.configure(lambda: config_of("h:1", "p", **{"segment.count": 16, "max.batch.size": 8}))
         assert [error.field for error in raised.value.errors] == ["segment.count"]
         assert (one.asked, one.holds) == ([], set())
@@ -542,20 +549,63 @@ def test_a_configuration_comes_into_force_if_every_field_of_it_can() -> None:
     run(work(), 20)
 
 
-def test_what_is_deleted_is_gone_until_it_is_created_and_then_reset() -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("topic.prefix", "q", "names the cache or its map"),
+        ("key.converter.schemas.enable", "true", "names the cache or its map"),
+        ("skip.messages.without.change", "true", "is read by the process once"),
+        ("value.converter.schemas.enable", "true", ""),
+        ("skipped.operations", "d", ""),
+        ("snapshot.mode", "no_data", ""),
+        ("producer.override.linger.ms", "7", ""),
+        ("producer.override.sasl.password", "secret", "where, as whom or with which files"),
+        ("bootstrap.servers", "elsewhere:9092", "where, as whom or with which files"),
+        ("diff.topic", "d", "is read by the diff job alone"),
+        ("notification.sink.topic.name", "notes", ""),
+    ],
+)
+def test_a_restart_changes_all_but_what_names_the_cache_or_is_the_caches(name: str, value: str, why: str) -> None:
     async def work() -> None:
-        for state, holds in ((State.RUNNING, set()), (State.PAUSED, {"paused"}), (State.STOPPED, {"stopped"})):
-            one = Double(segment(1), segment(4))
-            lifecycle = of(one)
-            await lifecycle.delete()
-            assert lifecycle.deleted
-            for refused in (lifecycle.pause, lifecycle.resume, lifecycle.stop, lifecycle.delete):
-                with pytest.raises(DeletedError, match="Connector test not found"):
-                    await refused()
-            await lifecycle.create(lambda: PLAIN, state)
-            assert not lifecycle.deleted
-            assert one.holds == holds
-            assert one.asked[-2:] == [(1, "created"), (4, "created")]
+        changed = parse({**PLAIN.raw, name: value}, PLAIN.role)
+        if not why:
+            of().check(changed)
+            return
+        with pytest.raises(ConfigError, match=why) as raised:
+            of().check(changed)
+        assert [error.field for error in raised.value.errors] == [name]
+
+    run(work(), 20)
+
+
+def test_what_an_interceptor_reads_is_not_changed_by_a_restart_of_the_connector() -> None:
+    """But for the commit interval, which the connector reads too, as the one that counts."""
+    folder = Path(deelog_interceptors.__file__).parent
+    read = {name for file in folder.rglob("*.py") for name in re.findall(r"config\[\"([^\"]+)\"\]", file.read_text())}
+    assert "cache.listen" in read
+    assert {name for name in read if not module._fixed(name)} == {"commit.interval.ms"}
+    for secret in ("value.converter.schema.registry.url", "value.converter.basic.auth.user.info"):
+        assert "as whom" in module._fixed(secret)
+
+
+def test_no_connector_is_replaced_unless_each_can_be() -> None:
+    async def work() -> None:
+        one, two = Double(), Double()
+        two.too_slow = KafkaUnusable("away")
+        lifecycle = of(one, two)
+        with pytest.raises(KafkaUnusable, match="away"):
+            await lifecycle.configure(lambda: config_of("h:1", "p", **{"max.batch.size": 7}))
+        assert (one.asked, one.config, lifecycle.config) == (["prepared", "closed"], PLAIN, PLAIN)
+        two.too_slow = None
+        prepared = two.prepared
+
+        async def leaving(config: Config) -> SimpleNamespace:
+            two.apply(Event.LEAVE)
+            return await prepared(config)
+
+        two.prepared = leaving  # type: ignore[method-assign]
+        await lifecycle.restart()
+        assert (one.asked[-1], two.asked) == ("replaced", ["prepared", "closed"])
 
     run(work(), 20)
 
@@ -609,17 +659,13 @@ def test_offsets_name_the_epoch_that_the_last_written_operation_is_of() -> None:
     run(work(), 20)
 
 
-def test_active_topics_are_those_that_were_written_to_since_they_were_forgotten() -> None:
+def test_active_topics_are_those_that_were_written_to() -> None:
     async def work() -> None:
         one = Double()
         lifecycle = of(one)
         assert lifecycle.topics() == []
         one.core.counts.transactions = 1
         assert lifecycle.topics() == sorted([PLAIN.topics.changes, PLAIN.topics.positions])
-        lifecycle.forget_topics()
-        assert lifecycle.topics() == []
-        one.core.counts.transactions = 2
-        assert len(lifecycle.topics()) == 2
 
     run(work(), 20)
 
@@ -647,10 +693,10 @@ def test_a_restart_shows_while_it_lasts_and_the_end_gives_it_up(monkeypatch: pyt
         lifecycle = of(one)
         lifecycle.restart_soon()
         assert str(lifecycle.state) == "RESTARTING"
-        await awaiting(lambda: one.asked, 20, "the suspension")
+        await awaiting(lambda: one.asked, 20, "the preparation")
         assert "RESTARTING" in [str(task.state) for task in lifecycle.tasks()]
         await lifecycle.end()
-        assert (one.asked, one.holds) == (["suspend"], {"ending"})
+        assert (one.asked, one.holds) == (["prepared"], {"ending"})
         assert str(lifecycle.state) == "RUNNING"
 
     run(work(), 20)
@@ -677,17 +723,15 @@ def test_references_are_compared_as_they_are_written(tmp_path: Path) -> None:
         (tmp_path / "s").write_text("password=one\nother=one\n")
 
         def with_password(key: str) -> Config:
-            return config_of("h:1", "p", **{"producer.override.sasl.password": f"${{file:{tmp_path}/s:{key}}}"})
+            return config_of("h:1", "p", **{"rest.token": f"${{file:{tmp_path}/s:{key}}}"})
 
         lifecycle = Lifecycle(with_password("password"), {})
         lifecycle.check(with_password("password"))
-        with pytest.raises(ConfigError, match=r"producer\.override\.sasl\.password"):
+        with pytest.raises(ConfigError, match=r"rest\.token"):
             lifecycle.check(with_password("other"))
-        with pytest.raises(ConfigError, match=r"producer\.override\.sasl\.password"):
+        with pytest.raises(ConfigError, match=r"rest\.token"):
             lifecycle.check(PLAIN)
         # A default that is written out means the same.
-        of().check(config_of("h:1", "p", **{"snapshot.mode": "initial"}))
-        with pytest.raises(ConfigError, match=r"snapshot\.mode"):
-            of().check(config_of("h:1", "p", **{"snapshot.mode": "no_data"}))
+        of().check(config_of("h:1", "p", **{"before.image": "key"}))
 
     run(work(), 20)

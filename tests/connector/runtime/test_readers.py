@@ -154,10 +154,9 @@ class Signals:
     async def _caught_up(self) -> str:
         return "caught up"
 
-    async def follow(self, reader: Any, reading: Callable[..., Awaitable[Any]], end: asyncio.Event) -> None:
+    async def follow(self, reader: Any, reading: Callable[..., Awaitable[Any]]) -> None:
         self.calls.append("followed")
-        await end.wait()
-        self.calls.append("ended")
+        await asyncio.Event().wait()
 
 
 class World:
@@ -166,7 +165,8 @@ class World:
     def __init__(self, config: Any) -> None:
         self.port = Librdkafka()
         self.core, self.clients, self.signals, self.meter = Core(), Clients(config), Signals(), EventMeter()
-        self.tasks, self.retries = Tasks(), Retries(lambda: config, self.port)
+        self.tasks = Tasks(asyncio.get_running_loop().create_future())
+        self.retries = Retries(config, self.port)
         self.wakes = self.pruned = 0
         self.readers = Readers(
             cast("Any", self.core),
@@ -205,7 +205,6 @@ def of_a(test: Callable[[World], Awaitable[None]], config: Any = CONFIG) -> None
             await test(world)
         finally:
             world.tasks.stopping = True
-            world.readers.stop()
             await world.tasks.cancel()
             await world.port.close()
             if not world.tasks.failure.done():
@@ -270,23 +269,6 @@ def test_a_foreign_record_ends_it_and_is_named() -> None:
     of_a(test)
 
 
-def test_a_restart_ends_the_tail_before_another_one_is_made() -> None:
-    async def test(world: World) -> None:
-        world.readers.follow_positions()
-        first = await world.tail()
-        await world.readers.end()
-        assert first.closed == 1
-        world.retries.started = True
-        world.readers.follow_positions()
-        await world.until(lambda: len(world.clients.made) == 2)
-        second = world.clients.made[-1]
-        second.batches.put_nowait([POSITION])
-        await world.until(lambda: world.pruned == 1)
-        assert (first.closed, second.closed) == (1, 0)
-
-    of_a(test)
-
-
 def test_a_right_that_is_missing_ends_a_start_and_nothing_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -320,15 +302,14 @@ def test_a_right_that_is_missing_ends_a_start_and_nothing_later(
 # -- signals --------------------------------------------------------------------------------------------------------
 
 
-def test_signals_are_read_before_they_are_followed_and_end_with_the_others() -> None:
+def test_signals_are_read_before_they_are_followed() -> None:
     async def test(world: World) -> None:
         world.readers.follow_positions()
         await world.tail()
         await world.readers.follow_signals()
         assert world.signals.calls[0] == "caught up"
         await world.until(lambda: len(world.signals.calls) == 2)
-        await world.readers.end()
-        assert world.signals.calls == ["caught up", "followed", "ended"]
+        assert world.signals.calls == ["caught up", "followed"]
 
     of_a(test)
 

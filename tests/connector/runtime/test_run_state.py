@@ -38,19 +38,21 @@ def test_a_new_one_writes() -> None:
         ([Event.HALT], ({"halted"}, True, False)),
         ([Event.HALT, Event.RESUME], (set(), False, False)),
         ([Event.DRAIN], ({"draining"}, False, False)),
-        ([Event.DRAIN, Event.SUSPEND], ({"restarting"}, True, True)),
+        ([Event.DRAIN, Event.SUSPEND], ({"stopping"}, True, True)),
         ([Event.DRAIN, Event.SUSPEND, Event.STOP], ({"stopped"}, True, True)),
         ([Event.SUSPEND, Event.CONTINUE], (set(), False, False)),
-        # A pause or resume while a stop or a restart is under way takes effect afterwards.
+        # A pause or resume while a stop is under way takes effect afterwards.
         ([Event.DRAIN, Event.PAUSE], ({"draining", "paused"}, False, False)),
         ([Event.DRAIN, Event.PAUSE, Event.CONTINUE], ({"paused"}, True, False)),
         ([Event.SUSPEND, Event.PAUSE, Event.CONTINUE], ({"paused"}, True, False)),
-        ([Event.PAUSE, Event.SUSPEND, Event.RESUME], ({"restarting"}, True, True)),
+        ([Event.PAUSE, Event.SUSPEND, Event.RESUME], ({"stopping"}, True, True)),
         ([Event.PAUSE, Event.SUSPEND, Event.RESUME, Event.CONTINUE], (set(), False, False)),
         ([Event.PAUSE, Event.SUSPEND, Event.CONTINUE], ({"paused"}, True, False)),
         # A transform that fails while a stop writes the rest holds the connector at once; a restart tries again.
+        ([Event.HALT, Event.PAUSE, Event.RENEW], ({"paused"}, True, False)),
+        ([Event.HALT, Event.STOP, Event.RENEW], ({"stopped"}, True, True)),
         ([Event.DRAIN, Event.HALT], ({"draining", "halted"}, True, False)),
-        ([Event.DRAIN, Event.HALT, Event.CONTINUE], (set(), False, False)),
+        ([Event.DRAIN, Event.HALT, Event.CONTINUE], ({"halted"}, True, False)),
         ([Event.HALT, Event.SUSPEND, Event.STOP], ({"halted", "stopped"}, True, True)),
         # Stopped while paused: a pause then opens the producer, a resume writes.
         ([Event.PAUSE, Event.SUSPEND, Event.STOP], ({"paused", "stopped"}, True, True)),
@@ -64,7 +66,7 @@ def test_a_new_one_writes() -> None:
         ([Event.PAUSE, Event.LEAVE], ({"paused", "ending"}, True, False)),
         # The end waits for a stop that is under way.
         ([Event.DRAIN, Event.LEAVE, Event.PAUSE], ({"draining", "ending"}, False, False)),
-        ([Event.DRAIN, Event.LEAVE, Event.SUSPEND], ({"restarting", "ending"}, True, True)),
+        ([Event.DRAIN, Event.LEAVE, Event.SUSPEND], ({"stopping", "ending"}, True, True)),
         ([Event.DRAIN, Event.LEAVE, Event.SUSPEND, Event.STOP], ({"stopped", "ending"}, True, True)),
         ([Event.DRAIN, Event.LEAVE, Event.SUSPEND, Event.STOP, Event.END], ({"ending"}, False, False)),
         ([Event.SUSPEND, Event.LEAVE, Event.CONTINUE], ({"ending"}, False, False)),
@@ -88,7 +90,7 @@ def test_of_every_state(state: RunState) -> None:
         assert not state.ending or changed.ending, "no way leads back from the end"
     for event in (Event.STOP, Event.CONTINUE, Event.END):
         if not state.ending:
-            assert not {Hold.DRAINING, Hold.RESTARTING} & state.after(event).holds
+            assert not {Hold.DRAINING, Hold.STOPPING} & state.after(event).holds
     assert state.after(Event.END).holds == {Hold.ENDING}
     assert not state.after(Event.END).paused
 

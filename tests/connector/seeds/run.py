@@ -25,6 +25,21 @@ FAULTS: Final = (
     *("denied", "recreate"),
 )
 OPERATIONS: Final = ("restart", "restart", "configure", "pause", "stop", "cancel", "leave", "snapshot", "reset")
+CHANGES_OF_CONFIG: Final[tuple[dict[str, str], ...]] = (
+    {"commit.interval.ms": "20"},
+    {"value.converter.schemas.enable": "true"},
+    {"tombstones.on.delete": "false"},
+    {"reset.strategy": "tombstones", "reset.interval.ms": "60000"},
+    # A pipeline that drops nothing: there is no such key.
+    {
+        "transforms": "f",
+        "transforms.f.type": "deelog_connector.transforms.Filter",
+        "transforms.f.predicate": "p",
+        "predicates": "p",
+        "predicates.p.type": "deelog_connector.transforms.KeyMatches",
+        "predicates.p.pattern": "x",
+    },
+)
 EXPECTED: Final = (KafkaTooSlowError, KafkaUnavailable)
 """What a request to a connector may end with while Kafka is away or refuses it."""
 PATIENCE: Final = 120.0
@@ -215,7 +230,7 @@ class Run:
             )
             cluster.kafka.logs["p-signal", 0].append(OutRecord("p-signal", 0, b"p", data, []), None)
         elif what == "configure":
-            changed = parse({**node.config.raw, "commit.interval.ms": "20"}, node.config.role)
+            changed = parse({**node.config.raw, **chance.choice(CHANGES_OF_CONFIG)}, node.config.role)
             self._asked.append((what, node, node.ask(lifecycle.configure(lambda: changed))))
         elif what == "leave":
             self._asked.append((what, node, node.ask(self._leave(node))))

@@ -69,7 +69,7 @@ def test_what_is_derived_is_the_filtered_and_rewritten_cache(memory: Memory, pre
             await found.drained()
             assert found.connector.stats.written == 2000
             assert found.connector.stats.filtered == 2000 - 667
-            assert found.connector.observed.filtered == 2000 - 667, "as the metrics tell it"
+            assert found.connector.observed.piped["filtered"] == 2000 - 667, "as the metrics tell it"
             for segment in range(8):
                 found.core.request_reset(segment, "signal")
             await found.drained()
@@ -339,7 +339,7 @@ def test_the_connector_fails_after_errors_max_retries(memory: Memory, prefix: st
             await started(found)
             await found.put(b"a", b"1")
             await found.drained()
-            await found.connector._clients.session.discard()  # as after an error of the session
+            await found.connector._shell.clients.session.discard()  # as after an error of the session
             memory.kafka.uncoordinated.add(config.topics.transactional_id_node("n1"))
             await found.put(b"a", b"2")
             with pytest.raises(RetriesExhausted, match=r"3 errors in a row, errors\.max\.retries=2 allows no more"):

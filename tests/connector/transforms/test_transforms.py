@@ -12,6 +12,7 @@ import json
 import math
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def put(sequence: int, key: str, value: str | None, epoch: int = 1, **more: Any)
 
 
 def parts_of(config: Config, *operations: Operation) -> list[Any]:
-    pipeline = Pipeline.of(config, time)
+    pipeline = Pipeline.of(config, time, Counter())
     assert pipeline is not None
     (item,) = pipeline([OperationsItem(3, 1, operations)])
     assert isinstance(item, PipedOperations)
@@ -237,7 +238,7 @@ def test_transforms_run_in_order_and_see_before_and_after() -> None:
 def test_a_record_says_where_it_is_from() -> None:
     seen: list[Record] = []
     config = of({"type": f"{MINE}.Suffix"})
-    pipeline = Pipeline.of(config, time)
+    pipeline = Pipeline.of(config, time, Counter())
     assert pipeline is not None
     pipeline._steps[0].transform.apply = lambda record: seen.append(record)  # type: ignore[method-assign]
     operation = put(9, "k", "v", 4, existed=True, expires_at=5, reason="correct")
@@ -271,7 +272,7 @@ def test_a_reset_tells_count_and_digest_of_what_is_left() -> None:
         predicates={"k": {"type": f"{OURS}.KeyMatches", "pattern": "x.*"}},
         skipped__operations="c,u,d",
     )
-    pipeline = Pipeline.of(config, time)
+    pipeline = Pipeline.of(config, time, Counter())
     assert pipeline is not None
     begin = ControlItem(Kind.RESET_BEGIN, 3, 1, (1, 1), 1, {"id": "r"})
     end = ControlItem(Kind.RESET_END, 3, 1, (1, 9), 2, {"id": "r", "count": 3, "digest": "of what was read"})
@@ -315,7 +316,7 @@ def test_a_predicate_answers_true_or_false() -> None:
 
 
 def test_a_connector_that_is_closed_ends_between_two_records() -> None:
-    pipeline = Pipeline.of(of({"type": f"{MINE}.Suffix"}), time)
+    pipeline = Pipeline.of(of({"type": f"{MINE}.Suffix"}), time, Counter())
     assert pipeline is not None
     pipeline.closing.set()
     with pytest.raises(Closing):
@@ -323,8 +324,8 @@ def test_a_connector_that_is_closed_ends_between_two_records() -> None:
 
 
 def test_without_anything_to_do_there_is_no_pipeline() -> None:
-    assert Pipeline.of(config_of(), time) is None
-    assert Pipeline.of(config_of(predicates=""), time) is None
+    assert Pipeline.of(config_of(), time, Counter()) is None
+    assert Pipeline.of(config_of(predicates=""), time, Counter()) is None
 
 
 # -- formats ------------------------------------------------------------------------------------------------------
@@ -335,7 +336,7 @@ class Seen:
 
     def __init__(self, format_name: str) -> None:
         config = of({"type": f"{MINE}.Suffix"}, cache__value__format=format_name, cache__key__format=format_name)
-        pipeline = Pipeline.of(config, time)
+        pipeline = Pipeline.of(config, time, Counter())
         assert pipeline is not None
         self.pipeline = pipeline
 

@@ -1,0 +1,269 @@
+"""A restart is a new shell around the old core: what is under way ends unanswered, and nothing is lost by it.
+
+Tried here: a commit whose answer never comes, a scan that somebody's open transaction holds up, a fence under way, an
+end in the middle, a configuration that does not work. `tests/connector/seeds` draws the moments of many more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from deelog_connector.errors import KafkaUnavailable
+from deelog_connector.kafka_port import OutRecord
+from deelog_connector.runtime.lifecycle import State
+from deelog_schemas.config import Config, parse
+from deelog_schemas.header import Kind
+from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster, Node
+
+Clusters = Callable[..., Cluster]
+
+
+@pytest.fixture
+def cluster_of() -> Iterator[Clusters]:
+    """Nodes that have written all; the first is primary of all segments."""
+    every: list[Cluster] = []
+
+    def made(nodes: int = 1, **fields: Any) -> Cluster:
+        cluster = Cluster(1, nodes, **fields)
+        every.append(cluster)
+        until(cluster, lambda: all(node.starting.done() for node in cluster.nodes.values()))
+        first, *others = cluster.nodes.values()
+        for segment in range(SEGMENTS):
+            cluster.own(segment, first, *others, must_reset="start")
+        until(cluster, lambda: cluster.at_rest)
+        return cluster
+
+    yield made
+    for cluster in every:
+        cluster.bury()
+
+
+def until(cluster: Cluster, condition: Callable[[], bool]) -> None:
+    """Lets time pass until it holds, at most two minutes."""
+    cluster.engine.run(condition, 120.0)
+    assert condition(), [node.core.phase(segment) for segment, node in cluster.primary.items()]
+
+
+def write(cluster: Cluster, count: int = 40) -> None:
+    """Captures as many writes; Kafka has them later."""
+
+    def captured() -> int:
+        return sum(node.core.last_sequence(segment) for segment, node in cluster.primary.items())
+
+    before = captured()
+    for number in range(count):
+        assert cluster.put(b"k%d" % number, b"%d" % cluster.writes)
+    until(cluster, lambda: captured() == before + count)
+
+
+def sound(cluster: Cluster, **resets: int) -> None:
+    """The topic is the cache, no position is there twice, and only these resets came."""
+    until(cluster, lambda: cluster.at_rest)
+    assert cluster.differences() == []
+    reasons: Counter[str] = Counter()
+    for node in cluster.everybody:
+        reasons.update(node.core.counts.resets)
+        assert node.loop.errors == []
+    assert reasons == {"start": SEGMENTS, **resets}
+
+
+def changed(node: Node, **fields: str) -> Callable[[], Config]:
+    config = parse({**node.config.raw, **{name.replace("_", "."): text for name, text in fields.items()}})
+    return lambda: config
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_commit_that_is_not_answered_is_not_waited_for(cluster_of: Clusters, before: bool) -> None:
+    """The coordinator of this node's transactions goes away, before or behind the commit."""
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    mine = node.config.topics.transactional_id_node("n0")
+    (cluster.kafka.uncoordinated if before else cluster.kafka.silent).add(mine)
+    commits = cluster.kafka.counts["commits"]
+    write(cluster)
+    until(cluster, lambda: bool(node.core._transactions.segments))
+    if not before:
+        until(cluster, lambda: cluster.kafka.counts["commits"] > commits)
+        cluster.kafka.uncoordinated.add(mine)
+    asked = node.ask(node.lifecycle.restart())
+    until(cluster, asked.done)
+    assert asked.exception() is None
+    assert mine in cluster.kafka.uncoordinated
+    assert node.core.unwritten() > 0
+    cluster.kafka.uncoordinated.clear()
+    write(cluster)
+    sound(cluster)
+
+
+def test_a_scan_that_a_strangers_transaction_holds_up_is_begun_anew(cluster_of: Clusters) -> None:
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    for partition in range(PARTITIONS):
+        cluster.kafka.init(f"s{partition}")
+        cluster.kafka.append(
+            f"s{partition}", cluster.kafka.init(f"s{partition}"), [OutRecord(CHANGES, partition, b"x", None, [])]
+        )
+    for segment in range(SEGMENTS):
+        cluster.own(segment, second, first)
+    until(cluster, lambda: not second.core._scans.idle)
+    asked = second.ask(second.lifecycle.restart())
+    until(cluster, asked.done)
+    assert second.lifecycle.state is State.RUNNING
+    for partition in range(PARTITIONS):
+        cluster.kafka.init(f"s{partition}")
+    write(cluster)
+    sound(cluster)
+
+
+def test_a_fence_under_way_is_carried_out_by_the_next_shell(cluster_of: Clusters) -> None:
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    first.loop.kill()
+    cluster.kafka.uncoordinated.add(first.config.topics.transactional_id_node("n0"))
+    for segment in range(SEGMENTS):
+        cluster.own(segment, second)
+    until(cluster, lambda: second.core._fencing._under_way)
+    asked = second.ask(second.lifecycle.restart())
+    until(cluster, asked.done)
+    assert second.core.unwritten() > 0
+    cluster.kafka.uncoordinated.clear()
+    cluster.restart(first)
+    sound(cluster)
+
+
+def test_a_restart_whose_kafka_goes_away_meanwhile_waits_for_it(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    shell = node.connector._shell
+    asked = node.ask(node.lifecycle.restart())
+    until(cluster, lambda: node.connector._shell is not shell)
+    cluster.kafka.up = False
+    write(cluster)
+    cluster.run(60.0)
+    assert (node.lifecycle.state, asked.done()) == (State.RESTARTING, False)
+    cluster.kafka.up = True
+    until(cluster, asked.done)
+    assert asked.exception() is None
+    sound(cluster)
+
+
+def test_what_does_not_work_changes_nothing(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    shell, sessions = node.connector._shell, node.core.counts.transactions
+    cluster.kafka.up = False
+    asked = node.ask(node.lifecycle.configure(changed(node, max_batch_size="7")))
+    until(cluster, asked.done)
+    assert isinstance(asked.exception(), KafkaUnavailable)
+    cluster.kafka.up = True
+    assert node.connector._shell is shell
+    assert (node.lifecycle.state, node.core.settings.max_batch_size) == (State.RUNNING, 8192)
+    write(cluster)
+    sound(cluster)
+    assert node.core.counts.transactions > sessions
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_an_end_while_a_restart_waits_for_kafka_does_not_wait(cluster_of: Clusters, replaced: bool) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    shell = node.connector._shell
+    restarting = node.ask(node.lifecycle.restart())
+    if replaced:
+        until(cluster, lambda: node.connector._shell is not shell)
+    cluster.kafka.up = False
+    cluster.run(1.0)
+    ending = node.ask(node.connector.stop(release=False))
+    until(cluster, ending.done)
+    assert ending.exception() is None
+    until(cluster, restarting.done)
+    assert [task for task in node.loop._tasks if not task.done()] == []
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("turns", range(0, 60, 3))
+def test_an_end_in_the_middle_of_a_restart_writes_what_was_captured(
+    cluster_of: Clusters, turns: int, in_order: bool
+) -> None:
+    """At whatever turn of the loop: the segments are released, and the next process resets none."""
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    restarting = node.ask(node.lifecycle.restart())
+    for _ in range(turns):
+        cluster.engine.step()
+
+    async def end() -> None:
+        if in_order:
+            await node.lifecycle.end()
+        await node.connector.stop()
+
+    ending = node.ask(end())
+    until(cluster, ending.done)
+    assert ending.exception() is None
+    until(cluster, restarting.done)
+    cluster.run(1.0)
+    assert [task for task in node.loop._tasks if not task.done()] == [], "a client was left open"
+    cluster.restart(node)
+    (again,) = cluster.nodes.values()
+    until(cluster, again.starting.done)
+    assert again.core.highest_claim() == node.core.highest_claim(), "it has read the positions topic"
+    again.cache = node.cache
+    for segment in range(SEGMENTS):
+        again.core.install(segment, node.core.history(segment), node.core.last_sequence(segment))
+        cluster.own(segment, again)
+    sound(cluster)
+
+
+def test_formats_transforms_topics_and_limits_are_those_of_the_new_configuration(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    one = changed(
+        node,
+        value_converter_schemas_enable="true",
+        skipped_operations="c",
+        notification_sink_topic_name="notes",
+        signal_kafka_topic="other",
+        max_batch_size="7",
+    )
+    for _ in range(3):  # the other topic is not read on from where this one was
+        cluster.kafka.logs["p-signal", 0].append(OutRecord("p-signal", 0, b"x", b"{}", []), None)
+    until(cluster, lambda: node.connector.signals["other"] == 3)
+    asked = node.ask(node.lifecycle.configure(one))
+    until(cluster, asked.done)
+    assert asked.exception() is None
+    write(cluster)
+    until(cluster, lambda: cluster.at_rest)
+    assert (node.core.settings.max_batch_size, node.core.settings.may_skip) == (7, True)
+    assert node.connector.stats.filtered == 40
+    assert all(record.header.kind is not Kind.CHANGE for record in cluster.records())
+    write(cluster)
+    until(cluster, lambda: cluster.at_rest)
+    changes = [record for record in cluster.records() if record.header.kind is Kind.CHANGE]
+    assert len(changes) == 40
+    assert all(b'"schema"' in (record.value or b"") for record in changes)
+    signal = b'{"id":"r","type":"reset-segment","data":{"cache":"c","segments":[0]}}'
+    cluster.kafka.logs["other", 0].append(OutRecord("other", 0, b"p", signal, []), None)
+    until(cluster, lambda: node.core.counts.resets["signal"] == 1)
+    until(cluster, lambda: len(cluster.kafka.logs["notes", 0].slots) > 0)
+
+
+def test_signals_on_another_topic_are_read_from_its_beginning(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    cluster.kafka.create("other", 1)
+    for topic, value in (("other", b'{"id":"p","type":"pause-writing","data":{}}'), ("p-signal", b"{}")):
+        cluster.kafka.logs[topic, 0].append(OutRecord(topic, 0, b"p", value, []), None)
+    until(cluster, lambda: node.connector.signals["malformed"] == 1)
+    asked = node.ask(node.lifecycle.configure(changed(node, signal_kafka_topic="other")))
+    until(cluster, asked.done)
+    assert str(node.lifecycle.state) == "PAUSED"
+    asked = node.ask(node.lifecycle.resume())
+    until(cluster, asked.done)
+    asked = node.ask(node.lifecycle.restart())
+    until(cluster, asked.done)
+    assert str(node.lifecycle.state) == "RUNNING", "what was read is not read again"
