@@ -248,8 +248,14 @@ class Connectors:
 
     async def _configured(self, config: Callable[[], Config]) -> Answer:
         config()  # what is wrong with it is said at once, not when its turn has come
-        await _done(self._lifecycle.configure(config))
+        await _done(self._configuring(config))
         return Answer(self._info())
+
+    async def _configuring(self, config: Callable[[], Config]) -> None:
+        try:
+            await self._lifecycle.configure(config)
+        except ConfigError as error:  # what only the attempt shows: a transform that cannot be made
+            raise _invalid(error.errors) from error
 
 
 async def _done(work: Awaitable[None]) -> None:

@@ -147,7 +147,7 @@ class Connector:
             await self._release_all()
         if self._replacing is not None:
             self._replacing.cancel()
-            await asyncio.wait({self._replacing})
+            await asyncio.gather(self._replacing, return_exceptions=True)
         if self._closing is None:  # a failed start has stopped it already
             self._progress.announce()
             self._closing = asyncio.ensure_future(self._close())

@@ -299,7 +299,7 @@ class Lifecycle:
             prepared: list[tuple[Connector, Shell]] = []
             try:
                 for cache, connector in list(self.connectors.items()):
-                    if connector in self._working():
+                    if connector in self._working() and connector.started:
                         of_cache = config if config["cache.name"] else config.of_cache(cache)
                         prepared.append((connector, await connector.prepared(of_cache)))
                 self.config = config  # until here nothing has changed, from here on all of them will

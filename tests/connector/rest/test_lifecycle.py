@@ -160,6 +160,13 @@ def _configures(api: Api, node: GridNode) -> None:
     reply = api.ask("PATCH", f"{ME}/config", fixed)
     assert reply.status == 400
     assert all(f"\n{name} = " in reply.json["message"] for name in fixed)
+    odd = {"transforms": "f", "transforms.f.type": "deelog_connector.transforms.Filter"}
+    reply = api.ask("PATCH", f"{ME}/config", odd)
+    assert reply.status == 400
+    assert "transforms.f.predicate: is required" in reply.json["message"]
+    predicate = {"transforms.f.predicate": "p", "predicates": "p"}
+    of_nothing = {"predicates.p.type": "deelog_connector.transforms.KeyMatches", "predicates.p.pattern": "x"}
+    assert "transforms" in api.do("PATCH", f"{ME}/config", odd | predicate | of_nothing).json["config"]
     reply = api.do("PATCH", f"{ME}/config", {"max.batch.size": 3, "commit.interval.ms": "20"})
     assert reply.json["config"]["max.batch.size"] == "3"
     before = node.stats()

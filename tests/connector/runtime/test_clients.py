@@ -149,7 +149,7 @@ def test_a_reader_that_cannot_seek_is_closed() -> None:
         assert cast("Double", await clients.following("t", {0: 5})).sought == [{0: 5}]
         with pytest.raises(KafkaUnusable, match="no such partition"):
             await clients.following("t", {9: 9})
-        assert [(one.args, one.closed) for one in port.of_kind("reader")] == [(("t",), 0), (("t",), 1)]
+        assert [(one.args, one.closed) for one in port.of_kind("reader")[1:]] == [(("t",), 0), (("t",), 1)]
 
     with_clients(test)
 

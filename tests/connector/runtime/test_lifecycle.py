@@ -606,6 +606,10 @@ def test_no_connector_is_replaced_unless_each_can_be() -> None:
         two.prepared = leaving  # type: ignore[method-assign]
         await lifecycle.restart()
         assert (one.asked[-1], two.asked) == ("replaced", ["prepared", "closed"])
+        starting = Double()
+        starting.started = False
+        await of(starting).restart()
+        assert starting.asked == []
 
     run(work(), 20)
 
