@@ -14,9 +14,8 @@ from deelog_connector.runtime.clients import SCANS, Clients
 from deelog_schemas.config import Config
 from tests.connector.cache import config_of, run
 
-BEFORE, AFTER = config_of("h:1", "p"), config_of("h:1", "p", **{"commit.interval.ms": "77"})
-BROKEN = config_of("h:1", "p", **{"commit.interval.ms": "99"})
-TOPIC = BEFORE.topics.changes
+CONFIG = config_of("h:1", "p")
+TOPIC = CONFIG.topics.changes
 
 
 class Double:
@@ -62,8 +61,6 @@ class Port:
         return self.made[-1]
 
     async def session(self, config: Config, *args: object) -> Double:
-        if config is BROKEN:
-            raise KafkaUnusable("a secret is missing")
         return self._double("session", config, *args)
 
     async def reader(self, config: Config, topic: str) -> Double:
@@ -82,7 +79,7 @@ class Port:
 def with_clients(test: Callable[[Clients, Port], Awaitable[None]], opened: bool = True) -> None:
     async def work() -> None:
         port = Port()
-        clients = Clients(BEFORE, "n1", cast("KafkaPort", port))
+        clients = Clients(CONFIG, "n1", cast("KafkaPort", port))
         if opened:
             await clients.open()
         await test(clients, port)
@@ -101,10 +98,10 @@ def test_they_are_made_by_the_configuration() -> None:
     async def test(clients: Clients, port: Port) -> None:
         (session,), (brokers,) = port.of_kind("session"), port.of_kind("brokers")
         assert clients.session is cast("Any", session)
-        assert (session.config, session.args) == (BEFORE, (BEFORE.topics.transactional_id_node("n1"), 1234567))
-        assert brokers.topics[:2] == [TOPIC, BEFORE.topics.positions]
+        assert (session.config, session.args) == (CONFIG, (CONFIG.topics.transactional_id_node("n1"), 1234567))
+        assert brokers.topics[:2] == [TOPIC, CONFIG.topics.positions]
         reader = await scanned(clients)
-        assert (reader.config, reader.args) == (BEFORE, (TOPIC,))
+        assert (reader.config, reader.args) == (CONFIG, (TOPIC,))
 
     with_clients(test)
 
