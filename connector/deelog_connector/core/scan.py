@@ -38,15 +38,11 @@ class SegmentScan:
     end_beyond: bool = False
     """Whether the last reset ended beyond `history`."""
     sequences: set[int] = field(default_factory=set)
-    """Of the changes and skipped operations within `history`."""
+    """Of the changes, skipped operations and ends of resets within `history`."""
     sequences_beyond: set[int] = field(default_factory=set)
     """Of those beyond it."""
     ahead: Position = (0, 0)
     """The highest position beyond `history`."""
-    highest: int = -1
-    """The highest sequence within `history` that was read."""
-    highest_anywhere: int = -1
-    """The highest sequence that was read."""
     rows: int | None = None
     """The rows of the reset that is open, whose begin is at the offset `begin`; None: none is."""
     begin: int = -1
@@ -109,22 +105,21 @@ class SegmentScan:
 
     def _position(self, record: ScannedRecord) -> None:
         known = record.sequence <= end_of(self.history, record.epoch)
-        self.highest_anywhere = max(self.highest_anywhere, record.sequence)
         if record.kind is Kind.RESET_END:
             self._reset_ended(record, known)
         elif self.missing:
             self.changed.add(record.key)
         if known:
             self.written = max(self.written or 0, record.sequence)
-            self.highest = max(self.highest, record.sequence)
+            self.sequences.add(record.sequence)
             if record.kind is Kind.CHANGE:
-                self.sequences.add(record.sequence)
                 self.phantoms.discard(record.key)  # a later change of the key is the truth again
             else:
                 self.reset_at = max(self.reset_at, record.sequence)
-        elif record.kind is Kind.CHANGE:
+            return
+        self.sequences_beyond.add(record.sequence)
+        if record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
-            self.sequences_beyond.add(record.sequence)
             self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
     def _reset_ended(self, record: ScannedRecord, known: bool) -> None:
@@ -152,10 +147,8 @@ class SegmentScan:
         first, end = record.control["first"], end_of(self.history, record.epoch)
         inside = range(first, min(record.sequence, end) + 1)
         beyond = range(max(first, end + 1), record.sequence + 1)
-        self.highest_anywhere = max(self.highest_anywhere, record.sequence)
         if inside:
             self.written = max(self.written or 0, inside[-1])
-            self.highest = max(self.highest, inside[-1])
             self.sequences.update(inside)
         if beyond:
             self.sequences_beyond.update(beyond)
@@ -181,7 +174,8 @@ class SegmentScan:
     def is_truncated(self) -> bool:
         """Whether records are gone that were committed: the log was cut."""
         runs = [*self.runs, *(self.inherited_runs() if self.inherited_unverified else ())]
-        short = self.highest < self.expected or self.highest_anywhere < self.expected_anywhere
+        highest = max(self.sequences, default=-1)
+        short = highest < self.expected or max({highest} | self.sequences_beyond) < self.expected_anywhere
         return short or self.missing > len(self.changed) or any(map(self._misses, runs))
 
     def _misses(self, run: CommittedRun) -> bool:
