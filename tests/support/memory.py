@@ -31,8 +31,12 @@ class Memory:
 
     def port(self, seconds: float = REQUEST_SECONDS) -> MemoryPort:
         """Another process's. `seconds` is how long one request may take."""
+        return self.port_on(self.loop, seconds)
+
+    def port_on(self, loop: NodeLoop, seconds: float = REQUEST_SECONDS) -> MemoryPort:
+        """A port on another loop."""
         self._ports += 1
-        return MemoryPort(self.loop, self.kafka, seconds, f"port {self._ports}")
+        return MemoryPort(loop, self.kafka, seconds, f"port {self._ports}")
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a test's coroutine."""

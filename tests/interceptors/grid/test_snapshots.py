@@ -1,34 +1,25 @@
-"""Incremental snapshots and pauses of a grid of real nodes, by `deelog signal`, while nodes die and join."""
+"""Incremental snapshots and pauses of a grid, by signals, while nodes die and join."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from signal import SIGKILL
 from typing import Any
 
-import pytest
-from redis.cluster import RedisCluster
-
+from deelog_schemas import canonical
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.header import Kind
 from deelog_schemas.records import Record
-from tests.interceptors.grid.clients import SEGMENTS, Writer
-from tests.interceptors.grid.cluster import Grid, eventually
-from tests.support.topics import derived, messages, read_topic
+from tests.interceptors.grid.in_memory import SEGMENTS, Grid, Writer
+from tests.support.topics import derived
 
 CODEC = JsonCodec("", "test", "", "")
-KEYS = 1500
+KEYS, IDENTITY = 1500, "i"
 
 
-def signal(grid: Grid, *arguments: str) -> str:
-    """Runs `deelog signal` as a user does. Returns the id of the signal."""
-    file = grid.directory / "client.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in (grid.config | {"node.id": "x"}).items()))
-    command = [sys.executable, "-c", "from deelog_connector.cli import main; main()", "signal", *arguments]
-    done = subprocess.run([*command, "--config", str(file)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()[1]
+def send(grid: Grid, kind: str, **data: Any) -> None:
+    """Sends a signal as `deelog signal` does."""
+    grid.produce("p-signal", b"p", canonical.dumps({"id": IDENTITY, "type": kind, "data": data}))
 
 
 def stock(records: list[Record], since: dict[int, int]) -> dict[bytes, bytes]:
@@ -62,9 +53,9 @@ def rows_outside(records: list[Record]) -> list[Record]:
     return found
 
 
-def notifications(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    """All notifications on the topic."""
-    found = [(json.loads(m.key()), json.loads(m.value())) for m in messages(bootstrap, topic)]
+def notifications(grid: Grid) -> list[dict[str, Any]]:
+    """All notifications."""
+    found = [(json.loads(m.key or b""), json.loads(m.value or b"")) for m in grid.messages("told")]
     assert all(key == {"id": value["id"]} for key, value in found)
     return [value for _, value in found]
 
@@ -74,46 +65,26 @@ def ends(records: list[Record]) -> dict[int, int]:
     return {record.partition: record.offset + 1 for record in records}
 
 
-def put(client: RedisCluster, count: int, value: str) -> None:
-    """Writes this many keys."""
-    for number in range(count):
-        client.set(f"k{number}", value)
-
-
-def cached(grid: Grid) -> dict[bytes, bytes]:
-    """The entries of the primaries."""
-    found: dict[bytes, bytes] = {}
-    for segment in range(int(grid.config["segment.count"])):
-        found |= {key: value for key, (value, _) in grid.primary_of(segment).dump(segment)[2].items()}
-    return found
-
-
-def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middle(grid: Grid, prefix: str) -> None:
-    told = f"{prefix}-told"
-    grid.config |= {
-        "incremental.snapshot.chunk.size": "5",
-        "notification.sink.topic.name": told,
-    }
+def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middle(memory_grid: Grid) -> None:
+    grid = memory_grid
+    grid.config |= {"incremental.snapshot.chunk.size": "5", "notification.sink.topic.name": "told"}
     grid.start(3)
-    client = grid.client()
-    put(client, KEYS, "v")
-    client.close()
-    eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()))
-    bootstrap, topic = grid.config["bootstrap.servers"], f"{prefix}.c"
-    since = ends(read_topic(bootstrap, topic))
+    grid.put(KEYS, "v")
+    since = ends(grid.changes())
     writer = Writer(grid, "w")
-    writer.start()
-    identity = signal(grid, "execute-snapshot")
+    send(grid, "execute-snapshot", **{"data-collections": ["c"]})
     victim = grid.nodes["n2"]
-    eventually(lambda: victim.stats()["snapshot_rows"] > 20, what="the snapshot is under way on n2")
-    assert victim.stats()["snapshots"] == [identity]
-    victim.kill()
+    grid.eventually(lambda: victim.stats()["snapshot_rows"] > 20, what="the snapshot is under way on n2")
+    assert victim.stats()["snapshots"] == [IDENTITY]
+    victim.signal(SIGKILL)
     grid.complete(2)
-    eventually(lambda: all(node.stats()["snapshots"] == [] for node in grid.live()), 60, "the snapshot is complete")
+    grid.eventually(
+        lambda: all(node.stats()["snapshots"] == [] for node in grid.live()), 60, "the snapshot is complete"
+    )
     writer.end()
-    eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()))
+    grid.written()
 
-    records, held = read_topic(bootstrap, topic), cached(grid)
+    records, held = grid.changes(), grid.cached()
     assert len(held) >= KEYS
     content, readers = derived(records)
     assert content == held
@@ -124,7 +95,7 @@ def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middl
     assert KEYS <= len(rows) < 2 * KEYS  # some segments began again, but not all of them
     assert {json.loads(row.value or b"")["source"]["snapshot"] for row in rows} == {"incremental"}
 
-    found = [one for one in notifications(bootstrap, told) if one["id"] == identity]
+    found = [one for one in notifications(grid) if one["id"] == IDENTITY]
     kinds = [one["type"] for one in found]
     assert kinds[0] == "STARTED"
     assert kinds[-2:] == ["TABLE_SCAN_COMPLETED", "COMPLETED"]
@@ -132,36 +103,32 @@ def test_a_snapshot_under_writes_is_whole_though_an_owner_is_killed_in_the_middl
     assert "IN_PROGRESS" in kinds
     assert {one["aggregate_type"] for one in found} == {"Incremental Snapshot"}
     last = found[-2]["additional_data"]
-    assert (last["scanned_collection"], last["status"], last["connector_name"]) == ("c", "SUCCEEDED", prefix)
+    assert (last["scanned_collection"], last["status"], last["connector_name"]) == ("c", "SUCCEEDED", "p")
     assert int(last["total_rows_scanned"]) >= KEYS * 0.9  # keys written meanwhile came as changes
-    others = {(one["aggregate_type"], one["type"]) for one in notifications(bootstrap, told)}
+    others = {(one["aggregate_type"], one["type"]) for one in notifications(grid)}
     assert {("Owner Change", "STARTED"), ("Owner Change", "COMPLETED"), ("Initial Snapshot", "COMPLETED")} <= others
 
 
-@pytest.mark.slow
-def test_a_pause_stands_for_a_node_that_joins_later(grid: Grid) -> None:
+def test_a_pause_stands_for_a_node_that_joins_later(memory_grid: Grid) -> None:
+    grid = memory_grid
     grid.start(2)
+    send(grid, "pause-writing")
+    grid.eventually(lambda: all(node.stats()["signals"].get("pause-writing") == 1 for node in grid.live()))
     client = grid.client()
-    signal(grid, "pause-writing")
-    eventually(lambda: all(node.stats()["signals"].get("pause-writing") == 1 for node in grid.live()))
-    put(client, 100, "v")
-    joined = grid.nodes["n3"] = grid.node("n3")
-    joined.start()
-    joined.wait()
-    grid.nodes["n1"].kill()
+    for number in range(100):
+        client.set(f"k{number}", "v")
+    joined = grid.join("n3")
+    grid.nodes["n1"].signal(SIGKILL)
     # No segment is handed over while its release cannot be written.
-    eventually(lambda: joined.stats()["grid"]["in_sync"] == SEGMENTS, 60, "n3 has a copy of everything")
-    grid.nodes["n2"].kill()
-    eventually(lambda: joined.stats()["grid"]["segments"].get("primary", 0) == SEGMENTS, 60, "n3 is primary")
-    topic = f"{grid.config['topic.prefix']}.c"
-    before = len(read_topic(grid.config["bootstrap.servers"], topic))
-    client.close()
-    client = grid.client()
-    put(client, 100, "w")
+    grid.eventually(lambda: joined.stats()["grid"]["in_sync"] == SEGMENTS, 60, "n3 has a copy of everything")
+    grid.nodes["n2"].signal(SIGKILL)
+    grid.eventually(lambda: joined.stats()["grid"]["segments"].get("primary", 0) == SEGMENTS, 60, "n3 is primary")
+    before = len(grid.changes())
+    for number in range(100):
+        client.set(f"k{number}", "w")
     assert joined.stats()["transactions"] == 0
-    assert len(read_topic(grid.config["bootstrap.servers"], topic)) == before
-    signal(grid, "resume-writing")
-    eventually(lambda: all(node.stats()["unwritten"] == 0 for node in grid.live()), 30)
-    content, _ = derived(read_topic(grid.config["bootstrap.servers"], topic))
+    assert len(grid.changes()) == before
+    send(grid, "resume-writing")
+    grid.written()
+    content, _ = derived(grid.changes())
     assert content == {f"k{number}".encode(): b"w" for number in range(100)}
-    client.close()

@@ -1,4 +1,4 @@
-"""Filters and transforms on a grid of real processes: dropped operations do not look lost to the next owner.
+"""Filters and transforms on a grid: dropped operations do not look lost to the next owner.
 
 Bad input: a transform that raises on one node, which is then killed; a missing class; a cache that is excluded from
 capture.
@@ -7,6 +7,7 @@ capture.
 from __future__ import annotations
 
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 from click.testing import CliRunner
@@ -15,9 +16,8 @@ from deelog_interceptors.grid.cli import node
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from tests.connector.transforms.transforms_for_tests import BOMB
-from tests.interceptors.grid.clients import SEGMENTS, assert_copies_equal
-from tests.interceptors.grid.cluster import Grid, eventually
-from tests.support.topics import derived, read_topic
+from tests.interceptors.grid.in_memory import SEGMENTS, Grid
+from tests.support.topics import derived
 
 MINE = "tests.connector.transforms.transforms_for_tests"
 FILTER = {
@@ -32,11 +32,8 @@ FILTER = {
 }
 
 
-def resets(grid: Grid) -> set[str]:
-    return {reason for n in grid.live() for reason in n.stats()["resets"]}
-
-
-def test_kill_9_behind_what_was_left_out_resets_nothing(grid: Grid) -> None:
+def test_kill_9_behind_what_was_left_out_resets_nothing(memory_grid: Grid) -> None:
+    grid = memory_grid
     grid.config |= FILTER
     grid.start(2)
     client = grid.client()
@@ -44,54 +41,49 @@ def test_kill_9_behind_what_was_left_out_resets_nothing(grid: Grid) -> None:
         client.set(f"k{number}", number)
         client.set(f"private:{number}", number)  # the last operation of many segments
     operations = sum(n.stats()["grid"]["operations"] for n in grid.live())
-    assert all(client.set(f"k{number}", number) for number in range(200))
+    for number in range(200):
+        client.set(f"k{number}", number)
     assert sum(n.stats()["grid"]["operations"] for n in grid.live()) == operations == 400
-    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()))
-    grid.primary_of(0).kill()
+    grid.written()
+    grid.primary_of(0).signal(SIGKILL)
     grid.complete(1)
-    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()))
+    grid.written()
     for number in range(100):
         client.set(f"k{number}", "again")
-        client.delete(f"private:{number}")
-    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()))
-    assert resets(grid) == {"initial"}
-    client.close()
-    records = read_topic(grid.config["bootstrap.servers"], f"{grid.config['topic.prefix']}.c")
+        client("DEL", f"private:{number}")
+    grid.written()
+    assert grid.resets() == {"initial"}
+    records = grid.changes()
     content, readers = derived(records)
-    expected = {b"k%d" % n: b"again!" if n < 100 else b"%d!" % n for n in range(200)}
-    assert content == expected
+    assert content == {b"k%d" % n: b"again!" if n < 100 else b"%d!" % n for n in range(200)}
     assert {reason for reader in readers.values() for reason in reader.resets} == {"initial"}
     assert any(record.header.kind is Kind.SKIPPED for record in records)
 
 
-def test_the_successor_of_a_halted_node_writes_from_where_it_stopped(grid: Grid) -> None:
+def test_the_successor_of_a_halted_node_writes_from_where_it_stopped(memory_grid: Grid) -> None:
+    grid = memory_grid
     grid.config |= {"transforms": "b", "transforms.b.type": f"{MINE}.Bomb"}
-    grid.nodes["n1"] = first = grid.node("n1")
-    grid.nodes["n2"] = second = grid.node("n2", event_processing_failure_handling_mode="skip")  # skips it: a fixed node
-    for one in (first, second):
-        one.start()
-    for one in (first, second):
-        one.wait()
+    first = grid.join("n1")
+    second = grid.join("n2", event_processing_failure_handling_mode="skip")  # skips it: a fixed node
     grid.complete(2)
-    eventually(lambda: all(n.stats()["unwritten"] == 0 for n in grid.live()), 30)
+    grid.written()
     client = grid.client()
     mine = [k for k in map("k{}".format, range(200)) if first.dump(segment_of(k.encode(), SEGMENTS))[0] == "primary"]
     client.set(mine[0], "good")
-    eventually(lambda: first.stats()["unwritten"] == 0)
+    grid.written()
     client.set(mine[0], BOMB)
-    halted = eventually(lambda: first.stats()["halted"])
+    halted = grid.eventually(lambda: first.stats()["halted"])
     assert f"transform b ({MINE}.Bomb) failed on cache c, segment {segment_of(mine[0].encode(), SEGMENTS)}" in halted
     for key in mine:  # the cache still works, on this node, too
-        assert client.set(f"{{{key}}}", "behind")
-    assert_copies_equal(grid)
+        client.set(f"{{{key}}}", "behind")
+    grid.equal_copies()
     assert first.stats()["unwritten"]
-    first.kill()
+    first.signal(SIGKILL)
     grid.complete(1)
-    eventually(lambda: second.stats()["unwritten"] == 0, 30)
+    grid.written()
     assert second.stats()["erroneous"] >= 1
-    assert resets(grid) == {"initial"}
-    client.close()
-    content, _ = derived(read_topic(grid.config["bootstrap.servers"], f"{grid.config['topic.prefix']}.c"))
+    assert grid.resets() == {"initial"}
+    content, _ = derived(grid.changes())
     assert content == {f"{{{key}}}".encode(): b"behind" for key in mine} | {mine[0].encode(): b"good"}
 
 
