@@ -1,16 +1,12 @@
 """A small world for the core: several nodes and one Kafka in memory, with explicit steps.
 
-This Kafka has what the protocol needs: transactions that are open, committed or aborted, a last stable offset that
-hides the records after an open transaction, and fencing by transactional id. `runtime/test_connector.py` tests that a
-real broker behaves in the same way. Records go through the real encoder, decoder and reading rule.
+Its Kafka is the one of `deelog_proof.memory`. Records go through the real encoder, decoder and reading rule.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from deelog_connector.core import ConnectorCore, Settings
@@ -29,9 +25,10 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
-from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.transforms.pipeline import Pipeline
+from deelog_proof.memory.broker import Kafka, Log
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.config import parse
 from deelog_schemas.envelope import JsonCodec
@@ -46,79 +43,6 @@ T = TypeVar("T", bound=Effect)
 
 SEGMENTS, PARTITIONS = 4, 2
 CHANGES, POSITIONS = "p.c", "p.c.positions"
-
-
-@dataclass
-class Slot:
-    """One record on a partition. `status`: committed, aborted, or its open transaction."""
-
-    record: OutRecord
-    status: str
-
-
-@dataclass
-class Log:
-    """One partition."""
-
-    slots: list[Slot] = field(default_factory=list)
-
-    def stable(self) -> int:
-        """The last stable offset."""
-        for offset, slot in enumerate(self.slots):
-            if slot.status.startswith("open"):
-                return offset
-        return len(self.slots)
-
-    def read(self, topic: str, partition: int, start: int) -> list[InRecord]:
-        """Committed records from `start` to the last stable offset."""
-        found = []
-        for offset in range(max(start, 0), self.stable()):
-            slot = self.slots[offset]
-            if slot.status == "committed":
-                r = slot.record
-                headers = [(n, v if isinstance(v, bytes) else None) for n, v in r.headers]
-                found.append(InRecord(topic, partition, offset, r.key, r.value, headers))
-        return found
-
-
-class Broker:
-    """The partitions of both topics, and the current session of each transactional id."""
-
-    def __init__(self) -> None:
-        self.logs = {(t, p): Log() for t in (CHANGES, POSITIONS) for p in range(PARTITIONS)}
-        self.sessions: dict[str, int] = {}
-        self.refuse: set[bytes] = set()
-        """Record keys that the broker refuses, as it refuses records that are too large."""
-
-    def init(self, node_id: str) -> int:
-        """Begins a new session and aborts the open transaction of the last one."""
-        self._end(node_id, "aborted")
-        self.sessions[node_id] = self.sessions.get(node_id, 0) + 1
-        return self.sessions[node_id]
-
-    def begin(self, node_id: str, session: int, records: Iterable[OutRecord]) -> Cause | None:
-        """Appends records in an open transaction. Returns the cause if that is refused."""
-        if self.sessions.get(node_id) != session:
-            return Cause.FENCED
-        records = list(records)
-        if any(r.key in self.refuse and r.value is not None for r in records):
-            return Cause.REFUSED
-        for record in records:
-            self.logs[record.topic, record.partition].slots.append(Slot(record, f"open {node_id}"))
-        return None
-
-    def commit(self, node_id: str, session: int) -> Cause | None:
-        """Ends the open transaction."""
-        if self.sessions.get(node_id) != session:
-            return Cause.FENCED
-        self._end(node_id, "committed")
-        return None
-
-    def _end(self, node_id: str, status: str) -> None:
-        for log in self.logs.values():
-            for slot in log.slots:
-                if slot.status == f"open {node_id}":
-                    slot.status = status
 
 
 class Node:
@@ -192,13 +116,14 @@ class Node:
         """Reads new records of the positions topic, and the ends."""
         worked = False
         for partition, start in self.tails.items():
-            for raw in self.world.broker.logs[POSITIONS, partition].read(POSITIONS, partition, start):
+            log = self.world.broker.logs[POSITIONS, partition]
+            for raw in log.read(start, len(log.slots))[0]:
                 record = decode(*raw, ON_POSITIONS)
                 self.core.state_read(decode_state(record.key, record.value, record.header.kind))
                 self.tails[partition] = raw.offset + 1
                 worked = True
             if self.world.watching:
-                end, epoch = self.world.broker.logs[CHANGES, partition].stable(), self.world.leader_epoch
+                end, epoch = self.world.broker.logs[CHANGES, partition].stable, self.world.leader_epoch
                 seen, before = self.core.end_of(partition)
                 # Another leader, and a log that is complete up to the last seen end: later records may be lost.
                 intact = True if before not in (-1, epoch) and end >= seen else None
@@ -213,7 +138,7 @@ class Node:
             core.producer_opened()
         elif isinstance(effect, Commit):
             items = effect.items if self.world.pipeline is None else self.world.pipeline(effect.items)
-            cause = broker.begin(self.node_id, self.session, self.encoder.records(items))
+            cause = broker.append(self.node_id, self.session, list(self.encoder.records(items)))
             if cause is None and hang:
                 self.hanging = effect
                 return True
@@ -247,7 +172,7 @@ class Node:
 
     def _scan(self, effect: Scan) -> bool:
         log = self.world.broker.logs[CHANGES, effect.partition]
-        records = self.decoder.scanned(log.read(CHANGES, effect.partition, effect.from_offset), effect.keys)
+        records = self.decoder.scanned(log.read(effect.from_offset, len(log.slots))[0], effect.keys)
         if not effect.until <= {r.key for r in records}:
             self.waits += 1
             if self.waits % 5:
@@ -275,7 +200,9 @@ class World:
         self.batch, self.strategy, self.pipeline = batch, strategy, pipeline
         self.reset_interval, self.snapshot_mode = interval, mode
         self.now = 1000.0
-        self.broker = Broker()
+        self.broker = Kafka(Engine(1))
+        for topic in (CHANGES, POSITIONS):
+            self.broker.create(topic, PARTITIONS)
         self.fences: list[tuple[str, str]] = []
         self.refused: list[tuple[str, Cause]] = []
         self.epoch = self.leader_epoch = 0
@@ -319,8 +246,9 @@ class World:
         """Removes the control records of the change topic, as compaction may do."""
         for partition in range(PARTITIONS):
             for slot in self.broker.logs[CHANGES, partition].slots:
-                if slot.record.value is None and slot.status == "committed":
-                    slot.status = "gone"
+                committed = slot.transaction is not None and slot.transaction.state == "committed"
+                if committed and slot.record is not None and slot.record.value is None:
+                    slot.record = None
 
     def own(self, segment: int, primary: Node, *backups: Node, must_reset: str | None = None) -> None:
         """A view with a new epoch. All members in it learn of it; an old primary that is not in it does not."""
@@ -419,7 +347,8 @@ class World:
         """The committed records of the change topic, of one segment or all."""
         found = []
         for partition in range(PARTITIONS):
-            for raw in self.broker.logs[CHANGES, partition].read(CHANGES, partition, 0):
+            log = self.broker.logs[CHANGES, partition]
+            for raw in log.read(0, len(log.slots))[0]:
                 record = decode(*raw)
                 if segment is None or record.header.segment == segment:
                     found.append(record)
@@ -496,8 +425,7 @@ def lose_unseen(world: World, keys: int) -> None:
         world.put(key_of(0, i), b"late %d" % i)
         world.settle()
     log = partition_log(world, 0)
-    at = next(n for n, slot in enumerate(log.slots) if slot.record.value and b"late 0" in slot.record.value)
-    del log.slots[at]
+    next(slot for slot in log.slots if slot.record and b"late 0" in (slot.record.value or b"")).record = None
     world.watching, world.leader_epoch = True, 1
 
 

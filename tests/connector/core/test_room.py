@@ -60,7 +60,7 @@ def test_room_is_made_of_backups_op_logs_first() -> None:
 
 def test_a_stopped_segment_gives_up_its_op_log_first() -> None:
     world, (n0, _) = started()
-    world.broker.refuse.add(n0.encoder._codec.key(key_of(0)))
+    world.broker.refused.add(n0.encoder._codec.key(key_of(0)))
     world.put(key_of(0), b"bad")
     world.settle()
     core = n0.core
@@ -72,7 +72,7 @@ def test_a_stopped_segment_gives_up_its_op_log_first() -> None:
     assert core.has_room(100)
     assert (core.phase(0), core._segments[0].owed) == ("stopped", "overflow")
     assert core._segments[1].owed is None
-    world.broker.refuse.clear()
+    world.broker.refused.clear()
     world.ack(1)
     core.request_reset(0, "restart")
     world.settle()

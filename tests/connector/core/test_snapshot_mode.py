@@ -50,7 +50,7 @@ def test_without_data_a_segment_begins_with_its_first_change_and_claims_nothing(
         assert world.kinds(0) == ["CLAIM", "ACTIVE"]
         assert node.core.unwritten() == 0
         state = node.core.table.positions[0]
-        assert (state.position, state.read_from, state.read_from_sequence, state.base_offset) == ((1, 0), 1, 0, -1)
+        assert (state.position, state.read_from, state.read_from_sequence, state.base_offset) == ((1, 0), 2, 0, -1)
         world.put(key_of(0, 1), b"changed")
         world.put(key_of(0, 0), None)
         world.put(key_of(0, 5), b"new")

@@ -167,7 +167,7 @@ def test_at_no_offset_of_a_release_is_its_rank_unknown() -> None:
     n0.core.release(0)
     world.settle()
     table, last = PositionsTable(), []
-    for raw in world.broker.logs[POSITIONS, 0].read(POSITIONS, 0, 0):
+    for raw in world.broker.logs[POSITIONS, 0].read(0, 1000)[0]:
         record = decode(*raw, ON_POSITIONS)
         table.apply(decode_state(record.key, record.value, record.header.kind))
         if raw.offset >= before and record.header.segment == 0:

@@ -66,7 +66,7 @@ def test_a_refused_row_of_a_reset_stops_its_segment_alone(beside: str) -> None:
         world.put(key_of(1, number), b"v")
     world.put(key_of(0), b"bad")
     world.settle()
-    world.broker.refuse.add(n0.encoder._codec.key(key_of(0)))
+    world.broker.refused.add(n0.encoder._codec.key(key_of(0)))
     n0.core.request_reset(0, "signal")
     if beside == "another reset":
         n0.core.request_reset(1, "signal")
@@ -80,7 +80,7 @@ def test_a_refused_row_of_a_reset_stops_its_segment_alone(beside: str) -> None:
         world.settle()
     assert [n0.core.phase(s) for s in range(SEGMENTS)] == ["stopped", "writing", "writing", "writing"]
     assert len(world.refused) < 12
-    world.broker.refuse.clear()
+    world.broker.refused.clear()
     n0.core.request_reset(0, "restart")
     world.settle()
     assert n0.core.phase(0) == "writing"
@@ -90,11 +90,11 @@ def test_a_refused_row_of_a_reset_stops_its_segment_alone(beside: str) -> None:
 def test_a_stopped_segment_looks_again_after_a_fence() -> None:
     """CHECK recheck-after-fence, for a segment without an open step: another node took it over meanwhile."""
     world, (n0, n1) = started()
-    world.broker.refuse.add(n0.encoder._codec.key(key_of(2)))
+    world.broker.refused.add(n0.encoder._codec.key(key_of(2)))
     world.put(key_of(2), b"bad")
     world.settle()
     assert n0.core.phase(2) == "stopped"
-    world.broker.refuse.clear()
+    world.broker.refused.clear()
     world.own(2, n1)
     world.settle(n1)
     world.put(key_of(2, 1), b"newer")
@@ -109,13 +109,13 @@ def test_a_stopped_segment_looks_again_after_a_fence() -> None:
 def test_a_refused_record_stops_its_segment_alone() -> None:
     world, (n0, _) = started()
     bad = n0.encoder._codec.key(key_of(2))
-    world.broker.refuse.add(bad)
+    world.broker.refused.add(bad)
     for segment in range(SEGMENTS):
         world.put(key_of(segment), b"a")
     world.settle()
     assert [n0.core.phase(s) for s in range(SEGMENTS)] == ["writing", "writing", "stopped", "writing"]
     assert [n0.core.written(s) for s in range(SEGMENTS)] == [1, 1, 0, 1]
-    world.broker.refuse.clear()
+    world.broker.refused.clear()
     n0.core.request_reset(2, "signal")
     world.settle()
     world.check()

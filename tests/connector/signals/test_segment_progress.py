@@ -210,7 +210,7 @@ def test_stop_ends_it_and_one_node_tells() -> None:
 def test_a_refused_row_ends_it_on_all_nodes() -> None:
     grid = Grid()
     n0 = next(iter(grid.world.nodes.values()))
-    grid.world.broker.refuse.add(n0.encoder._codec.key(key_of(0)))
+    grid.world.broker.refused.add(n0.encoder._codec.key(key_of(0)))
     grid.ask("s")
     grid.rest()
     assert sorted(kind for told in grid.both for kind in told.kinds("s")) == ["ABORTED", "STARTED"]
