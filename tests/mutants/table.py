@@ -30,19 +30,23 @@ HELD: Final = "connector/deelog_connector/core/reset_strategy.py"
 ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
 EXECUTOR: Final = "connector/deelog_connector/runtime/executor.py"
 READERS: Final = "connector/deelog_connector/runtime/readers.py"
+TASKS: Final = "connector/deelog_connector/runtime/tasks.py"
 CONNECTOR: Final = "connector/deelog_connector/runtime/connector.py"
 SHELL_FILE: Final = "connector/deelog_connector/runtime/shell.py"
 RUN_STATE: Final = "connector/deelog_connector/runtime/run_state.py"
+PROCESSOR: Final = "connector/deelog_connector/signals/processor.py"
+INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.py"
+PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
 LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
+LEASE: Final = "interceptors/deelog_interceptors/grid/topology/lease.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
-SHELL_SEEDS: Final = "pytest tests/connector/seeds/test_seeds.py -k whatever"
-ANOTHER_SHELL: Final = "the simulation has a shell of its own; these seeds run the one that ships"
+ONE_CASE: Final = "it takes one case that seeds rarely bring together; a test of the part does at once"
 
 TAKEOVER: Final = (
     Mutant(
@@ -834,59 +838,67 @@ BACKUPS: Final = (
 )
 
 
-def _in_shell(name: str, why: str, edit: Edit) -> Mutant:
-    """A bug of the shell, which the simulation does not run."""
-    return Mutant(name, "", why, (edit,), detector=SHELL_SEEDS, because=ANOTHER_SHELL)
-
-
 def _of_a_restart(name: str, why: str, edit: Edit) -> Mutant:
     """A bug of the hand-over from one shell to the next."""
     detector = "pytest tests/connector/runtime/test_shell.py"
-    return Mutant(name, "", why, (edit,), detector=detector, because=ANOTHER_SHELL)
+    return Mutant(name, "", why, (edit,), detector=detector, because=ONE_CASE)
 
 
 SHELL: Final = (
-    _in_shell(
+    Mutant(
         "scan-begins-late",
+        "",
         "a scan leaves out the first records",
-        Edit(EXECUTOR, "{effect.partition: effect.from_offset}", "{effect.partition: effect.from_offset + 3}"),
+        (Edit(EXECUTOR, "{effect.partition: effect.from_offset}", "{effect.partition: effect.from_offset + 3}"),),
     ),
-    _in_shell(
+    Mutant(
         "scan-loses-a-record",
+        "",
         "the core does not see the first record of each read",
-        Edit(
-            EXECUTOR,
-            "self._core.scanned(effect.partition, records)",
-            "self._core.scanned(effect.partition, records[1:])",
+        (
+            Edit(
+                EXECUTOR,
+                "self._core.scanned(effect.partition, records)",
+                "self._core.scanned(effect.partition, records[1:])",
+            ),
         ),
     ),
-    _in_shell(
+    Mutant(
         "no-node-is-fenced",
+        "",
         "the core is told that nodes are fenced, and none is",
-        Edit(EXECUTOR, "for one in ids))", "for one in ids[:0]))"),
+        (Edit(EXECUTOR, "for one in ids))", "for one in ids[:0]))"),),
     ),
-    _in_shell(
+    Mutant(
         "commit-not-awaited",
+        "",
         "a transaction counts as committed as soon as it is begun",
-        Edit(
-            EXECUTOR,
-            "await self._permitted(session.commit, encoder.records(items))",
-            "self._tasks.spawn(self._permitted(session.commit, list(encoder.records(items))))",
+        (
+            Edit(
+                EXECUTOR,
+                "await self._permitted(session.commit, encoder.records(items))",
+                "self._tasks.spawn(self._permitted(session.commit, list(encoder.records(items))))",
+            ),
         ),
     ),
-    _in_shell(
+    Mutant(
         "states-lost",
+        "",
         "the first state of each read of the positions topic is dropped",
-        Edit(
-            READERS,
-            "                for record in records:\n                    self._state_read",
-            "                for record in records[1:]:\n                    self._state_read",
+        (
+            Edit(
+                READERS,
+                "                for record in records:\n                    self._state_read",
+                "                for record in records[1:]:\n                    self._state_read",
+            ),
         ),
     ),
-    _in_shell(
+    Mutant(
         "suspend-while-writing",
+        "",
         "a stop does not wait for the transaction under way",
-        Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),
+        (Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),),
+        faults=("connector",),
     ),
     Mutant(
         "stop-looks-twice",
@@ -901,43 +913,58 @@ SHELL: Final = (
             ),
         ),
         detector="pytest tests/connector/runtime/test_connector.py -k closes_the_producer",
-        because=ANOTHER_SHELL,
+        because=ONE_CASE,
     ),
-    _in_shell(
+    Mutant(
         "closed-not-told",
+        "",
         "the core opens a session of a stopped connector",
-        Edit(
-            CONNECTOR,
-            "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
-            "self.core.paused = self._state.paused",
+        (
+            Edit(
+                CONNECTOR,
+                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
+                "self.core.paused = self._state.paused",
+            ),
         ),
+        faults=("connector",),
     ),
-    _in_shell(
+    Mutant(
         "paused-not-told",
+        "",
         "the core begins transactions of a paused connector",
-        Edit(
-            CONNECTOR,
-            "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
-            "self.core.closed = self._state.closed",
+        (
+            Edit(
+                CONNECTOR,
+                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
+                "self.core.closed = self._state.closed",
+            ),
         ),
+        faults=("connector",),
     ),
-    _in_shell(
+    Mutant(
         "effects-lost",
+        "",
         "only the first effect of a poll is carried out",
-        Edit(
-            CONNECTOR,
-            "                carry_out(effect)\n",
-            "                carry_out(effect)\n                break\n",
+        (
+            Edit(
+                CONNECTOR,
+                "                carry_out(effect)\n",
+                "                carry_out(effect)\n                break\n",
+            ),
         ),
     ),
-    _in_shell(
+    Mutant(
         "restart-never-ends",
+        "",
         "after a restart nothing is written any more",
-        Edit(
-            CONNECTOR,
-            "\n            raise\n        self._serve()\n\n    def _is_written",
-            "\n            raise\n\n    def _is_written",
+        (
+            Edit(
+                CONNECTOR,
+                "\n            raise\n        self._serve()\n\n    def _is_written",
+                "\n            raise\n\n    def _is_written",
+            ),
         ),
+        faults=("connector",),
     ),
     Mutant(
         "suspend-holds-nothing",
@@ -945,7 +972,7 @@ SHELL: Final = (
         "a connector that is being stopped goes on writing",
         (Edit(RUN_STATE, "(Event.SUSPEND, {_D}, {_R})", "(Event.SUSPEND, {_D}, ())"),),
         detector="pytest tests/connector/runtime/test_run_state.py",
-        because=ANOTHER_SHELL,
+        because=ONE_CASE,
     ),
     _of_a_restart(
         "restart-keeps-the-transaction",
@@ -977,21 +1004,311 @@ SHELL: Final = (
         "the coroutines of the old shell go on",
         Edit(SHELL_FILE, "        await self.tasks.cancel()\n", ""),
     ),
-    _in_shell(
+    Mutant(
         "resume-of-part",
+        "",
         "a connector that was stopped is not resumed",
-        Edit(RUN_STATE, "(Event.RESUME, {_P, _S, _H}, ())", "(Event.RESUME, {_P, _H}, ())"),
+        (Edit(RUN_STATE, "(Event.RESUME, {_P, _S, _H}, ())", "(Event.RESUME, {_P, _H}, ())"),),
+        faults=("connector",),
     ),
-    _in_shell(
+    Mutant(
         "deletes-not-scanned",
+        "",
         "a scan passes on no record without a value, control records neither",
-        Edit(
-            ENCODE,
-            "if kind is Kind.TOMBSTONE and record.value is None and not wanted:",
-            "if record.value is None and not wanted:",
+        (
+            Edit(
+                ENCODE,
+                "if kind is Kind.TOMBSTONE and record.value is None and not wanted:",
+                "if record.value is None and not wanted:",
+            ),
         ),
+    ),
+    Mutant(
+        "scan-not-sought",
+        "",
+        "a reader that has read to its end goes on there, wherever the next scan begins",
+        (
+            Edit(
+                EXECUTOR,
+                "        await reader.seek({effect.partition: effect.from_offset})\n",
+                "        if not reader.caught_up:\n"
+                "            await reader.seek({effect.partition: effect.from_offset})\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "scan-lies-about-its-end",
+        "",
+        "a scan that did not reach the node's own record says that it did",
+        (
+            Edit(
+                EXECUTOR,
+                "self._core.scan_ended(effect.partition, early or not wanted)",
+                "self._core.scan_ended(effect.partition, True)",
+            ),
+        ),
+        detector="pytest tests/connector/runtime/test_executor.py -k waits_in_vain",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "scan-gives-up",
+        "",
+        "a scan that Kafka does not answer ends, and nobody is told",
+        (Edit(EXECUTOR, "                await asyncio.sleep(RETRY_SECONDS)\n", "                return\n"),),
+        detector="pytest tests/connector/runtime/test_executor.py -k tried_again_with_a_new_consumer",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "fence-not-awaited",
+        "",
+        "the core hears of a fence before it has happened",
+        (
+            Edit(
+                EXECUTOR,
+                "await asyncio.gather(*(self._retries.writing(brokers.fence",
+                "asyncio.gather(*(self._retries.writing(brokers.fence",
+            ),
+        ),
+        detector="pytest tests/connector/runtime/test_executor.py -k every_node_of_a_fence",
+        because=RARE,
+    ),
+    Mutant(
+        "opening-given-up-unsaid",
+        "",
+        "a session that is not opened any more is waited for by the core",
+        (Edit(EXECUTOR, "            self._core.opening_given_up()\n", "            pass\n"),),
+        detector="pytest tests/connector/runtime/test_executor.py -k nobody_waits_for",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "failed-commit-counts",
+        "",
+        "a transaction that failed counts as committed",
+        (Edit(EXECUTOR, "self._core.commit_failed(effect.token, error.cause)", "self._core.committed(effect.token)"),),
+    ),
+    Mutant(
+        "corrections-cut-short",
+        "",
+        "of several corrections the cache hears of the first alone",
+        (
+            Edit(
+                EXECUTOR,
+                "self._cache.corrected(effect.segment, list(effect.operations))",
+                "self._cache.corrected(effect.segment, list(effect.operations)[:1])",
+            ),
+        ),
+    ),
+    Mutant(
+        "release-not-passed-on",
+        "",
+        "a release is written and the cache is not told: nobody is elected",
+        (Edit(EXECUTOR, "self._cache.released(effect.segment)", "pass"),),
+    ),
+    Mutant(
+        "step-down-not-passed-on",
+        "",
+        "a node that has found a higher claim serves on",
+        (Edit(EXECUTOR, "self._cache.stepped_down(effect.segment, effect.reason)", "pass"),),
+        detector="pytest tests/connector/runtime/test_executor.py -k hear_what_is_theirs",
+        because="the view that made the higher claim possible comes soon",
+    ),
+    Mutant(
+        "started-before-read",
+        "",
+        "a connector starts before it has read the positions topic",
+        (Edit(READERS, "                if reader.caught_up:\n", "                if True:\n"),),
+        detector="pytest tests/connector/runtime/test_readers.py -k caught_up_only",
+        because="a node that starts gets its first segments long after that",
+    ),
+    Mutant(
+        "topic-id-read-once",
+        "",
+        "a topic made again is taken for a truncated one",
+        (Edit(READERS, "                await self.read_topic_id()  # first", "                pass  # first"),),
+        detector="scenario topic_recreated",
+        because="a reset for another reason, which the checker allows",
+    ),
+    Mutant(
+        "log-said-intact",
+        "",
+        "a log that was cut and has grown again is not asked whether it is whole",
+        (
+            Edit(
+                READERS,
+                "intact = await brokers.still_holds(topic, PartitionEnd(end.partition, offset, epoch))",
+                "intact = True",
+            ),
+        ),
+        detector="scenario truncation",
+        because="the other ways to notice a loss find most of them",
+    ),
+    Mutant(
+        "ends-of-another-partition",
+        "",
+        "every partition's end is taken for that of the first",
+        (Edit(READERS, "self._core.end_read(end.partition, end.offset", "self._core.end_read(0, end.offset"),),
+    ),
+    Mutant(
+        "signals-of-the-first-shell",
+        "",
+        "after a restart no signal is read any more",
+        (
+            Edit(
+                READERS,
+                "            self._tasks.spawn(self._signals.follow(reader, reading))",
+                "            if not self._retries.started:\n"
+                "                self._tasks.spawn(self._signals.follow(reader, reading))",
+            ),
+        ),
+        faults=("connector",),
+    ),
+    Mutant(
+        "retry-gives-up",
+        "",
+        "what Kafka does not take is not tried again, and counts as done",
+        (
+            Edit(
+                TASKS,
+                '                log.warning("%s; trying again", error)\n            longest',
+                "                return None\n            longest",
+            ),
+        ),
+        detector="pytest tests/connector/runtime/test_tasks.py -k tried_again",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "pause-holds-nothing",
+        "",
+        "a paused connector writes on",
+        (Edit(RUN_STATE, "(Event.PAUSE, (), {_P})", "(Event.PAUSE, (), ())"),),
+        faults=("connector",),
+    ),
+    Mutant(
+        "restart-ends-a-pause",
+        "",
+        "a paused connector writes after a restart",
+        (Edit(RUN_STATE, "(Event.RENEW, {_H}, ())", "(Event.RENEW, {_H, _P}, ())"),),
+        faults=("connector",),
+    ),
+    Mutant(
+        "stop-keeps-its-hold",
+        "",
+        "after a stop a connector is never resumed",
+        (Edit(RUN_STATE, "(Event.STOP, _SUSPENSION, {_S})", "(Event.STOP, {_D}, {_S})"),),
+        faults=("connector",),
+    ),
+    Mutant(
+        "stop-does-not-write-out",
+        "",
+        "a stop writes nothing, and waits for what it was to write",
+        (
+            Edit(
+                RUN_STATE,
+                "return bool(holds - {Hold.DRAINING, Hold.PAUSED} if Hold.DRAINING in holds else holds)",
+                "return bool(holds)",
+            ),
+        ),
+        detector="scenario stop_cut_from_kafka",
+        because="the stop fails, and a request that fails is no violation unless a script says so",
+    ),
+    Mutant(
+        "signals-taken-again",
+        "",
+        "a restart acts on the signals since the start once more",
+        (Edit(PROCESSOR, "                        self._next = record.offset + 1\n", ""),),
+        detector="pytest tests/connector/signals/test_processor.py -k not_taken_again",
+        because="a snapshot that is made twice does no harm",
+    ),
+    Mutant(
+        "signal-skipped-at-start",
+        "",
+        "the first signal after a start is passed over",
+        (Edit(PROCESSOR, "self._next = reader.next_offset(0)", "self._next = reader.next_offset(0) + 1"),),
+    ),
+    Mutant(
+        "dropped-pass-kept",
+        "",
+        "a snapshot's segment that a takeover dropped is never begun again",
+        (
+            Edit(
+                INCREMENTAL,
+                "                del self._passes[segment]  # a takeover",
+                "                pass  # a takeover",
+            ),
+        ),
+    ),
+    Mutant(
+        "round-over-too-early",
+        "",
+        "a round of resets is said to be complete with its first segment",
+        (Edit(PROGRESS, "            if not round_.open:\n", "            if round_.done:\n"),),
+        detector="pytest tests/connector/signals/test_segment_progress.py -k told_together",
+        because="nodes of the simulation send no notifications",
     ),
 )
 
-MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL)
+TOPOLOGY: Final = (
+    Mutant(
+        "lease-for-ever",
+        "",
+        "a lease never runs out: who is cut off with all who are in sync acknowledges on",
+        (Edit(LEASE, "return now - self._since < self.seconds", "return now - self._since < 1e9"),),
+        detector="scenario acked_by_who_lost_the_segment",
+        because=RARE,
+    ),
+    Mutant(
+        "lease-of-an-older-view",
+        "",
+        "an answer under a view that is not followed yet extends the lease",
+        (Edit(LEASE, "if answer.topology_id > topology_id:", "if False:"),),
+        detector="pytest tests/interceptors/grid/test_lease.py -k not_known_here",
+        because=RARE,
+    ),
+    Mutant(
+        "given-away-under-a-lease",
+        "",
+        "a segment is given away while a lease of its lost owners holds",
+        (Edit(LIVENESS, "> self._lease_expiry)", "> self._timeout)"),),
+        detector="pytest tests/interceptors/grid/test_liveness.py -k leases_run_out",
+        because=RARE,
+    ),
+    Mutant(
+        "pause-of-its-own-counts",
+        "",
+        "a controller that was stopped takes the silence meanwhile for that of the others",
+        (
+            Edit(
+                LIVENESS,
+                "            self._heard = {member: at + gap for member, at in self._heard.items()}\n",
+                "            pass\n",
+            ),
+        ),
+        detector="pytest tests/interceptors/grid/test_liveness.py -k stopped_itself",
+        because="needless elections, which the checker allows",
+    ),
+    Mutant(
+        "requests-of-any-view",
+        "answers-carry-epochs",
+        "a request counts in another view than the one that it was made in",
+        (
+            Edit(
+                LIVENESS,
+                "            if m in members and beat.topology_id == self.view.topology_id\n",
+                "            if m in members\n",
+            ),
+        ),
+        detector="pytest tests/interceptors/grid/test_liveness.py -k made_in_and_of_the_living",
+        because=RARE,
+    ),
+    Mutant(
+        "fenced-after-it-left",
+        "",
+        "a node that has handed all over is fenced: the process that replaces it is met",
+        (Edit(LIVENESS, "if not self._replaced(m) and not self._has_left(m)]", "if not self._replaced(m)]"),),
+        detector="pytest tests/interceptors/grid/test_liveness.py -k has_left_and_holds_nothing",
+        because="it costs a session, which is opened again",
+    ),
+)
+
+MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL, *TOPOLOGY)
 """All mutants, by the part of the protocol that they break."""
