@@ -1,4 +1,4 @@
-"""The clients of one configuration: few scans at a time, and all replaced at once."""
+"""The clients of one configuration: few scans at a time, each with a reader of its own."""
 
 from __future__ import annotations
 
