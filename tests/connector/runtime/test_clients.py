@@ -151,6 +151,15 @@ def test_a_reader_that_cannot_seek_is_closed() -> None:
     with_clients(test)
 
 
+def test_what_could_not_be_sent_is_counted() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        assert clients.dropped == 0
+        clients.send("t", b"k", b"v")
+        assert clients.dropped == 1
+
+    with_clients(test)
+
+
 def test_the_end_closes_every_client() -> None:
     async def test(clients: Clients, port: Port) -> None:
         await scanned(clients)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.errors import KafkaUnavailable
+from deelog_connector.errors import KafkaUnavailable, RecordError
 from deelog_connector.kafka_port import OutRecord
 from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config, parse
@@ -267,3 +267,40 @@ def test_signals_on_another_topic_are_read_from_its_beginning(cluster_of: Cluste
     asked = node.ask(node.lifecycle.restart())
     until(cluster, asked.done)
     assert str(node.lifecycle.state) == "RUNNING", "what was read is not read again"
+
+
+def test_a_start_knows_the_topic_and_its_ends_and_watches_them(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    cluster.restart(node)
+    (again,) = cluster.nodes.values()
+    until(cluster, again.starting.done)
+    ends = [len(cluster.kafka.logs[CHANGES, partition].slots) for partition in range(PARTITIONS)]
+    assert [again.core.end_of(partition)[0] for partition in range(PARTITIONS)] == ends
+    assert again.connector.observed.kafka_problem(again.port.clock.monotonic()) is None
+    cluster.kafka.recreate(CHANGES)
+    for segment in range(SEGMENTS):
+        cluster.own(segment, again)
+    until(cluster, lambda: again.core.counts.resets["topic_recreated"] > 0)
+    cluster.kafka.recreate(CHANGES)
+    asked = again.ask(again.lifecycle.restart())
+    until(cluster, asked.done)
+    before = again.core.counts.resets["topic_recreated"]
+    until(cluster, lambda: again.core.counts.resets["topic_recreated"] > before)
+    until(cluster, lambda: cluster.at_rest)
+    assert cluster.differences() == []
+
+
+def test_a_first_start_that_fails_closes_everything(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    topic = f"{CHANGES}.positions"
+    cluster.kafka.logs[topic, 0].append(OutRecord(topic, 0, b"position/1", b"{}", []), None)
+    cluster.restart(node)
+    (again,) = cluster.nodes.values()
+    until(cluster, again.starting.done)
+    assert isinstance(again.starting.exception(), RecordError)
+    assert isinstance(again.connector.failure.exception(), RecordError)
+    assert [task for task in again.loop._tasks if not task.done()] == []
+    until(cluster, lambda: node.connector.failure.done())  # it reads that, too
+    assert isinstance(node.connector.failure.exception(), RecordError)
