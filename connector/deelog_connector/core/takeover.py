@@ -244,7 +244,8 @@ class Takeover:
             value, expires_at = (entry.value, entry.expires_at) if entry else (None, None)
             operation = self._replica.append(segment.number, Reason.CORRECT, key, value, expires_at, node.wall_us, True)
             operations.append(operation)
+        # CHECK read-from-trails: `read_from` stays below the phantoms until all that makes up for them is written.
+        segment.atomic_to = segment.last_sequence
         if operations:
             node.counts.corrections += len(operations)
-            segment.atomic_to = segment.last_sequence
             node.outbox.append(Corrected(segment.number, operations))

@@ -235,6 +235,28 @@ def test_correct_phantoms() -> None:
     assert [r.header.sequence for r in corrected] == [2, 3]
 
 
+def test_read_from_stays_below_a_phantom_until_what_makes_up_for_it_is_written() -> None:
+    """n1 has written operations of another key, and dies before that of the phantom's: n2 must still find it."""
+    world, (n0, n1) = started(3, batch=1)
+    n2 = world.nodes["n2"]
+    world.put(key_of(0), b"phantom", acked=False)
+    n0.core.acked_here(0, 1)
+    world.settle(n0)
+    world.crash(n0)
+    world.own_all(n1, n2)
+    for number in range(4):
+        world.put(key_of(0, 1), b"kept %d" % number)
+    world.put(key_of(0), b"lost", acked=False)
+    n1.core.acked_here(0, 5)
+    while world.kinds(0).count("CHANGE") < 5:
+        world.now += 0.1
+        n1.step()
+    world.fail_over(n1, n2)
+    world.settle()
+    world.check()
+    assert world.reader(0).resets == ["initial"]
+
+
 def test_nothing_is_written_below_a_phantom() -> None:
     """n0 gets the segment back before it has heard that n1, which lacks an operation of n0, had it in between."""
     world, (n0, n1) = started()

@@ -229,7 +229,7 @@ class Lead:
         for key in self.shipped.corrections(scan.phantoms, NO if self.config.FILTER else m.log, written):
             x, op = self.capture(x, i, g, key, m.st[key])
             fixed += f", corrects k{key}={op[3]} as ({op[0]},{op[1]})"
-        if fixed:
+        if scan.phantoms:
             x = set_seg(x, i, g, atomic=last(x.nodes[i].segs[g]))
         words = f"{name} reads s{g}: resumes behind {written}{fixed}"
         return by_itself("corrects" if fixed else "resumes", words, self.owners.note_acks(x, i, g))
