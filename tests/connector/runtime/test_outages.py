@@ -74,8 +74,9 @@ def test_a_paused_kafka_loses_nothing(memory: Memory, prefix: str) -> None:
     memory.run(work())
 
 
+@pytest.mark.slow
 def test_kafka_gone_and_back_loses_nothing(own_kafka: Broker, prefix: str) -> None:
-    """On a real Kafka, which takes its time to come back: librdkafka's connections break under all of the clients."""
+    """On a real Kafka, which takes its time: connections break under all clients, and a leader is found anew."""
 
     async def work() -> None:
         async with cache(config_of(own_kafka.bootstrap, prefix)) as found:
@@ -111,7 +112,7 @@ def test_writes_go_on_while_kafka_is_away_and_the_policy_decides_beyond_the_limi
                 await found.put(b"k%d" % (number % 150), b"v%d" % number)
                 assert found.core.budget.operations <= LIMIT
             assert found.connector.stats.overflow[policy] > 0
-            assert (memory.loop.time() - begun >= config["max.block.ms"] / 1000) == (policy == "block")
+            assert (round(memory.loop.time() - begun, 6) >= config["max.block.ms"] / 1000) == (policy == "block")
             memory.kafka.up = True
             await found.drained()
             content, readers = derived(memory.records(config.topics.changes))

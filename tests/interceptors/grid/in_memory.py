@@ -26,6 +26,8 @@ from tests.support.memory import Memory
 
 SEGMENTS = 32
 LOOK_SECONDS = 0.05
+START_SECONDS = 180.0
+"""A node serves once there is a controller: that may be one that is dead, for three times the failure timeout."""
 
 T = TypeVar("T")
 
@@ -241,14 +243,14 @@ class Grid(Memory):
         """A new node of the grid, which serves."""
         node = self.nodes[node_id] = self.node(node_id, **config)
         node.start()
-        self.eventually(lambda: node.serves, what=f"{node_id} to serve")
+        self.eventually(lambda: node.serves, START_SECONDS, f"{node_id} to serve")
         return node
 
     def again(self, *names: str) -> None:
         """Starts nodes again that have died."""
         for name in names:
             self.nodes[name].start()
-        self.eventually(lambda: all(self.nodes[name].serves for name in names), what=f"{names} to serve")
+        self.eventually(lambda: all(self.nodes[name].serves for name in names), START_SECONDS, f"{names} to serve")
 
     def start(self, count: int) -> None:
         """Starts `n1` … together. Returns once all serve, and all copies are in sync and written."""

@@ -56,11 +56,13 @@ def test_sigterm_in_the_middle_of_a_reset_ends_it_and_gives_the_segments_away(me
     leaver, heir = grid.nodes["n1"], grid.nodes["n2"]
     mine = [segment for segment in range(SEGMENTS) if leaver.dump(segment)[0] == "primary"]
     data = {"cache": "c", "segments": mine, "reason": "test"}
+    # A node that reads the signal after the reset, or as primary, resets again.
+    grid.kafka.uncoordinated.add(leaver.config.topics.transactional_id_node("n1"))
     grid.produce("p-signal", b"p", canonical.dumps({"id": "1", "type": "reset-segment", "data": data}))
+    grid.eventually(lambda: heir.stats()["signals"].get("reset-segment") == 1, what="the signal to be read by the heir")
+    grid.kafka.uncoordinated.clear()
     begun = leaver.stats()["reset_rows"]
     grid.eventually(lambda: leaver.stats()["reset_rows"] > begun, what="rows of the reset")
-    # A node that reads the signal as primary resets them again.
-    grid.eventually(lambda: heir.stats()["signals"].get("reset-segment") == 1, what="the signal to be read by the heir")
     assert leaver.stats()["resets"].get("signal", 0) < len(mine), "the resets ended before the signal could be sent"
     leaver.signal(SIGTERM)
     assert leaver.ended() is None
