@@ -128,11 +128,35 @@ def test_the_in_sync_set_grows_and_shrinks_as_its_primary_asks() -> None:
     assert decide(shrunk, situation(A, B, requests={A: [Request(SHRINK, 0, 5, B)]})) is not None
 
 
-@pytest.mark.parametrize("request_", [Request(GROW, 0, 4, B), Request(GROW, 0, 5, C)])
-def test_requests_of_another_epoch_or_for_others_than_owners_are_left_out(request_: Request) -> None:
+@pytest.mark.parametrize("request_", [Request(GROW, 0, 4, B), Request(GROW, 0, 5, C), Request(SHRINK, 0, 5, A)])
+def test_requests_of_another_epoch_for_others_than_owners_or_against_the_primary_are_left_out(
+    request_: Request,
+) -> None:
     before = view(online(A, owners=(A, B)), members=(A, B))
     assert decide(before, situation(A, B, requests={A: [request_]})) is None
     assert decide(before, situation(A, B, requests={B: [Request(GROW, 0, 5, B)]})) is None
+
+
+def test_a_member_that_is_not_known_to_live_is_not_let_in() -> None:
+    before = view(online(A, owners=(A, B)), members=(A, B))
+    asked = {A: [Request(GROW, 0, 5, B)]}
+    assert decide(before, situation(A, settled=False, requests=asked)) is None
+
+
+def test_a_preferred_owner_that_is_not_in_sync_is_not_elected() -> None:
+    before = view(online(B, owners=(A, B)), members=(A, B))
+    after = decided(before, situation(A, B, requests={B: [Request(STEPPED_DOWN, 0, 5)]}))
+    assert after.rows[0].primary == B
+
+
+def test_a_target_that_can_take_it_stays_the_target() -> None:
+    """Its primary may have stopped writes for it already."""
+    before = view(online(A, B, C, owners=(C, B), target=B))
+    assert decided(before, situation(A, B, C, leaving=(A,))).rows == before.rows
+
+
+def test_a_primary_that_stays_keeps_its_segment_until_the_preferred_owner_is_in_sync() -> None:
+    assert decide(view(online(A, B, owners=(C, B, A))), situation(A, B, C, copies=3)) is None
 
 
 def test_controlled_shutdown_asks_for_a_release_and_elects_behind_it() -> None:
