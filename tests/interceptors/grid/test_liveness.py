@@ -170,8 +170,46 @@ def test_a_controller_that_was_stopped_itself_holds_it_against_nobody() -> None:
     assert desk.book.declare_dead(desk.now) == []
 
 
+def test_a_pause_of_the_controller_is_forgiven_from_half_the_timeout_on_and_once() -> None:
+    def dead(*ticks: float) -> list[str]:
+        """Who is dead after seconds without a heartbeat, of which the controller looked at the clock in steps."""
+        desk = Desk()
+        desk.answers(A, B, C)
+        for tick in ticks:
+            desk.now += tick
+            desk.book.forgive_own_pause(desk.now)
+        return desk.book.declare_dead(desk.now)
+
+    assert dead(0.4, 0.4, 0.4) == [B, C]
+    assert dead(0.6, 0.4, 0.4) == []
+    assert dead(0.6, 0.4, 0.4, 0.4) == [B, C]
+
+
+def test_it_is_settled_after_a_while_or_with_more_members_than_copies() -> None:
+    desk = Desk()
+    desk.answers(A, B)
+    assert not desk.situation().settled
+    desk.beat(C)
+    assert desk.situation().settled
+    assert not desk.situation(C).settled
+    desk.now += 1.1
+    assert desk.situation().settled
+
+
+def test_the_dead_are_forgotten_once_the_view_without_them_is_there() -> None:
+    desk = Desk()
+    desk.answers(A, B, C)
+    desk.book.refuse(C)
+    desk.situation(*desk.book.declare_dead(desk.now))
+    assert desk.beat(B) == (False, True)
+    desk.book.follow(View(8, A, {m: desk.view.members[m] for m in (A, B)}, desk.view.rows))
+    assert desk.book.declare_dead(desk.now) == []
+    assert desk.beat(C)[0]  # one that comes back is news
+
+
 def test_leases_run_out_by_silence_alone_and_the_dead_are_remembered() -> None:
     desk = Desk()
+    desk.now += 10.0
     desk.answers(A, B, C)
     desk.book.refuse(B)
     desk.now += 1.1

@@ -183,9 +183,6 @@ class Liveness:
     def _lapsed(self, now: float) -> frozenset[str]:
         """Members silent for so long that their leases have run out; a refused connection does not prove that."""
         holders = {member for row in self.view.rows for member in row.in_sync}
-        self._silent_since = {
-            m: at for m, at in self._silent_since.items() if m in holders or m in self.view.members or m in self._beats
-        }
         return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._lease_expiry)
 
     def follow(self, view: View) -> None:
