@@ -74,11 +74,12 @@ def test_what_is_missed_of_what_a_reset_takes_back(kinds: list[tuple[Kind, bytes
         ([CommittedRun(-1, -1, 2, 12)], True),  # those below are of an earlier time
         ([CommittedRun(-1, -1, 1, 10), CommittedRun(-1, -1, 2, 11)], False),
         ([CommittedRun(-1, -1, 2, 10), CommittedRun(-1, -1, 2, 11)], True),  # no row counts twice
+        ([CommittedRun(-1, -1, 3, 10), CommittedRun(1, 1, 1, 10)], False),  # changes are looked for by themselves
     ],
 )
 def test_what_is_missed_of_an_incremental_snapshot(runs: list[CommittedRun], missed: bool) -> None:
     scan = SegmentScan(((1, 9),), runs=runs)
-    for offset, kind in enumerate((ROW, ROW, ROW, BEGIN, ROW), 10):  # the last one is a reset's
+    for offset, kind in enumerate((ROW, ROW, ROW, Kind.CHANGE, BEGIN, ROW), 10):  # the last one is a reset's
         scan.apply(ScannedRecord(offset, kind, 0, 1, 1, b"%d" % offset, {}))
     assert scan.is_truncated is missed
 

@@ -16,15 +16,16 @@ from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.replication.backup import Backup
-from deelog_interceptors.grid.replication.frames import Answers, AnyFrame, Ask, Refused, Replicate, Report
+from deelog_interceptors.grid.replication.frames import Answers, AnyFrame, Ask, Refused, Replicate, Report, StateChunk
 from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
-from deelog_interceptors.grid.settings import Settings
+from deelog_interceptors.grid.settings import MAX_UNREPLICATED, Settings
 from deelog_interceptors.grid.topology.requests import GROW, SHRINK
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
 from deelog_schemas.operation import Entry, Operation
+from tests.support.memory import Memory
 
 A, B = "a@1", "b@1"
 
@@ -84,11 +85,12 @@ class Replica:
         config = {"topic.prefix": "p", "cache.name": "c", "node.id": "x", "bootstrap.servers": "h:1"}
         more = {"segment.count": "1", "topic.creation.default.partitions": "1", "cache.max.entries": str(entries)}
         self.member = member
+        self.leased = True
         self.core = ConnectorCore(member, CoreSettings(1, 1, max_operations=10_000), NoState())
         self.links: dict[str, Link] = {}
         self.store = Store(Settings.of(parse(config | more)), self.core, self._captured, time)
         self.replicator = Replicator(
-            self.store, self.links, True, lambda _: None, lambda: None, self.fail, lambda: True, time
+            self.store, self.links, True, lambda _: None, lambda: None, self.fail, lambda: self.leased, time
         )
         self.backup = Backup(self.store, self.core)
         self.roles = Roles(member, self.store, self.core, self.replicator, self.backup, lambda: None, time)
@@ -224,6 +226,40 @@ def test_a_state_is_no_operations_and_comes_while_writes_go_on() -> None:
     asyncio.run(run())
 
 
+def test_a_state_counts_once_it_came_as_a_whole_over_one_connection() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+
+        def sent(frame: AnyFrame) -> list[type[AnyFrame]]:
+            """What is answered to a frame."""
+            pair.b.backup.frame(pair.a.incoming, frame)
+            answers = [type(answer) for answer in pair.a.wire.back]
+            pair.a.wire.back.clear()
+            return answers
+
+        def chunk(key: bytes, first: bool, last: bool) -> StateChunk:
+            return StateChunk(1, 0, 1, 5, ((1, 5),), first, last, [Entry(key, b"v", None)])
+
+        for _ in range(2):
+            with pytest.raises(frames.FrameError, match="before the first one"):
+                sent(chunk(b"rest", False, True))
+            assert sent(chunk(b"lost", True, False)) == []
+            assert sent(Replicate(1, [frames.encode_batch(0, 1, [])])) == [Refused]
+            assert sent(Ask(1, [(0, 1)])) == [Report]  # it starts over
+        assert sent(chunk(b"first", True, False)) == []
+        pair.b.backup.down(cast(Incoming, Wire(A, B).incoming))
+        assert sent(chunk(b"last", False, True)) == [Answers]
+        assert pair.b.entries == {b"first": b"v", b"last": b"v"}
+        assert sent(chunk(b"lost", True, False)) == []
+        pair.b.backup.down(pair.a.incoming)
+        assert pair.b.segment.staged is None
+        assert sent(chunk(b"rest", False, True)) == [Refused]
+
+    asyncio.run(run())
+
+
 def test_one_in_sync_leaves_before_it_takes_a_state() -> None:
     async def run() -> None:
         pair = Pair()
@@ -284,6 +320,10 @@ def test_a_frame_of_an_older_view_or_a_replaced_stream_is_refused_and_acknowledg
         pair.view(4, A, A, B)
         pair.b.backup.frame(cast(Incoming, stranger.incoming), Replicate(4, [frames.encode_batch(0, 4, [])]))
         assert isinstance(stranger.back.popleft(), Refused)
+        # The connection that was reported to, but an older epoch.
+        await pair.settle()
+        pair.b.backup.frame(pair.a.incoming, Replicate(4, [frames.encode_batch(0, 2, [])]))
+        assert isinstance(pair.a.wire.back.popleft(), Refused)
 
     asyncio.run(run())
 
@@ -295,12 +335,15 @@ def test_an_answer_of_another_epoch_or_connection_counts_for_nothing() -> None:
         await pair.settle()
         pair.view(2, A, A, B)
         sequence = put(pair.a, "k", "1")
-        link = cast(Link, pair.a.wire)
+        link, other = cast(Link, pair.a.wire), cast(Link, Wire(A, B))
         pair.a.replicator.frame(link, Answers(2, [(0, 1, sequence)]))
-        pair.a.replicator.frame(cast(Link, Wire(A, B)), Answers(2, [(0, 2, sequence)]))
+        pair.a.replicator.frame(other, Answers(2, [(0, 2, sequence)]))
+        pair.a.replicator.frame(other, Refused(2, [(0, 2)]))
         assert pair.a.segment.acked == 0
         await pair.settle()
         assert pair.a.segment.acked == sequence
+        pair.a.replicator.frame(link, Answers(2, [(0, 2, sequence - 1)]))  # of before
+        assert pair.a.segment.sessions[B].answered == sequence
 
     asyncio.run(run())
 
@@ -324,6 +367,19 @@ def test_a_question_from_a_newer_view_waits_until_that_view_is_read() -> None:
         await pair.settle()
         assert pair.b.entries == {b"k": b"1"}
         assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_a_question_goes_with_the_connection_it_came_by() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A, to=A)
+        pair.b.backup.frame(pair.a.incoming, pair.a.wire.there.popleft())
+        pair.b.backup.down(pair.a.incoming)
+        pair.view(1, A, A, to=B)
+        assert not pair.a.wire.back
+        assert pair.b.segment.source is None
 
     asyncio.run(run())
 
@@ -368,11 +424,54 @@ def test_one_that_does_not_answer_is_reported_and_waited_for_until_a_view_lets_i
         assert pair.requests(pair.a, 10.9) == []
         assert pair.requests(pair.a, 11.1) == [(SHRINK, B)]
         assert pair.a.segment.acked == 0
+        put(pair.a, "k", "2")
+        pair.a.replicator.frame(cast(Link, pair.a.wire), Answers(2, [(0, 1, 1)]))
+        assert pair.requests(pair.a, 11.2) == []  # it is behind, and comes nearer
+        assert pair.requests(pair.a, 12.1) == []
+        assert pair.requests(pair.a, 12.3) == [(SHRINK, B)]
         pair.view(3, A, A, epoch=1, to=A)
-        assert pair.a.segment.acked == 1
+        assert pair.a.segment.acked == 2
         assert pair.a.replicator.unreplicated == 0
 
     asyncio.run(run())
+
+
+def test_without_the_lease_nothing_is_acknowledged_until_it_is_renewed() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        pair.a.leased = False
+        put(pair.a, "k", "1")
+        await pair.settle()
+        assert (pair.b.entries, pair.a.segment.acked) == ({b"k": b"1"}, 0)
+        pair.a.leased = True
+        pair.a.replicator.renewed()
+        assert pair.a.segment.acked == 1
+
+    asyncio.run(run())
+
+
+def test_writes_wait_for_room_until_a_backup_answers(memory: Memory) -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        put(pair.a, "k", "1")
+        pair.a.replicator.unreplicated = MAX_UNREPLICATED - 1
+        assert pair.a.replicator.has_room()
+        put(pair.a, "k", "2")
+        assert not pair.a.replicator.has_room()
+        begun = memory.loop.time()
+        waiting = asyncio.ensure_future(pair.a.replicator.room())
+        await pair.settle()
+        await waiting
+        assert memory.loop.time() == begun
+        assert pair.a.replicator.has_room()
+
+    memory.run(run())
 
 
 @pytest.mark.parametrize("seed", range(30))

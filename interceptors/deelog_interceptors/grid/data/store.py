@@ -199,7 +199,7 @@ class Store:
             self._heap = [
                 (entry.expires_at, s.number, entry.key)
                 for s in self.segments
-                if s.role is Role.PRIMARY or s is segment
+                if s.role is Role.PRIMARY
                 for entry in self.entries(s)
                 if entry.expires_at is not None
             ]

@@ -1,0 +1,83 @@
+"""A store alone: what it captures, what it applies, and what expires."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from deelog_connector.core import ConnectorCore
+from deelog_connector.core import Settings as CoreSettings
+from deelog_interceptors.grid.data.segment import Role, Segment
+from deelog_interceptors.grid.data.store import Store
+from deelog_interceptors.grid.settings import Settings
+from deelog_schemas.config import parse
+from deelog_schemas.operation import Entry, Operation
+
+
+class Entries:
+    def entries(self, segment: int) -> list[Entry]:
+        return []
+
+    def get(self, segment: int, key: bytes) -> Entry | None:
+        return None
+
+
+class Kept:
+    """A store of two segments, and the operations that it captured."""
+
+    def __init__(self, **config: str) -> None:
+        given = {"topic.prefix": "p", "cache.name": "c", "node.id": "x", "bootstrap.servers": "h:1"}
+        given |= {"segment.count": "2", "topic.creation.default.partitions": "1"}
+        self.operations: list[Operation] = []
+        core = ConnectorCore("x@1", CoreSettings(2, 1), Entries())
+        self.store = Store(Settings.of(parse(given | config)), core, self._captured, time)
+
+    def _captured(self, _: Segment, operation: Operation) -> None:
+        self.operations.append(operation)
+
+    def primary(self, number: int) -> Segment:
+        segment = self.store.segments[number]
+        segment.role = Role.PRIMARY
+        self.store.become_primary(segment, 1, None)
+        return segment
+
+
+@pytest.mark.parametrize(("skip", "captured"), [("true", [b"1", b"2"]), ("false", [b"1", b"1", b"2"])])
+def test_a_write_that_changes_nothing_is_captured_unless_such_are_skipped(skip: str, captured: list[bytes]) -> None:
+    kept = Kept(**{"skip.messages.without.change": skip})
+    segment = kept.primary(0)
+    for value in captured[0], b"1", b"2":
+        kept.store.put(segment, b"k", value, None)
+    assert [operation.value for operation in kept.operations] == captured
+
+
+def test_a_backup_applies_writes_removals_and_clears() -> None:
+    kept, backup = Kept(), Kept()
+    segment, copy = kept.primary(0), backup.store.segments[0]
+    for key in (b"a", b"b", b"c"):
+        kept.store.put(segment, key, b"1", None)
+    kept.store.remove(segment, b"a")
+    for operation in kept.operations:
+        backup.store.apply(copy, operation)
+    assert copy.data == {b"b": (b"1", None), b"c": (b"1", None)}
+    kept.store.clear(segment)
+    backup.store.apply(copy, kept.operations[-1])
+    assert copy.data == {}
+
+
+def test_expiries_that_are_no_more_do_not_gather() -> None:
+    """Each is queued again whenever its segment takes writes again. Those of other segments stay."""
+    kept = Kept()
+    other, segment = kept.primary(0), kept.primary(1)
+    due = kept.store.now_ms() + 1_000_000
+    kept.store.put(other, b"o", b"v", due)
+    for number in range(500):
+        kept.store.put(segment, b"k%d" % number, b"v", due)
+    for _ in range(100):
+        kept.store.opened(segment)
+    runs = 1
+    while kept.store.expire_due(due) is not None:
+        runs += 1
+    assert runs < 10
+    assert kept.store.expired == 501
