@@ -198,6 +198,7 @@ def reads(codec: AvroCodec, raw: bytes) -> Envelope | None:
         after = None
     found: Envelope | None = results[0]
     plain, passed_on = results[1:]
+    assert passed_on is None or plain is not None, "what is passed on can be read"
     if found is not None:
         assert json.loads(plain)["op"] == found.op
     if found is not None and passed_on is not None:
@@ -229,6 +230,22 @@ def test_a_record_cut_short_or_too_long_is_an_error(name: str, by_registry: bool
             codec.decode_key(key[:size])
     with pytest.raises(RecordError, match="1 bytes behind"):
         codec.decode_key(key + b"\0")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_record_with_one_byte_changed_is_an_error_or_another_record(name: str) -> None:
+    codec, capture = codec_of(name, name, cause=True), codec_of(name, name)
+    raw = capture.change(UPDATE, STAMP)
+    for at in range(len(raw)):
+        for byte in (*range(8), 0x7F, 0x80, 0xFF):
+            reads(codec, raw[:at] + bytes([byte]) + raw[at + 1 :])
+
+
+def test_a_source_without_a_snapshot_is_passed_on() -> None:
+    _, part = written("string", "string")
+    fields = json.loads(codec_of().plain_value(codec_of().change(UPDATE, STAMP)))
+    fields["source"]["snapshot"] = None
+    assert codec_of(cause=True).passed_on(by_fastavro(part, fields), "change")[0] == "u"
 
 
 @settings(max_examples=120)

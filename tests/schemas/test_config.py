@@ -385,6 +385,7 @@ def test_references_to_all_three_places(secrets_folder: Path, monkeypatch: pytes
     assert config["max.batch.size"] == 77
     assert config.overrides("producer") == {"sasl.password": "a:b=${env:NO}"}  # resolved once, not twice
     assert config.overrides("admin") == {"sasl.password": " t0ken "}
+    assert config.resolved()[PASSWORD] == "a:b=${env:NO}"
     monkeypatch.setenv("HOST", "k8")  # later: no value was kept
     assert config.resolved()["bootstrap.servers"] == ("k8:1", "k8:2")
     assert config.raw["bootstrap.servers"] == "${env:HOST}:1,${env:HOST}:2"
@@ -675,3 +676,4 @@ def test_an_avro_value_holds_the_key_in_bytes() -> None:
     assert parse(fields)["binary.handling.mode"] == "bytes"
     with pytest.raises(ConfigError, match=r"binary\.handling\.mode.*must be bytes with value\.converter=avro"):
         parse(fields | {"binary.handling.mode": "hex"})
+    assert parse(fields | {"binary.handling.mode": "hex", "cache.key.format": "string"})

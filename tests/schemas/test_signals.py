@@ -33,7 +33,9 @@ def test_each_kind_as_debeziums_tools_send_it() -> None:
     assert isinstance(found, signals.ExecuteSnapshot)
     assert (found.id, found.segments) == ("i", None)
     assert [found.concerns(name) for name in ("users", "abc", "xusers")] == [True, True, False]
-    assert decode_signal(raw("stop-snapshot", {"type": "incremental"})) == signals.StopSnapshot("i", None)
+    stop = decode_signal(raw("stop-snapshot", {"type": "incremental"}))
+    assert stop == signals.StopSnapshot("i", None)
+    assert stop.concerns("any")
     assert decode_signal(raw("pause-writing")) == signals.PauseWriting("i", None)
     resumed = decode_signal(raw("resume-writing", {"data-collections": ["c"]}))
     assert resumed == signals.ResumeWriting("i", (re.compile("c"),))
@@ -41,6 +43,12 @@ def test_each_kind_as_debeziums_tools_send_it() -> None:
     reset = {"cache": "c", "segments": [3, 1, 3], "reason": "why"}
     assert decode_signal(raw("reset-segment", reset)) == signals.ResetSegment("i", "c", (1, 3), "why")
     assert decode_signal(raw("reset-segment", json.dumps(reset))) == signals.ResetSegment("i", "c", (1, 3), "why")
+
+
+def test_what_just_fits() -> None:
+    assert decode_signal(raw("log", {"message": "m"}, "i" * 255)).id == "i" * 255
+    pause = decode_signal(raw("pause-writing", {"data-collections": ["c" * 200] * 100}))
+    assert pause.concerns("c" * 200)
 
 
 BAD: dict[str, tuple[bytes | None, str]] = {
@@ -72,6 +80,7 @@ BAD: dict[str, tuple[bytes | None, str]] = {
     "an empty list of them": (raw("stop-snapshot", {"data-collections": []}), "has 0 entries, and 1 to 100 are"),
     "too many": (raw("stop-snapshot", {"data-collections": ["c"] * 101}), "has 101 entries"),
     "one that is a number": (raw("pause-writing", {"data-collections": [1]}), "is no text of at most 200"),
+    "a long one": (raw("pause-writing", {"data-collections": ["c" * 201]}), "is no text of at most 200"),
     "no regular expression": (raw("pause-writing", {"data-collections": ["["]}), "is no regular expression"),
     "one of Java's": (raw("pause-writing", {"data-collections": ["[a-z&&[^b]]"]}), "put a backslash before"),
     "one that never ends": (raw("pause-writing", {"data-collections": ["(a+)+$"]}), "may take long"),

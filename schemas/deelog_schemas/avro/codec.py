@@ -378,14 +378,15 @@ class _Reader:
             for _ in range(3):
                 at = _long(raw, at)[1]
             end = _past_optional(raw, _past_text(raw, at), _past_text)
-            op, at = _text(raw, _past_none(raw, end, 0))
+            op_at = _past_none(raw, end, 0)
+            at = _past_text(raw, op_at)
             for _ in range(3):
                 at = _past_optional(raw, at, _past_long)
         except IndexError as error:
             raise _cut_short() from error
         if at != len(raw):
             raise RecordError(f"{self._what} has {len(raw) - at} bytes behind what its schema tells")
-        return op.decode("latin-1"), end
+        return _text(raw, op_at)[0].decode(), end
 
 
 def _optional(content: str | None) -> bytes:
