@@ -898,7 +898,8 @@ SHELL: Final = (
         "",
         "a stop does not wait for the transaction under way",
         (Edit(CONNECTOR, "lambda: core.idle and (", "lambda: ("),),
-        faults=("connector",),
+        detector="scenario pause_overflow_resume",
+        because="a paused connector must be stopped while a transaction is under way",
     ),
     Mutant(
         "stop-looks-twice",
