@@ -88,8 +88,9 @@ class Seen:
     """Incremental snapshots that were requested; `begun`: their number when the last one began."""
     begun: int = 0
     resent: dict[bytes, Entry] | None = None
-    """The state of a consumer that starts at the last one. `whole`: that one is complete."""
+    """The state of a consumer that starts at the last one. `whole`: that one, which `sender` began, is complete."""
     whole: bool = False
+    sender: str = ""
 
 
 class Checker:
@@ -306,12 +307,13 @@ class Checker:
         if seen.active[1] != node_number(node.member):
             return
         self.counts["snapshots begun again"] += seen.begun == seen.asked
-        seen.begun, seen.resent, seen.whole = seen.asked, {}, False
+        seen.begun, seen.resent, seen.whole, seen.sender = seen.asked, {}, False, node.member
 
-    def snapshot_over(self, segment: int, whole: bool) -> None:
-        """Its owner completed it, or gave it up."""
+    def snapshot_over(self, node: Process, segment: int, whole: bool) -> None:
+        """An owner completed it, or gave it up; it may hear of its last rows when another has begun again."""
         self.counts["snapshots"] += whole
-        self.seen[segment].whole = whole
+        if self.seen[segment].sender == node.member:
+            self.seen[segment].whole = whole
 
     def _entry(self, record: Record) -> tuple[bytes, Entry | None]:
         key = self._codec.decode_key(record.key)

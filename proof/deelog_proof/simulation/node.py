@@ -219,7 +219,7 @@ class Node:
             self.world.checker.effect(self, effect)
             yield effect
             if isinstance(effect, SnapshotRead | SnapshotRefused):
-                self.world.checker.snapshot_over(effect.segment, isinstance(effect, SnapshotRead))
+                self.world.checker.snapshot_over(self, effect.segment, isinstance(effect, SnapshotRead))
 
 
 class _Observed(grid.Node):
