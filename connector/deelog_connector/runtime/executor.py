@@ -163,6 +163,8 @@ class Executor:
         if pipeline is None:
             return effect.items
         work = asyncio.ensure_future(self._port.work(pipeline, effect.items))
+        # A restart cancels this, and the pipeline then ends with `Closing`: an error nobody retrieves ends a node.
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not (await asyncio.wait({work}, timeout=SLOW_SECONDS))[0]:
             now = self._port.clock.monotonic()
             since, alias = pipeline.at or (now, "")

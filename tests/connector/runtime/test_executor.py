@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,11 +43,12 @@ from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.executor import Executor
 from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.runtime.tasks import Retries, Tasks
-from deelog_connector.transforms.pipeline import Pipeline
+from deelog_connector.transforms.pipeline import Closing, Pipeline
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Operation
 from tests.connector.cache import config_of, run
+from tests.support.waiting import awaiting
 
 CONFIG = config_of("h:1", "p", **{"retriable.restart.connector.wait.ms": "1", "errors.max.retries": "3"})
 CODEC = JsonCodec("p.c", "test", "p", "c")
@@ -348,6 +351,29 @@ def test_a_transform_that_fails_halts_and_counts_as_no_error_of_kafka() -> None:
         assert world.halts == [error]
         assert world.meter.failed == {}
         assert world.clients.session.written == []
+
+    of_a(test, pipeline)
+
+
+def test_a_transform_that_ends_after_its_shell_is_heard_by_nobody() -> None:
+    """A restart cancels the transaction, not the thread: an error that nobody retrieved would end the node."""
+    go, heard = threading.Event(), list[Any]()
+
+    def pipeline(items: Any) -> Any:
+        go.wait(20)
+        raise Closing("the shell is closed")
+
+    async def test(world: World) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+        world.executor.carry_out(COMMIT)
+        before = len(asyncio.all_tasks())
+        await awaiting(lambda: len(asyncio.all_tasks()) > before, 20, "the transform")
+        await world.tasks.cancel()
+        go.set()
+        await awaiting(lambda: len(asyncio.all_tasks()) < before, 20, "its end")
+        gc.collect()
+        await asyncio.sleep(0)
+        assert heard == []
 
     of_a(test, pipeline)
 
