@@ -306,7 +306,7 @@ class Lifecycle:
                 while prepared:
                     connector, shell = prepared.pop(0)
                     if connector not in self._working():  # it has left meanwhile
-                        await shell.close()
+                        await asyncio.shield(shell.close())
                         continue
                     await connector.replace(shell)
                     if tasks:

@@ -76,7 +76,6 @@ class Shell:
             halt=halt,
             opening=opening,
         )
-        self._closing: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         """Makes codecs and clients, and creates and audits the topics. Another shell may be running meanwhile.
@@ -110,15 +109,13 @@ class Shell:
         self.tasks.spawn(self._readers.watch())
 
     async def close(self) -> None:
-        """Ends what is under way, without waiting for Kafka, and closes every client."""
+        """Ends what is under way, without waiting for Kafka, and closes every client. Call it once, and shield it."""
         self.tasks.stopping = True
         self.clients.give_up()
         if self.pipeline:
             self.pipeline.closing.set()
         await self.tasks.cancel()
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self.clients.close())
-        await asyncio.shield(self._closing)
+        await self.clients.close()
 
 
 __all__ = ["Shell"]
