@@ -38,6 +38,19 @@ def eventually(condition: Callable[[], T], seconds: float = 60.0, what: str = "w
     return waiting(answer, seconds, what)
 
 
+def is_complete(stats: list[dict[str, Any]], config: dict[str, str], count: int) -> bool:
+    """Whether, by what they tell of the grid, `count` nodes share the segments, and all copies are in sync."""
+    segments = int(config["segment.count"])
+    copies = min(count, int(config.get("cache.backups", "1")) + 1)
+    return (
+        len(stats) == count
+        and len({s["topology_id"] for s in stats}) == 1
+        and sum(s["in_sync"] for s in stats) == segments * copies
+        and sum(s["segments"].get("primary", 0) for s in stats) == segments
+        and all(s["segments"].get("primary", 0) <= segments // count + 2 for s in stats)
+    )
+
+
 class GridNode:
     """One `deelog node` process."""
 
@@ -166,16 +179,7 @@ class Grid:
         eventually(lambda: self._is_complete(count), 90, f"{count} nodes with all copies")
 
     def _is_complete(self, count: int) -> bool:
-        stats = [node.stats()["grid"] for node in self.live()]
-        segments = int(self.config["segment.count"])
-        copies = min(count, int(self.config.get("cache.backups", "1")) + 1)
-        return (
-            len(stats) == count
-            and len({s["topology_id"] for s in stats}) == 1
-            and sum(s["in_sync"] for s in stats) == segments * copies
-            and sum(s["segments"].get("primary", 0) for s in stats) == segments
-            and all(s["segments"].get("primary", 0) <= segments // count + 2 for s in stats)
-        )
+        return is_complete([node.stats()["grid"] for node in self.live()], self.config, count)
 
     def live(self) -> list[GridNode]:
         return [node for node in self.nodes.values() if node.alive]

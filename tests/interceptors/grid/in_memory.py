@@ -22,6 +22,7 @@ from deelog_proof.memory.port import MemoryPort
 from deelog_schemas.config import parse
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.records import Record
+from tests.interceptors.grid.cluster import is_complete
 from tests.support.memory import Memory
 
 SEGMENTS = 32
@@ -282,15 +283,7 @@ class Grid(Memory):
         self.eventually(lambda: self._is_complete(count), 90, f"{count} nodes with all copies")
 
     def _is_complete(self, count: int) -> bool:
-        stats = [node.stats()["grid"] for node in self.live()]
-        copies = min(count, int(self.config.get("cache.backups", "1")) + 1)
-        return (
-            len(stats) == count
-            and len({s["topology_id"] for s in stats}) == 1
-            and sum(s["in_sync"] for s in stats) == SEGMENTS * copies
-            and sum(s["segments"].get("primary", 0) for s in stats) == SEGMENTS
-            and all(s["segments"].get("primary", 0) <= SEGMENTS // count + 2 for s in stats)
-        )
+        return is_complete([node.stats()["grid"] for node in self.live()], self.config, count)
 
     def written(self) -> None:
         """Waits until all acknowledged writes are in Kafka and every reset has ended."""
