@@ -14,7 +14,6 @@ DeelogError                   1   (schemas)
 ├── RetriesExhausted          9   more errors in a row than `errors.max.retries` allows
 ├── TransformFailed          10   a transform failed, and `event.processing.failure.handling.mode` is `fail`
 ├── NotStoppedError           1   only a stopped connector can be asked for this
-├── DeletedError              1   the connector was deleted
 └── KafkaTooSlowError         1   Kafka did not take in time what a stop had to write first
 
 The number is what a command ends with. 0 says that what was promised holds, 2 is also click's for a wrong option,
@@ -23,7 +22,7 @@ The number is what a command ends with. 0 says that what was promised holds, 2 i
 
 from __future__ import annotations
 
-from deelog_schemas.errors import ConfigError, DeelogError, FieldError, RecordError, RegistryError
+from deelog_schemas.errors import DeelogError
 
 
 class MissingExtraError(DeelogError):
@@ -89,23 +88,3 @@ class NotStoppedError(DeelogError):
 
 class KafkaTooSlowError(DeelogError):
     """Kafka did not take in time what had to be written first. The connector goes on as before: try again."""
-
-
-__all__ = [
-    "ConfigError",
-    "DeelogError",
-    "FieldError",
-    "KafkaTooSlowError",
-    "KafkaUnauthorized",
-    "KafkaUnavailable",
-    "KafkaUnusable",
-    "MapError",
-    "MissingExtraError",
-    "NodeSuperseded",
-    "NotStoppedError",
-    "RecordError",
-    "RegistryError",
-    "RetriesExhausted",
-    "TopologyError",
-    "TransformFailed",
-]

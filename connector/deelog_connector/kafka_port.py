@@ -267,22 +267,3 @@ class KafkaPort(Protocol):
 
     async def close(self) -> None:
         """Waits for the calls under way; cancels those that wait for a thread. The port cannot be used any more."""
-
-
-__all__ = [
-    "BEGINNING",
-    "MAX_READ",
-    "REQUEST_SECONDS",
-    "Brokers",
-    "Clock",
-    "Election",
-    "InRecord",
-    "KafkaPort",
-    "NotController",
-    "Notes",
-    "OutRecord",
-    "PartitionEnd",
-    "Reader",
-    "Session",
-    "WriteFailed",
-]

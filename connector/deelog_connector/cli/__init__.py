@@ -19,7 +19,8 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from deelog_connector.errors import DeelogError, MissingExtraError
+from deelog_connector.errors import MissingExtraError
+from deelog_schemas.errors import DeelogError
 
 GROUP: Final = "deelog.commands"
 INTERRUPTED: Final = 130

@@ -18,8 +18,6 @@ from deelog_schemas.config.overrides import ALLOWED, CLIENTS, REFUSED
 from deelog_schemas.config.sources import read_config
 from deelog_schemas.config.validation import definitions, judge
 
-__all__ = ["config", "validate"]
-
 _INTRODUCTION = """\
 <!-- Made by `deelog config --format md`. Change the declarations, not this page. -->
 

@@ -13,8 +13,6 @@ import click
 
 from deelog_schemas.errors import DeelogError
 
-__all__ = ["exit_codes"]
-
 _INTRODUCTION: Final = """\
 <!-- Made by `deelog exit-codes`. Change the classes of errors, not this page. -->
 

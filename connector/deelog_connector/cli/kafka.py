@@ -12,8 +12,6 @@ import click
 
 from deelog_connector.devkafka.errors import BrokerFailed
 
-__all__ = ["kafka"]
-
 NOT_RUNNING = 3  # as systemd and init scripts say it
 
 

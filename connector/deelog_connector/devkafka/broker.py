@@ -35,8 +35,6 @@ from deelog_connector.devkafka.running import STOP_SECONDS, Running, claim
 from deelog_connector.devkafka.server_properties import JVM, settings
 from deelog_schemas.java import find_java
 
-__all__ = ["HOST", "EmbeddedKafka", "free_port"]
-
 START_SECONDS = 120.0
 _FORMAT_SECONDS = 60.0
 _PORT_ATTEMPTS = 3

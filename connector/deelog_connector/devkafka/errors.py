@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from deelog_schemas.errors import DeelogError
 
-__all__ = ["AlreadyRunning", "BrokerFailed", "DownloadError", "PortTaken", "SetupError"]
-
 
 class SetupError(DeelogError):
     """The machine cannot run the broker; the message names the remedy."""

@@ -31,8 +31,6 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 from deelog_connector.devkafka.errors import DownloadError
 from deelog_schemas.java import cache_dir
 
-__all__ = ["SETS", "Jar", "fetch", "pinned"]
-
 SETS = ("kafka", "spark-kafka", "spark-delta", "spark-tables", "jdbc", "apicurio", "connect", "debezium", "flink")
 _MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
 _PARALLEL = 4

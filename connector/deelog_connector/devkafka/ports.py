@@ -10,8 +10,6 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-__all__ = ["HOST", "can_bind", "free_port", "free_ports", "until", "wait_until_it_serves"]
-
 HOST = "127.0.0.1"
 _POLL_SECONDS = 0.05
 

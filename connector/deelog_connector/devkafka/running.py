@@ -17,8 +17,6 @@ from typing import IO
 from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed
 from deelog_connector.devkafka.ports import until
 
-__all__ = ["STOP_SECONDS", "Running", "claim", "running", "stop_running"]
-
 STOP_SECONDS = 30.0
 _KILL_SECONDS = 5.0
 _FILE = "broker.json"

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from deelog_connector.devkafka.ports import HOST
 
-__all__ = ["JVM", "settings"]
-
 # A quiet log (slf4j-simple writes to stderr) and no second one by log4j, which only carries the level settings.
 JVM = (
     "-XX:+UseSerialGC",

@@ -167,6 +167,3 @@ class KafkaAdmin:
             epoch = result.leader_epoch
             ends.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
         return ends
-
-
-__all__ = ["KafkaAdmin"]

@@ -31,6 +31,3 @@ def fence(config: Config, transactional_id: str, seconds: float = REQUEST_SECOND
         raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {why}") from error
     finally:
         del producer  # not `close()`, which would wait for unavailable brokers; a traceback would keep it
-
-
-__all__ = ["fence"]

@@ -187,6 +187,3 @@ class Session:
             with contextlib.suppress(KafkaException):  # a fatal error: the session ends anyway
                 producer.purge()
                 producer.poll(0)
-
-
-__all__ = ["Session"]

@@ -44,6 +44,3 @@ async def served(
     server = RestServer(config, lifecycle, metrics)
     await server.start()
     return server
-
-
-__all__ = ["served"]

@@ -40,6 +40,3 @@ def without_masks(given: Mapping[str, str], own: Config) -> tuple[dict[str, str]
             errors.append(FieldError(name, problem))
         whole[name] = text
     return whole, errors + refused_from_rest(whole, own.raw)
-
-
-__all__ = ["as_text", "without_masks"]

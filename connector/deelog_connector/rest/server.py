@@ -183,6 +183,3 @@ def _tls(config: Config) -> ssl.SSLContext | None:
         reason = error.strerror or error.__class__.__name__
         raise ConfigError([FieldError(what, f"certificate, key or authorities cannot be used: {reason}")]) from None
     return context
-
-
-__all__ = ["RestServer"]

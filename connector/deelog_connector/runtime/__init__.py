@@ -1,16 +1,7 @@
 """The connector's shell: threads and Kafka clients around the core."""
 
-from deelog_connector.errors import MapError, NodeSuperseded, RetriesExhausted, TransformFailed
 from deelog_connector.runtime.connector import Connector
 from deelog_connector.runtime.lifecycle import Lifecycle
 from deelog_connector.runtime.stats import Stats
 
-__all__ = [
-    "Connector",
-    "Lifecycle",
-    "MapError",
-    "NodeSuperseded",
-    "RetriesExhausted",
-    "Stats",
-    "TransformFailed",
-]
+__all__ = ["Connector", "Lifecycle", "Stats"]

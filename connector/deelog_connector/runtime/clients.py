@@ -92,6 +92,3 @@ class Clients:
             await self._session.discard()
         await self._notes.close()
         await self.brokers.close()
-
-
-__all__ = ["SCANS", "Clients"]

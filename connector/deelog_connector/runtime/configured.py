@@ -48,6 +48,3 @@ def codecs_of(config: Config, member: str, connector_name: str, port: KafkaPort)
         clock=port.clock,
     )
     return encoder, Decoder(codec)
-
-
-__all__ = ["codecs_of", "settings_of"]

@@ -406,6 +406,3 @@ class Connector:
                     self._port.clock.time_ns() // 1_000_000, self.config["value.converter.schemas.enable"]
                 )
                 self._shell.clients.send(self.config.topics.heartbeat, key, value, 0)
-
-
-__all__ = ["Connector"]

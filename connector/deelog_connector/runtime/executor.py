@@ -231,6 +231,3 @@ class Executor:
         # A read without records says nothing: a refusal takes a few of them.
         self._has_read |= bool(records) or reader.caught_up
         return records
-
-
-__all__ = ["SCAN_SECONDS", "Executor"]

@@ -380,6 +380,3 @@ def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         log.error("the restart did not come to its end: %s", error)
-
-
-__all__ = ["Lifecycle", "Offset", "State", "Task"]

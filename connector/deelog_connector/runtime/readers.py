@@ -151,6 +151,3 @@ class Readers:
             lost = self._core.end_read(end.partition, end.offset, end.leader_epoch, intact)
             if lost:
                 log.error("%s[%d] was truncated to %d: segments %s are reset", topic, end.partition, end.offset, lost)
-
-
-__all__ = ["Readers"]

@@ -116,6 +116,3 @@ class Shell:
             self.pipeline.closing.set()
         await self.tasks.cancel()
         await self.clients.close()
-
-
-__all__ = ["Shell"]

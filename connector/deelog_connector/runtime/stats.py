@@ -34,6 +34,3 @@ class Stats(Counts):
         counted = {one.name: getattr(core.counts, one.name) for one in fields(core.counts)}
         copies = {name: copy.copy(value) for name, value in (counted | others).items()}
         return cls(**copies, unwritten=core.unwritten(), stopped=stopped)
-
-
-__all__ = ["Stats"]

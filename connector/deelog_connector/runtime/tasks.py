@@ -125,6 +125,3 @@ class Retries:
             longest = self._config["retriable.restart.connector.wait.ms"] / 1000
             await asyncio.sleep(min(wait + self._port.random.uniform(0.0, 1.0), longest))
             wait = min(2 * wait, longest)
-
-
-__all__ = ["Retries", "Tasks"]

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from deelog_connector.devkafka.broker import HOST
+from deelog_connector.devkafka.ports import HOST
 from deelog_proof.audit.topics import fold_changes, fold_diff, read_topic
 from deelog_proof.audit.verify import Verdict, verify
 from deelog_proof.demo.display import Display

@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from deelog_connector.devkafka.broker import HOST, free_port
+from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_proof.harness.child import Child, deelog_command, until
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry

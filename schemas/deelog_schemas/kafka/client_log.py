@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["client_log"]
-
 SILENCE_SECONDS: Final = 60.0
 """A cause that was not seen for this long is over. While it lasts, librdkafka logs it every 30 s at least."""
 _FORMAT: Final = "%s [%s] %s"

@@ -20,7 +20,6 @@ import pytest
 import deelog_interceptors
 from deelog_connector.core.segment import Phase
 from deelog_connector.errors import (
-    DeelogError,
     KafkaTooSlowError,
     KafkaUnusable,
     NotStoppedError,
@@ -35,6 +34,7 @@ from deelog_connector.runtime.lifecycle import Offset, State, Task
 from deelog_connector.runtime.run_state import Event, RunState
 from deelog_connector.runtime.shell import Shell
 from deelog_schemas.config import Config, ConfigError, parse
+from deelog_schemas.errors import DeelogError
 from deelog_schemas.keys import segments_of
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.connector.signals.test_processor import send

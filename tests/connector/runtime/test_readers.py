@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from deelog_connector.core.effects import StateItem
-from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, MapError, RecordError
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, MapError
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd
 from deelog_connector.runtime import readers as module
@@ -20,6 +20,7 @@ from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.runtime.readers import Readers
 from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_schemas.envelope import JsonCodec
+from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, position_key
 from deelog_schemas.positions import ClaimState, PositionState, State

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.errors import KafkaUnavailable, RecordError
+from deelog_connector.errors import KafkaUnavailable
 from deelog_connector.kafka_port import OutRecord
 from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config, parse
+from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster, Node
 

@@ -9,10 +9,11 @@ from typing import cast
 
 import pytest
 
-from deelog_connector.errors import DeelogError, KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
 from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort
 from deelog_interceptors.grid.topology import topic as module
 from deelog_interceptors.grid.topology.topic import TopologyRecord, TopologyTopic
+from deelog_schemas.errors import DeelogError
 from tests.connector.cache import config_of, run
 
 CONFIG = config_of("h:1", "p")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from deelog_connector.devkafka import jars
-from deelog_connector.devkafka.broker import HOST, EmbeddedKafka
-from deelog_connector.devkafka.ports import free_ports
+from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_connector.devkafka.ports import HOST, free_ports
 from deelog_proof.demo.display import Display
 from deelog_proof.harness.child import until
 from deelog_proof.harness.cluster import DUMP_SECONDS, Cluster, Held, is_stopped

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deelog_connector.devkafka.broker import free_port
+from deelog_connector.devkafka.ports import free_port
 from deelog_proof.harness.child import until
 from tests.system.chaos.network import INSIDE, OUTSIDE, Network
 

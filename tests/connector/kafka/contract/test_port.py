@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from deelog_connector.core.effects import Cause
-from deelog_connector.errors import ConfigError
 from deelog_connector.kafka_port import OutRecord, WriteFailed
+from deelog_schemas.errors import ConfigError
 from tests.connector.kafka.contract.world import UNRESOLVED, World, eventually
 
 
