@@ -923,8 +923,8 @@ SHELL: Final = (
         (
             Edit(
                 CONNECTOR,
-                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
-                "self.core.paused = self._state.paused",
+                "self.core.paused, self.core.closed = self.state.paused, self.state.closed",
+                "self.core.paused = self.state.paused",
             ),
         ),
         faults=("connector",),
@@ -936,8 +936,8 @@ SHELL: Final = (
         (
             Edit(
                 CONNECTOR,
-                "self.core.paused, self.core.closed = self._state.paused, self._state.closed",
-                "self.core.closed = self._state.closed",
+                "self.core.paused, self.core.closed = self.state.paused, self.state.closed",
+                "self.core.closed = self.state.closed",
             ),
         ),
         faults=("connector",),

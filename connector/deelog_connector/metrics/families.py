@@ -101,7 +101,7 @@ def _debezium(cache: str, connector: Connector, now: float, wall: float) -> Iter
     yield "TotalTableCount", "Caches that this connector captures.", "snapshot", 1
     yield "RemainingTableCount", "Of them, those not wholly in Kafka yet.", "snapshot", undone
     yield "SnapshotRunning", "Whether a segment is being reset.", "snapshot", resetting
-    yield "SnapshotPaused", "Whether one would be but for a pause.", "snapshot", resetting and connector.paused
+    yield "SnapshotPaused", "Whether one would be but for a pause.", "snapshot", resetting and connector.state.paused
     done = bool(primaries) and not undone
     yield "SnapshotCompleted", "Whether all segments that this node owns are wholly in Kafka.", "snapshot", done
     aborted = core.counts.resets_aborted > 0
@@ -153,7 +153,7 @@ def _counted(connector: Connector) -> Iterator[MetricFamily]:
         ("resets", "reason", "Resets completed.", resets),
         ("oplog_overflows", "policy", "Times the op log was full, by what was done.", overflows),
         ("transactions_failed", "cause", "Transactions that were not committed.", failed),
-        ("signals", "outcome", "Records of the signal topic.", connector.signals),
+        ("signals", "outcome", "Records of the signal topic.", connector.signals.counts),
     ):
         yield MetricFamily(f"deelog_{name}_total", help_, COUNTER, (label,), _by(by))
 
@@ -174,7 +174,7 @@ def _op_log(connector: Connector, wall: float) -> Iterator[MetricFamily]:
     ages: list[Sample] = [((role,), max(0.0, round(wall - at / 1e6, 6))) for role, at in oldest.items()]
     help_ = "Age of the oldest change that Kafka is not yet known to hold; 0: it holds all."
     yield MetricFamily("deelog_oldest_unverified_change_seconds", help_, GAUGE, ("role",), ages)
-    yield MetricFamily("deelog_paused", "Whether writing is paused.", GAUGE, (), [((), connector.paused)])
+    yield MetricFamily("deelog_paused", "Whether writing is paused.", GAUGE, (), [((), connector.state.paused)])
 
 
 def _role(segment: Segment) -> str:

@@ -70,7 +70,8 @@ class Connector:
         pipeline = Pipeline.of(config, port.clock, self.observed.piped)
         self._cache_side = cache_side
         self.core = core = ConnectorCore(member, settings_of(config, pipeline), cache_side)
-        self._state = RunState()
+        self.state = RunState()
+        """The holds that keep it from writing."""
         self._halted: DeelogError | None = None
         self._replacing: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -86,7 +87,7 @@ class Connector:
         self._notifications = Notifications(config, cache, self._send, port)
         self._progress = SegmentProgress(self._notifications, member)
         self.snapshots = Snapshots(core, cache, member, self._note, self._notifications)
-        self._signals = Signals(config, {cache: self})
+        self.signals = Signals(config, self)
         self._shell = self._shell_of(config, pipeline, proven=False)
 
     def _shell_of(self, config: Config, pipeline: Pipeline | None, *, proven: bool) -> Shell:
@@ -95,7 +96,7 @@ class Connector:
             pipeline,
             self.core,
             self._cache_side,
-            self._signals,
+            self.signals,
             self.snapshots,
             self.observed,
             self._port,
@@ -105,7 +106,7 @@ class Connector:
             wake=self.wake,
             pruned=self._pruned.set,
             halt=self._halt,
-            opening=lambda: not self._state.closed,
+            opening=lambda: not self.state.closed,
         )
 
     def _send(self, topic: str, key: bytes, value: bytes) -> None:
@@ -208,38 +209,18 @@ class Connector:
     # -- run state ------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> RunState:
-        """The holds that keep it from writing."""
-        return self._state
-
-    @property
-    def paused(self) -> bool:
-        """Whether nothing is written to Kafka for now."""
-        return self._state.paused
-
-    @property
-    def wants_pause(self) -> bool:
-        """Whether it was paused and not resumed since."""
-        return self._state.wants_pause
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was stopped."""
-        return self._state.stopped
-
-    @property
     def halted(self) -> DeelogError | None:
         """Why nothing is written until `resume()`: a transform failed, and the failure is not skipped.
 
         Unlike a `failure` it keeps the process alive, and captured changes in the op log: the cache is worth more than
         its changes. If the node ended, the next owner would take over its operations and fail too.
         """
-        return self._halted if Hold.HALTED in self._state.holds else None
+        return self._halted if Hold.HALTED in self.state.holds else None
 
     def pause(self) -> None:
         """From the next transaction on nothing is written. Op logs keep captured changes up to their limit; then a
         reset is due. A stop writes what was captured all the same."""
-        if self._state.ending:
+        if self.state.ending:
             log.warning("the connector is at its end: it is not paused")
         self.apply(Event.PAUSE)
 
@@ -253,8 +234,8 @@ class Connector:
 
     def apply(self, event: Event) -> None:
         """Applies an event to the run state."""
-        self._state = self._state.after(event)
-        self.core.paused, self.core.closed = self._state.paused, self._state.closed
+        self.state = self.state.after(event)
+        self.core.paused, self.core.closed = self.state.paused, self.state.closed
         self.wake()
 
     def _halt(self, error: DeelogError) -> None:
@@ -268,7 +249,7 @@ class Connector:
         Capture goes on into the op log. Apply `STOP` or `CONTINUE` afterwards. Raises `TimeoutError` where Kafka does
         not accept it within `seconds`; the connector then goes on as before.
         """
-        drains, core = not self._state.paused, self.core
+        drains, core = not self.state.paused, self.core
         until = self._port.clock.monotonic() + seconds
         try:
             if drains:
@@ -279,7 +260,7 @@ class Connector:
             # Both at the same moment: while it waits to have read back, a takeover may begin a scan. Without the wait,
             # offsets would still move after the stop.
             await self._wait_for(lambda: core.idle and (not drains or self._has_read_back()), until)
-            if not self._state.closed:
+            if not self.state.closed:
                 raise TimeoutError("the connector ends")
         except BaseException:
             self.apply(Event.CONTINUE)
@@ -321,7 +302,7 @@ class Connector:
         self._dropped += old.clients.dropped
         self.core.renew()
         self.core.configured(settings_of(config, shell.pipeline))
-        self._signals.configured(config)
+        self.signals.configured(config)
         self._notifications.configured(config)
         self.apply(Event.RENEW)
         try:
@@ -358,17 +339,12 @@ class Connector:
         return self.observed.failed
 
     @property
-    def signals(self) -> Mapping[str, int]:
-        """Signals by outcome."""
-        return self._signals.counts
-
-    @property
     def stats(self) -> Stats:
         """A copy of the counters."""
         return Stats.of(
             self.core,
             zombie_commits_refused=self.observed.failed[Cause.FENCED],
-            signals=self._signals.counts,
+            signals=self.signals.counts,
             snapshots=self.snapshots.running,
             announcements_dropped=self._dropped + self._shell.clients.dropped,
             halted=str(self.halted or ""),

@@ -116,9 +116,9 @@ class Lifecycle:
         """Adds a cache to the connector before its start; it is paused or stopped if the others are."""
         async with self._lock:
             others = self._working()
-            if others and all(one.wants_pause or one.stopped for one in others):
+            if others and all(one.state.wants_pause or one.state.stopped for one in others):
                 connector.pause()
-                if all(one.stopped for one in others):
+                if all(one.state.stopped for one in others):
                     connector.apply(Event.STOP)
             self.connectors[cache] = connector
 
@@ -165,7 +165,7 @@ class Lifecycle:
             return State.UNASSIGNED
         if all(connector.state.closed for connector in every):
             return State.STOPPED
-        return State.PAUSED if all(connector.paused for connector in every) else State.RUNNING
+        return State.PAUSED if all(connector.state.paused for connector in every) else State.RUNNING
 
     @property
     def trace(self) -> str | None:
@@ -197,7 +197,7 @@ class Lifecycle:
             return State.RESTARTING, None
         if not held:
             return State.UNASSIGNED, None
-        return (State.PAUSED if connector.paused else State.RUNNING), None
+        return (State.PAUSED if connector.state.paused else State.RUNNING), None
 
     def offsets(self) -> list[Offset]:
         """The offsets of this node's segments that have one and need no reset."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka_port import InRecord, Reader
+from deelog_connector.runtime.run_state import RunState
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import ranges
 from deelog_schemas import signals
@@ -43,15 +44,7 @@ class Target(Protocol):
 
     core: ConnectorCore
     snapshots: Snapshots
-
-    @property
-    def paused(self) -> bool: ...
-
-    @property
-    def wants_pause(self) -> bool: ...
-
-    @property
-    def stopped(self) -> bool: ...
+    state: RunState
 
     def pause(self) -> None: ...
 
@@ -61,10 +54,10 @@ class Target(Protocol):
 
 
 class Signals:
-    """Acts on signals for the caches of `targets`, by name. `counts` by type, or by why it had no effect."""
+    """Acts on signals for the cache of `target`. `counts` by type, or by why it had no effect."""
 
-    def __init__(self, config: Config, targets: Mapping[str, Target]) -> None:
-        self._targets, self._topic = targets, config.topics.signal
+    def __init__(self, config: Config, target: Target) -> None:
+        self._target, self._cache, self._topic = target, config.topics.cache, config.topics.signal
         self._key = str(config["topic.prefix"]).encode()
         self._progress_key = signals.progress_key(config["topic.prefix"])
         self._next: int | None = None
@@ -87,18 +80,16 @@ class Signals:
         """Reads the topic's present records before anything is written; a later call has nothing to do."""
         if self._next is not None:
             return
-        pauses: dict[str, bool] = {}
-        for target in self._targets.values():
-            target.snapshots.replaying = True
+        paused, snapshots = False, self._target.snapshots
+        snapshots.replaying = True
         while not reader.caught_up:
             for record in await reading(reader.read, 0.05):
-                self._replay(record, pauses)
+                paused = self._replay(record, paused)
         self._next = reader.next_offset(0)
-        for cache, target in self._targets.items():
-            target.snapshots.replaying = False
-            if pauses.get(cache):
-                log.warning("cache %s: pause-writing on %s is in force: nothing is written", cache, self._topic)
-                target.pause()
+        snapshots.replaying = False
+        if paused:
+            log.warning("cache %s: pause-writing on %s is in force: nothing is written", self._cache, self._topic)
+            self._target.pause()
 
     async def follow(self, reader: Reader, reading: Reading) -> None:
         """Follows the topic after `catch_up`, until it is cancelled; then closes the reader."""
@@ -118,22 +109,22 @@ class Signals:
         finally:
             await asyncio.shield(reader.close())
 
-    def _replay(self, record: InRecord, pauses: dict[str, bool]) -> None:
+    def _replay(self, record: InRecord, paused: bool) -> bool:
+        """Returns whether it is paused after this record, if it was `paused` before."""
         if record.key == self._progress_key:
             self._progress(record)
-            return
         if record.key != self._key:
-            return
+            return paused
         try:
             signal = signals.decode_signal(record.value)
         except RecordError:
-            return  # was logged by the nodes of that time
+            return paused  # was logged by the nodes of that time
         handler = HANDLERS[type(signal)]
-        for cache in filter(signal.concerns, self._targets):
-            if handler.pauses is not None:
-                pauses[cache] = handler.pauses
-            elif handler.goes_on:
-                handler.act(signal, cache, self._targets[cache])
+        if not signal.concerns(self._cache):
+            return paused
+        if handler.goes_on:
+            handler.act(signal, self._cache, self._target)
+        return paused if handler.pauses is None else handler.pauses
 
     def take(self, record: InRecord) -> None:
         """Acts on one record of the signal topic."""
@@ -150,9 +141,8 @@ class Signals:
         except RecordError as error:
             self._malformed(f"{record.topic}@{record.offset}", error)
             return
-        target = self._targets.get(note.cache)
-        if target is not None:
-            target.snapshots.progressed(note)
+        if note.cache == self._cache:
+            self._target.snapshots.progressed(note)
 
     # -- actions ------------------------------------------------------------------------------------------------------
 
@@ -166,23 +156,20 @@ class Signals:
         except RecordError as error:
             self._malformed(where, error)
             return
-        outcomes = set(self._outcomes(signal))
-        self.counts[signal.kind if None in outcomes else "refused" if outcomes else "other"] += 1
-        for problem in outcomes - {None}:
-            log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", signal.kind, where, problem)
-        if None in outcomes:
+        if not signal.concerns(self._cache):
+            self.counts["other"] += 1
+            return
+        problem = HANDLERS[type(signal)].act(signal, self._cache, self._target)
+        self._target.wake()
+        self.counts[signal.kind if problem is None else "refused"] += 1
+        if problem is None:
             log.info("signal %s (%s, %s)", signal.id or "without id", signal.kind, where)
+        else:
+            log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", signal.kind, where, problem)
 
     def _malformed(self, where: str, error: RecordError) -> None:
         self.counts["malformed"] += 1
         log.warning("a signal (%s) is malformed and ignored: %s", where, error)
-
-    def _outcomes(self, signal: Signal) -> Iterator[str | None]:
-        """Acts on the signal for each cache that it names: None, or why it is refused."""
-        for cache in filter(signal.concerns, self._targets):
-            target = self._targets[cache]
-            yield HANDLERS[type(signal)].act(signal, cache, target)
-            target.wake()
 
 
 def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target) -> str | None:
@@ -206,16 +193,16 @@ def _stop_snapshot(signal: signals.StopSnapshot, cache: str, target: Target) -> 
 
 
 def _pause_writing(signal: signals.PauseWriting, cache: str, target: Target) -> str | None:
-    if not target.wants_pause:
+    if not target.state.wants_pause:
         target.pause()
         target.snapshots.paused(True)
     return None
 
 
 def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target) -> str | None:
-    if target.stopped:
+    if target.state.stopped:
         return "the connector was stopped over REST, and goes on when it is resumed there"
-    if target.paused or target.wants_pause:
+    if target.state.paused or target.state.wants_pause:
         target.resume()
         target.snapshots.paused(False)
     return None

@@ -238,10 +238,10 @@ def test_a_pause_or_resume_during_a_restart_stands_behind_it(kafka: Broker, pref
             real = connector.replace
 
             async def meanwhile(shell: Shell) -> None:
-                kind = "resume-writing" if connector.wants_pause else "pause-writing"
-                wanted = not connector.wants_pause
+                kind = "resume-writing" if connector.state.wants_pause else "pause-writing"
+                wanted = not connector.state.wants_pause
                 send(kafka, prefix, kind)
-                await found.until(lambda: connector.wants_pause is wanted)
+                await found.until(lambda: connector.state.wants_pause is wanted)
                 await real(shell)
 
             connector.replace = meanwhile  # type: ignore[method-assign]
@@ -263,7 +263,7 @@ def test_one_that_failed_does_not_hold_up_the_others(kafka: Broker, prefix: str)
             bad.connector.failure.set_exception(RuntimeError("broken"))
             lifecycle = Lifecycle(configs[0], {"good": good.connector, "bad": bad.connector})
             await lifecycle.stop()
-            assert good.connector.stopped
+            assert good.connector.state.stopped
             await lifecycle.resume()
             await written(good, kafka.bootstrap)
             bad.connector.failure.exception()
@@ -288,7 +288,7 @@ def test_at_its_end_nobody_pauses_it(own_kafka: Broker, prefix: str) -> None:
             await lifecycle.pause()
         await asyncio.wait([restarting], timeout=60)
         assert restarting.done()
-        assert not found.connector.paused
+        assert not found.connector.state.paused
         await found.drained()
         await found.connector.stop()
         content, readers = derived(read_topic(own_kafka.bootstrap, found.config.topics.changes))
@@ -354,10 +354,6 @@ class Double:
     @property
     def holds(self) -> set[str]:
         return set(map(str, self.state.holds))
-
-    paused = property(lambda self: self.state.paused)
-    wants_pause = property(lambda self: self.state.wants_pause)
-    stopped = property(lambda self: self.state.stopped)
 
     def apply(self, event: Event) -> None:
         self.state = self.state.after(event)

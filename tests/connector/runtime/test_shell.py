@@ -233,7 +233,7 @@ def test_formats_transforms_topics_and_limits_are_those_of_the_new_configuration
     )
     for _ in range(3):  # the other topic is not read on from where this one was
         cluster.kafka.logs["p-signal", 0].append(OutRecord("p-signal", 0, b"x", b"{}", []), None)
-    until(cluster, lambda: node.connector.signals["other"] == 3)
+    until(cluster, lambda: node.connector.signals.counts["other"] == 3)
     asked = node.ask(node.lifecycle.configure(one))
     until(cluster, asked.done)
     assert asked.exception() is None
@@ -259,7 +259,7 @@ def test_signals_on_another_topic_are_read_from_its_beginning(cluster_of: Cluste
     cluster.kafka.create("other", 1)
     for topic, value in (("other", b'{"id":"p","type":"pause-writing","data":{}}'), ("p-signal", b"{}")):
         cluster.kafka.logs[topic, 0].append(OutRecord(topic, 0, b"p", value, []), None)
-    until(cluster, lambda: node.connector.signals["malformed"] == 1)
+    until(cluster, lambda: node.connector.signals.counts["malformed"] == 1)
     asked = node.ask(node.lifecycle.configure(changed(node, signal_kafka_topic="other")))
     until(cluster, asked.done)
     assert str(node.lifecycle.state) == "PAUSED"

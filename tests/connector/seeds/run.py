@@ -275,7 +275,7 @@ class Run:
                     node.loop.kill()
                 if not node.loop.alive:
                     self._restart(node)
-                elif node.serves and (node.connector.paused or node.connector.stopped):
+                elif node.serves and (node.connector.state.paused or node.connector.state.stopped):
                     self._resume(node)
             for segment, node in cluster.primary.items():
                 if not node.serves:

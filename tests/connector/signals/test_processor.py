@@ -132,7 +132,7 @@ def test_a_snapshot_is_told_of_stopped_and_added_to(memory: Memory, prefix: str)
             # Two signals at a time: a snapshot that ended before it is stopped would be no fault.
             send(memory, prefix, "execute-snapshot", "first", **everything)
             send(memory, prefix, "pause-writing")
-            await found.until(lambda: found.connector.paused)
+            await found.until(lambda: found.connector.state.paused)
             assert found.connector.stats.signals.get("refused") == 1
             send(memory, prefix, "resume-writing")
             send(memory, prefix, "stop-snapshot", **everything)
@@ -216,7 +216,7 @@ def test_what_was_stopped_over_rest_is_not_resumed_by_a_signal(memory: Memory, p
             found.connector.apply(Event.STOP)
             send(memory, prefix, "resume-writing")
             await found.until(lambda: found.connector.stats.signals == {"refused": 1})
-            assert found.connector.paused
+            assert found.connector.state.paused
             found.connector.resume()
             await found.put(b"a", b"1")
             await found.drained()
@@ -271,7 +271,7 @@ def test_what_cannot_be_told_holds_nothing_up(prefix: str) -> None:
 
 
 def test_the_topic_is_read_on_from_where_it_was_read_to() -> None:
-    signals = Signals(config_of("h:1", "p"), {})
+    signals = Signals(config_of("h:1", "p"), cast("Any", None))
     assert [signals.first_offset(end) for end in (5, MAX_REPLAY + 7)] == [0, 7]
     signals._next = 50
     assert signals.first_offset(60) == 50
@@ -299,7 +299,7 @@ def test_a_record_that_was_taken_is_not_taken_again() -> None:
     async def reading(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         return await call(*args)
 
-    signals = Signals(config_of("h:1", "p"), {})
+    signals = Signals(config_of("h:1", "p"), cast("Any", None))
     signals._next = 4
     with pytest.raises(asyncio.CancelledError):
         run(signals.follow(cast("Any", Again()), reading), 20)

@@ -146,7 +146,7 @@ def test_fail_stops_writing_with_the_op_log_intact(
             assert sum("the connector stops writing: transform b" in line for line in caplog.messages) == 1
             for i in range(50):  # the cache lives on
                 await found.put(b"later%d" % i, b"1")
-            assert found.connector.paused
+            assert found.connector.state.paused
             assert not found.connector.failure.done()
             content, _ = derived(memory.records(config.topics.changes))
             assert BOMB.encode() not in content.values()
