@@ -1094,8 +1094,8 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "self._cache.corrected(effect.segment, list(effect.operations))",
-                "self._cache.corrected(effect.segment, list(effect.operations)[:1])",
+                "self._context.cache_side.corrected(effect.segment, list(effect.operations))",
+                "self._context.cache_side.corrected(effect.segment, list(effect.operations)[:1])",
             ),
         ),
     ),
@@ -1103,13 +1103,13 @@ SHELL: Final = (
         "release-not-passed-on",
         "",
         "a release is written and the cache is not told: nobody is elected",
-        (Edit(EXECUTOR, "self._cache.released(effect.segment)", "pass"),),
+        (Edit(EXECUTOR, "self._context.cache_side.released(effect.segment)", "pass"),),
     ),
     Mutant(
         "step-down-not-passed-on",
         "",
         "a node that has found a higher claim serves on",
-        (Edit(EXECUTOR, "self._cache.stepped_down(effect.segment, effect.reason)", "pass"),),
+        (Edit(EXECUTOR, "self._context.cache_side.stepped_down(effect.segment, effect.reason)", "pass"),),
         detector="pytest tests/connector/runtime/test_executor.py -k hear_what_is_theirs",
         because="the view that made the higher claim possible comes soon",
     ),

@@ -23,6 +23,7 @@ from deelog_connector.core.segment import Phase
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import KafkaPort
 from deelog_connector.runtime.configured import settings_of
+from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.runtime.run_state import Event, Hold, RunState
 from deelog_connector.runtime.shell import Shell
@@ -64,11 +65,9 @@ class Connector:
         port: KafkaPort | None = None,
     ) -> None:
         self.member = member
-        self._connector_name = connector_name
         self._port = port = port or Librdkafka()
         self.observed = EventMeter()
         pipeline = Pipeline.of(config, port.clock, self.observed.piped)
-        self._cache_side = cache_side
         self.core = core = ConnectorCore(member, settings_of(config, pipeline), cache_side)
         self.state = RunState()
         """The holds that keep it from writing."""
@@ -88,26 +87,21 @@ class Connector:
         self._progress = SegmentProgress(self._notifications, member)
         self.snapshots = Snapshots(core, cache, member, self._note, self._notifications)
         self.signals = Signals(config, self)
-        self._shell = self._shell_of(config, pipeline, proven=False)
-
-    def _shell_of(self, config: Config, pipeline: Pipeline | None, *, proven: bool) -> Shell:
-        return Shell(
-            config,
-            pipeline,
-            self.core,
-            self._cache_side,
-            self.signals,
-            self.snapshots,
-            self.observed,
-            self._port,
-            self.failure,
-            connector_name=self._connector_name,
-            proven=proven,
+        self._context = Context(
+            connector_name=connector_name,
+            core=core,
+            cache_side=cache_side,
+            signals=self.signals,
+            snapshots=self.snapshots,
+            meter=self.observed,
+            port=port,
+            failure=self.failure,
             wake=self.wake,
             pruned=self._pruned.set,
             halt=self._halt,
-            opening=lambda: not self.state.closed,
+            closed=lambda: self.state.closed,
         )
+        self._shell = Shell(self._context, config, pipeline, proven=False)
 
     def _send(self, topic: str, key: bytes, value: bytes) -> None:
         self._shell.clients.send(topic, key, value)
@@ -275,7 +269,8 @@ class Connector:
 
         Raises `KafkaUnusable`, `ConfigError` or `RegistryError` where `config` does not work.
         """
-        shell = self._shell_of(config, Pipeline.of(config, self._port.clock, self.observed.piped), proven=True)
+        pipeline = Pipeline.of(config, self._port.clock, self.observed.piped)
+        shell = Shell(self._context, config, pipeline, proven=True)
         try:
             await shell.open()
         except BaseException:

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from deelog_connector.cache_side import CacheSide
-from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import (
     Cause,
     Commit,
@@ -28,15 +26,13 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, NodeSuperseded, TransformFailed
-from deelog_connector.kafka_port import InRecord, KafkaPort, Reader, WriteFailed
+from deelog_connector.kafka_port import InRecord, Reader, WriteFailed
 from deelog_connector.runtime.clients import Clients
+from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.encode import Decoder, Encoder
-from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.runtime.tasks import Retries, Tasks
-from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.transforms.pipeline import SLOW_SECONDS, PipedItem, Pipeline
 from deelog_schemas.config import ConfigError
-from deelog_schemas.errors import DeelogError
 
 log = logging.getLogger(__name__)
 
@@ -51,33 +47,22 @@ DENIED_SECONDS: Final = 1.0
 
 
 class Executor:
-    """The executor of one connector. `carry_out` returns at once; the core gets the result later, and `wake` is called.
-
-    `halt` is called with the error of a failed transform. `opening` returns whether to keep waiting for a session.
-    """
+    """The executor of one shell. `carry_out` returns at once; the core gets the result later, and `wake` is called."""
 
     def __init__(
         self,
-        core: ConnectorCore,
-        cache: CacheSide,
+        context: Context,
         clients: Clients,
         tasks: Tasks,
         retries: Retries,
         pipeline: Pipeline | None,
-        snapshots: Snapshots,
-        meter: EventMeter,
-        port: KafkaPort,
         *,
         proven: bool,
-        wake: Callable[[], None],
-        halt: Callable[[DeelogError], None],
-        opening: Callable[[], bool],
     ) -> None:
         self.encoder: Encoder
         self.decoder: Decoder
-        self._core, self._cache, self._clients, self._tasks, self._retries = core, cache, clients, tasks, retries
-        self._pipeline, self._snapshots, self._meter = pipeline, snapshots, meter
-        self._port, self._wake, self._halt, self._opening = port, wake, halt, opening
+        self._context, self._core, self._port = context, context.core, context.port
+        self._clients, self._tasks, self._retries, self._pipeline = clients, tasks, retries, pipeline
         self._has_read = self._has_written = proven
 
     def carry_out(self, effect: Effect) -> None:
@@ -91,14 +76,14 @@ class Executor:
         elif isinstance(effect, Fence):
             self._tasks.spawn(self._fence(effect))
         elif isinstance(effect, Corrected):
-            self._cache.corrected(effect.segment, list(effect.operations))
+            self._context.cache_side.corrected(effect.segment, list(effect.operations))
         elif isinstance(effect, Released):
-            self._cache.released(effect.segment)
+            self._context.cache_side.released(effect.segment)
         elif isinstance(effect, SteppedDown):
             log.warning("segment %d: stepped down, %s", effect.segment, effect.reason)
-            self._cache.stepped_down(effect.segment, effect.reason)
+            self._context.cache_side.stepped_down(effect.segment, effect.reason)
         elif isinstance(effect, SnapshotRead | SnapshotRefused):
-            self._snapshots.heard(effect)
+            self._context.snapshots.heard(effect)
         elif isinstance(effect, Superseded):
             raise NodeSuperseded(f"{effect.by} is a newer process with this node.id; {self._core.member} ends")
 
@@ -106,13 +91,13 @@ class Executor:
 
     async def _open(self) -> None:
         try:
-            await self._retries.writing(self._permitted, self._clients.session.open, stop=lambda: not self._opening())
+            await self._retries.writing(self._permitted, self._clients.session.open, stop=self._context.closed)
         except WriteFailed as error:
             log.warning("no session is opened: %s", error)
             self._core.opening_given_up()
         else:
             self._core.producer_opened()
-        self._wake()
+        self._context.wake()
 
     async def _commit(self, effect: Commit) -> None:
         session, encoder, clock = self._clients.session, self.encoder, self._port.clock
@@ -122,7 +107,7 @@ class Executor:
             await self._permitted(session.commit, encoder.records(items))
         except WriteFailed as error:
             log.warning("transaction not committed: %s", error)
-            self._meter.failed[error.cause] += 1
+            self._context.meter.failed[error.cause] += 1
             if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
             self._core.commit_failed(effect.token, error.cause)
@@ -130,14 +115,14 @@ class Executor:
                 self._log_stopped(effect, error.reason)
             self._retries.count(error)
         except TransformFailed as error:
-            self._halt(error)
+            self._context.halt(error)
             self._core.commit_failed(effect.token, Cause.LOST)
         else:
             self._has_written = True
-            self._meter.committed(encoder.tally, clock.monotonic() - began)
+            self._context.meter.committed(encoder.tally, clock.monotonic() - began)
             self._retries.committed()
             self._core.committed(effect.token)
-        self._wake()
+        self._context.wake()
 
     def _log_stopped(self, effect: Commit, reason: str) -> None:
         """Logs the segment that the core has stopped, since the broker refused a record of this transaction."""
@@ -177,7 +162,7 @@ class Executor:
         log.info("fencing %s for %d segments", ", ".join(sorted(effect.node_ids)), len(effect.segments))
         await asyncio.gather(*(self._retries.writing(brokers.fence, one) for one in ids))
         self._core.fenced(effect.segments)
-        self._wake()
+        self._context.wake()
 
     # -- scans ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +187,7 @@ class Executor:
                 SCAN_SECONDS,
             )
         self._core.scan_ended(effect.partition, early or not wanted)
-        self._wake()
+        self._context.wake()
 
     async def _read_up_to(self, effect: Scan, wanted: set[bytes], reader: Reader) -> bool:
         """Passes records to the core until all wanted keys were read. Returns whether it ended early."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
-from deelog_connector.core import ConnectorCore
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnusable, MapError
-from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort, PartitionEnd, Reader
+from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
 from deelog_connector.runtime.clients import Clients
-from deelog_connector.runtime.meters import EventMeter
+from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.tasks import Retries, Tasks
-from deelog_connector.signals.processor import Signals
 from deelog_schemas.config import ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.positions import ClaimState, decode_state
@@ -30,24 +27,11 @@ DENIED_SECONDS: Final = 1.0
 
 
 class Readers:
-    """The readers of one connector. `wake` is called when the core should act at once, `pruned` after each state."""
+    """The readers of one shell."""
 
-    def __init__(
-        self,
-        core: ConnectorCore,
-        clients: Clients,
-        tasks: Tasks,
-        retries: Retries,
-        signals: Signals,
-        meter: EventMeter,
-        port: KafkaPort,
-        *,
-        wake: Callable[[], None],
-        pruned: Callable[[], None],
-    ) -> None:
-        self._core, self._clients, self._tasks, self._retries = core, clients, tasks, retries
-        self._signals, self._meter, self._wake, self._pruned = signals, meter, wake, pruned
-        self._clock = port.clock
+    def __init__(self, context: Context, clients: Clients, tasks: Tasks, retries: Retries) -> None:
+        self._context, self._core, self._signals = context, context.core, context.signals
+        self._clients, self._tasks, self._retries = clients, tasks, retries
 
     # -- topics that are followed ---------------------------------------------------------------------------------
 
@@ -111,9 +95,9 @@ class Readers:
                 "topic.creation.default.partitions to what the topic was made with"
             )
         self._core.state_read(read)
-        self._pruned()
+        self._context.pruned()
         if state is None or isinstance(state, ClaimState):
-            self._wake()
+            self._context.wake()
 
     # -- the change topic -----------------------------------------------------------------------------------------
 
@@ -125,14 +109,14 @@ class Readers:
                 await self.read_topic_id()  # first: the ends of a topic made again look as if it had been truncated
                 await self.read_ends()
             except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
-                if str(error) != self._meter.kafka_away:  # once for each reason
+                if str(error) != self._context.meter.kafka_away:  # once for each reason
                     log.warning("Kafka cannot be used: %s", error)
-                self._meter.kafka_away = str(error)
+                self._context.meter.kafka_away = str(error)
                 continue
-            if self._meter.kafka_away:
+            if self._context.meter.kafka_away:
                 log.info("Kafka can be used again")
-            self._meter.kafka_answered(self._clock.monotonic())
-            self._wake()
+            self._context.meter.kafka_answered(self._context.port.clock.monotonic())
+            self._context.wake()
 
     async def read_topic_id(self) -> None:
         """Passes the topic id to the core."""

@@ -59,9 +59,9 @@ class Tasks:
 class Retries:
     """Retries Kafka requests, after waits that grow up to `retriable.restart.connector.wait.ms`."""
 
-    def __init__(self, config: Config, port: KafkaPort) -> None:
+    def __init__(self, config: Config, port: KafkaPort, *, started: bool = False) -> None:
         self._config, self._port = config, port
-        self.started = False
+        self.started = started
         """During the start, a timeout or a refusal is fatal; afterwards it is not."""
         self._errors = 0
         """Errors of the producer since the last committed transaction."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -43,7 +44,7 @@ from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.executor import Executor
 from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.runtime.tasks import Retries, Tasks
-from deelog_connector.transforms.pipeline import Closing, Pipeline
+from deelog_connector.transforms.pipeline import Closing
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Operation
@@ -176,24 +177,21 @@ class World:
         self.clients, self.meter = Clients(self.port.fast.skip), EventMeter()
         self.tasks = Tasks(asyncio.get_running_loop().create_future())
         self.halts: list[DeelogError] = []
-        self.wakes, self.opening = 0, True
+        self.wakes, self.closed = 0, False
         self.retries = Retries(CONFIG, self.port)
         self.retries.started = True
-        self.executor = Executor(
-            cast("Any", self.core),
-            cast("Any", self.cache),
-            cast("Any", self.clients),
-            self.tasks,
-            self.retries,
-            cast("Pipeline | None", pipeline),
-            cast("Any", self.snapshots),
-            self.meter,
-            self.port,
-            proven=False,
+        context: Any = SimpleNamespace(
+            core=self.core,
+            cache_side=self.cache,
+            snapshots=self.snapshots,
+            meter=self.meter,
+            port=self.port,
             wake=self.wake,
             halt=self.halts.append,
-            opening=lambda: self.opening,
+            closed=lambda: self.closed,
         )
+        clients: Any = self.clients
+        self.executor = Executor(context, clients, self.tasks, self.retries, pipeline, proven=False)
         self.executor.encoder = Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True, clock=time)
         self.executor.decoder = Decoder(CODEC)
         self.woken = asyncio.Event()
@@ -415,7 +413,7 @@ def test_a_session_is_opened_however_often_it_takes() -> None:
 def test_a_session_that_nobody_waits_for_is_given_up() -> None:
     async def test(world: World) -> None:
         world.clients.session.errors = [LOST, LOST]
-        world.opening = False
+        world.closed = True
         assert await world.after(OpenProducer()) == [("opening_given_up",)]
         assert world.clients.session.opened == 1
 

@@ -168,24 +168,14 @@ class World:
         self.core, self.clients, self.signals, self.meter = Core(), Clients(config), Signals(), EventMeter()
         self.tasks = Tasks(asyncio.get_running_loop().create_future())
         self.retries = Retries(config, self.port)
-        self.wakes = self.pruned = 0
-        self.readers = Readers(
-            cast("Any", self.core),
-            cast("Any", self.clients),
-            self.tasks,
-            self.retries,
-            cast("Any", self.signals),
-            self.meter,
-            self.port,
-            wake=self.wake,
-            pruned=self.prune,
-        )
+        self.wakes = self.states = 0
+        self.readers = Readers(cast("Any", self), cast("Any", self.clients), self.tasks, self.retries)
 
     def wake(self) -> None:
         self.wakes += 1
 
-    def prune(self) -> None:
-        self.pruned += 1
+    def pruned(self) -> None:
+        self.states += 1
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for it; the caller's time is bounded."""
@@ -224,9 +214,9 @@ def test_states_go_to_the_core_and_only_claims_wake_it() -> None:
         assert (tail.topic, tail.offsets) == (CONFIG.topics.positions, {0: BEGINNING, 1: BEGINNING})
         tail.batches.put_nowait([POSITION])
         await caught_up.wait()
-        assert (len(world.core.states), world.pruned, world.wakes) == (1, 1, 0)
+        assert (len(world.core.states), world.states, world.wakes) == (1, 1, 0)
         tail.batches.put_nowait([claim(), claim(None)])
-        await world.until(lambda: world.pruned == 3)
+        await world.until(lambda: world.states == 3)
         assert world.core.states[1:] == [CLAIM, None]
         assert world.wakes == 2
 
@@ -239,7 +229,7 @@ def test_it_has_caught_up_only_with_all_that_was_there() -> None:
         tail = await world.tail()
         tail.behind = 2
         tail.batches.put_nowait([POSITION])
-        await world.until(lambda: world.pruned == 1)
+        await world.until(lambda: world.states == 1)
         await asyncio.sleep(0)
         assert not caught_up.is_set()
         tail.batches.put_nowait([POSITION])
@@ -282,7 +272,7 @@ def test_a_right_that_is_missing_ends_a_start_and_nothing_later(
         tail.batches.put_nowait([POSITION])
         tail.batches.put_nowait(denied)
         tail.batches.put_nowait([POSITION])
-        await world.until(lambda: world.pruned == 2)
+        await world.until(lambda: world.states == 2)
         assert not world.tasks.failure.done()
 
     of_a(test)
