@@ -25,6 +25,7 @@ from deelog_connector.rest.entities import (
 )
 from deelog_connector.rest.remote import as_text, without_masks
 from deelog_connector.runtime.lifecycle import Lifecycle, State, Task
+from deelog_connector.signals.notifications import ranges
 from deelog_schemas.config import Config, ConfigError, FieldError, parse
 from deelog_schemas.config.validation import judge
 from deelog_schemas.errors import DeelogError
@@ -278,15 +279,4 @@ def _invalid(errors: list[FieldError]) -> RestError:
 
 
 def _task(task: Task) -> dict[str, str]:
-    return {"cache.name": task.cache, "partition": str(task.partition), "segments": _ranges(task.segments)}
-
-
-def _ranges(numbers: tuple[int, ...]) -> str:
-    """`0-15,17`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return {"cache.name": task.cache, "partition": str(task.partition), "segments": ranges(task.segments)}

@@ -22,7 +22,6 @@ _WITH_BODY: Final = {
     413: "the body is too large",
     415: "the body is not application/json",
 }
-_CHANGING: Final = {409: "it exists already", 500: "Kafka did not answer in time"}
 
 
 def document(table: Iterable[Route], version: str, token: bool) -> dict[str, Any]:
@@ -71,14 +70,12 @@ def _query(name: str) -> dict[str, Any]:
 
 def _responses(route: Route, token: bool) -> dict[str, Any]:
     described: dict[int, str] = dict(_ALWAYS)
-    if route.changes:
-        described |= _CHANGING
     if route.body is not None:
         described |= _WITH_BODY
     if token and not route.open:
         described |= {401: "no token, or a wrong one"}
     if route.changes:
-        described |= {403: "may only look, or came from another site's page"}
+        described |= {403: "may only look, or came from another site's page", 500: "Kafka did not answer in time"}
     responses: dict[str, Any] = {
         str(status): {"description": text, "content": _json(ErrorMessage)} for status, text in described.items()
     }
