@@ -16,6 +16,7 @@ later writes wait longer for it.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 from deelog_interceptors.cachetools.serialize import Raw
@@ -32,18 +33,16 @@ def charge(raw_key: Raw, raw_value: Raw | None, trace: Trace | None = None) -> i
     return size if trace is None else size + trace_size(trace)
 
 
+@dataclass(slots=True, eq=False)
 class ChangeQueue:
     """The queue and its counters. `writing` and `removing` are used under the user's lock."""
 
-    __slots__ = ("limit", "queue", "removing", "taken", "writing")
-
-    def __init__(self) -> None:
-        self.queue: deque[Change] = deque()
-        self.taken = 0
-        """Bytes ever appended."""
-        self.limit = 0
-        """A write that would take `taken` beyond this asks for room first."""
-        self.writing = False
-        """Inside a `__setitem__`: a `popitem` is then an eviction."""
-        self.removing = Reason.REMOVE
-        """The reason that a `__delitem__` records now."""
+    queue: deque[Change] = field(default_factory=deque)
+    taken: int = 0
+    """Bytes ever appended."""
+    limit: int = 0
+    """A write that would take `taken` beyond this asks for room first."""
+    writing: bool = False
+    """Inside a `__setitem__`: a `popitem` is then an eviction."""
+    removing: Reason = Reason.REMOVE
+    """The reason that a `__delitem__` records now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -12,11 +13,11 @@ class ReplyTo(Protocol):
         """Writes every reply that is complete, in order."""
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """A reply that waits for `left` acknowledgements. `reply` is what the client gets, an error if one fails."""
 
-    __slots__ = ("deadline", "left", "reply", "to")
-
-    def __init__(self, to: ReplyTo, reply: bytes, deadline: float) -> None:
-        self.to, self.reply, self.deadline = to, reply, deadline
-        self.left = 0
+    to: ReplyTo
+    reply: bytes
+    deadline: float
+    left: int = 0

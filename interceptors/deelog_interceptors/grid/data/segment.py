@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -20,63 +21,41 @@ class Role(StrEnum):
     BACKUP = "backup"
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """Plain data; `Store`, `Replicator` and `Backup` change it. A primary's `data` is an evicting cache."""
 
-    __slots__ = (
-        "acked",
-        "admitting",
-        "begun",
-        "data",
-        "epoch",
-        "in_sync",
-        "lagging",
-        "last",
-        "members",
-        "number",
-        "outgoing",
-        "pendings",
-        "primary",
-        "release_begun",
-        "released",
-        "releasing",
-        "role",
-        "sessions",
-        "source",
-        "staged",
-        "stepped_down",
-        "waiting",
-    )
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.role = Role.NONE
-        self.epoch = 0
-        self.primary: str | None = None
-        self.in_sync: tuple[str, ...] = ()
-        self.members: tuple[str, ...] = ()
-        """All other members that hold it or shall hold it."""
-        self.data: EvictingCache | dict[bytes, Value] = {}
-        # As primary.
-        self.last = 0
-        """Highest sequence assigned."""
-        self.acked = 0
-        """Every member in `waiting` holds the operations up to here."""
-        self.begun = 0
-        """The sequence at which this epoch began."""
-        self.waiting: set[str] = set()
-        self.admitting: set[str] = set()
-        """Members that the controller was asked to admit in the present view; the next view may name them in sync."""
-        self.lagging: dict[str, tuple[float, int]] = {}
-        """By member in `waiting`: `(since, sequence)`, it has answered nothing above `sequence` since then."""
-        self.sessions: dict[str, BackupStream] = {}
-        self.outgoing: list[Operation] = []
-        self.pendings: deque[tuple[int, Pending]] = deque()
-        self.releasing = self.release_begun = self.released = self.stepped_down = False
-        # As backup.
-        self.source: object | None = None
-        """The primary's connection that this segment was reported to; frames of others are refused."""
-        self.staged: dict[bytes, Value] | None = None
+    number: int
+    role: Role = Role.NONE
+    epoch: int = 0
+    primary: str | None = None
+    in_sync: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    """All other members that hold it or shall hold it."""
+    data: EvictingCache | dict[bytes, Value] = field(default_factory=dict)
+    # As primary.
+    last: int = 0
+    """Highest sequence assigned."""
+    acked: int = 0
+    """Every member in `waiting` holds the operations up to here."""
+    begun: int = 0
+    """The sequence at which this epoch began."""
+    waiting: set[str] = field(default_factory=set)
+    admitting: set[str] = field(default_factory=set)
+    """Members that the controller was asked to admit in the present view; the next view may name them in sync."""
+    lagging: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """By member in `waiting`: `(since, sequence)`, it has answered nothing above `sequence` since then."""
+    sessions: dict[str, BackupStream] = field(default_factory=dict)
+    outgoing: list[Operation] = field(default_factory=list)
+    pendings: deque[tuple[int, Pending]] = field(default_factory=deque)
+    releasing: bool = False
+    release_begun: bool = False
+    released: bool = False
+    stepped_down: bool = False
+    # As backup.
+    source: object | None = None
+    """The primary's connection that this segment was reported to; frames of others are refused."""
+    staged: dict[bytes, Value] | None = None
 
     @property
     def closed(self) -> bool:

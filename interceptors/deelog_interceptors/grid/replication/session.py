@@ -8,6 +8,7 @@ backlog. The recovery ends when the backlog is empty, and the same step begins t
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from deelog_interceptors.grid.replication.peers import Link
@@ -22,21 +23,19 @@ class StreamState(Enum):
     STREAMING = auto()
 
 
+@dataclass(slots=True, eq=False)
 class BackupStream:
     """The stream of one segment to one backup, on one connection."""
 
-    __slots__ = ("answered", "asked_in", "backlog", "level_from", "link", "shrinking", "stage", "task")
-
-    def __init__(self, link: Link, asked_in: int) -> None:
-        self.link = link
-        self.asked_in = asked_in
-        """The view in which it was asked what it holds. Reports of an older view do not count: the backup may have
-        dropped everything in a view between."""
-        self.stage = StreamState.ASKED
-        self.shrinking = False
-        """The controller was asked to remove it from the in-sync set."""
-        self.answered = 0
-        self.level_from = 0
-        """Operations up to here may be acknowledged without it: it may be in sync only once it answered this much."""
-        self.backlog: list[Operation] = []
-        self.task: asyncio.Task[None] | None = None
+    link: Link
+    asked_in: int
+    """The view in which it was asked what it holds. Reports of an older view do not count: the backup may have dropped
+    everything in a view between."""
+    stage: StreamState = StreamState.ASKED
+    shrinking: bool = False
+    """The controller was asked to remove it from the in-sync set."""
+    answered: int = 0
+    level_from: int = 0
+    """Operations up to here may be acknowledged without it: it may be in sync only once it answered this much."""
+    backlog: list[Operation] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
