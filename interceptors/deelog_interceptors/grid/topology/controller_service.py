@@ -15,6 +15,7 @@ import orjson
 
 from deelog_connector.kafka_port import KafkaPort, NotController
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
+from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
@@ -33,10 +34,7 @@ MAX_FENCES: Final = 4
 
 
 class ControllerService:
-    """`copies`, `unclean`, `timeout` (seconds) are configured. After `lease_expiry` seconds of silence no lease holds.
-
-    `floor()` returns the highest claim that this node knows.
-    """
+    """`floor()` returns the highest claim that this node knows."""
 
     def __init__(
         self,
@@ -44,11 +42,8 @@ class ControllerService:
         port: KafkaPort,
         member: str,
         registry: Registry,
+        settings: Settings,
         *,
-        copies: int,
-        unclean: bool,
-        timeout: float,
-        lease_expiry: float,
         floor: Callable[[], int],
         on_error: Callable[[BaseException], None],
         on_refused: Callable[[Exception], None],
@@ -57,9 +52,7 @@ class ControllerService:
         self.detection_ms: deque[float] = deque(maxlen=1000)
         """From the last heartbeat of a member to the decision that it is dead."""
         self._config, self._member, self._registry = config, member, registry
-        self._copies, self._unclean, self._floor = copies, unclean, floor
-        self._timeout, self._lease_expiry = timeout, lease_expiry
-        self._on_error = on_error
+        self._settings, self._floor, self._on_error = settings, floor, on_error
         self._port, self._clock, self._brokers = port, port.clock, port.brokers(config)
         self._election = port.election(config, member, self._elected, on_refused)
         self._task: asyncio.Task[None] | None = None
@@ -165,14 +158,14 @@ class ControllerService:
             self._registry.view,
             self._clock.monotonic(),
             asked=asked,
-            timeout=self._timeout,
-            lease_expiry=self._lease_expiry,
+            timeout=self._settings.failure_timeout,
+            lease_expiry=self._settings.lease_expiry,
         )
         return self._liveness
 
     async def _tick(self, liveness: Liveness) -> None:
         try:
-            async with asyncio.timeout(self._timeout / 4):
+            async with asyncio.timeout(self._settings.failure_timeout / 4):
                 await self._event.wait()
         except TimeoutError:
             pass
@@ -214,8 +207,8 @@ class ControllerService:
             dead,
             self._clock.monotonic(),
             floor=self._floor(),
-            copies=self._copies,
-            unclean=self._unclean,
+            copies=self._settings.copies,
+            unclean=self._settings.unclean,
             settle=_SETTLE_SECONDS,
         )
         following = decide(liveness.view, situation)
