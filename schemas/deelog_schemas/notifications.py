@@ -43,8 +43,8 @@ class Notification(NamedTuple):
     """What a connector reports about itself. `timestamp` is in Unix milliseconds."""
 
     id: str
-    aggregate_type: str
     type: str
+    aggregate_type: str
     additional_data: Mapping[str, str]
     timestamp: int
 
@@ -54,14 +54,7 @@ class Notification(NamedTuple):
 
     def value(self, schemas: bool) -> bytes:
         """The record value."""
-        payload = {
-            "id": self.id,
-            "type": self.type,
-            "aggregate_type": self.aggregate_type,
-            "additional_data": dict(self.additional_data),
-            "timestamp": self.timestamp,
-        }
-        return _json(payload, _NOTIFICATION if schemas else None)
+        return _json(self._asdict(), _NOTIFICATION if schemas else None)
 
 
 def heartbeat_key(prefix: str, schemas: bool) -> bytes:

@@ -171,7 +171,7 @@ def test_progress_comes_back_as_it_was() -> None:
 
 
 def test_notifications_and_heartbeats_are_debeziums() -> None:
-    told = Notification("i", "Incremental Snapshot", "STARTED", {"connector_name": "p"}, 5)
+    told = Notification("i", "STARTED", "Incremental Snapshot", {"connector_name": "p"}, 5)
     assert json.loads(told.key(False)) == {"id": "i"}
     key, value = json.loads(told.key(True)), json.loads(told.value(True))
     assert (key["schema"]["name"], key["payload"]) == ("io.debezium.connector.common.NotificationKey", {"id": "i"})

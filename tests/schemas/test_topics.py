@@ -11,8 +11,6 @@ from deelog_schemas.kafka.names import (
     RESERVED_SUFFIXES,
     Topics,
     topic_problem,
-    transactional_id_diff,
-    transactional_id_node,
 )
 
 names = st.text("abAB09._-", min_size=1, max_size=12)
@@ -106,9 +104,9 @@ def test_a_cache_that_another_ones_topic_would_fall_onto_is_refused(cache: str, 
 @pytest.mark.parametrize("node_id", ["", "a.b", "a/b", "x" * 65, "n1\n"])
 def test_a_node_id_that_cannot_be(node_id: str) -> None:
     with pytest.raises(ConfigError, match=r"node\.id"):
-        transactional_id_node("p", "c", node_id)
+        Topics("p", "c").transactional_id_node(node_id)
 
 
 def test_a_partition_is_not_negative() -> None:
     with pytest.raises(ValueError, match="-1"):
-        transactional_id_diff("p", "c", -1)
+        Topics("p", "c").transactional_id_diff(-1)

@@ -19,7 +19,6 @@ import base64
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ import javaproperties
 from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.errors import AlreadyRunning, BrokerFailed, PortTaken, SetupError
 from deelog_connector.devkafka.ports import HOST, can_bind, free_port, wait_until_it_serves
-from deelog_connector.devkafka.running import STOP_SECONDS, Running, claim
+from deelog_connector.devkafka.running import STOP_SECONDS, Running, claim, dying_with_parent
 from deelog_connector.devkafka.server_properties import JVM, settings
 from deelog_schemas.java import find_java
 
@@ -40,14 +39,6 @@ _FORMAT_SECONDS = 60.0
 _PORT_ATTEMPTS = 3
 _LOG_TAIL_LINES = 15
 _LOG_LIMIT_BYTES = 64 << 20
-
-# Becomes Java after asking the kernel to kill it with its parent (prctl 1 is PR_SET_PDEATHSIG; SIGKILL, since only that
-# ends a stopped process). A parent that died before the call is detected by its process id.
-_DIE_WITH_PARENT = (
-    "import ctypes, os, sys;"
-    "failed = ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0);"
-    "sys.exit('prctl failed') if failed or os.getppid() != int(sys.argv[1]) else os.execv(sys.argv[2], sys.argv[2:])"
-)
 
 
 class EmbeddedKafka:
@@ -208,9 +199,7 @@ class EmbeddedKafka:
         memory = [f"-Xmx{self.heap}", "-XX:+ExitOnOutOfMemoryError"]
         options = [*memory, f"-Djava.io.tmpdir={temporary}", *JVM, "-cp", classpath]
         command = [str(java), *options, "kafka.Kafka", str(properties)]
-        if self.detached or not sys.platform.startswith("linux"):
-            return command
-        return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
+        return command if self.detached else dying_with_parent(command)
 
     def _spawn(self, command: list[str], lock: IO[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:

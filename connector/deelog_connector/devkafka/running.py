@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,22 @@ from deelog_connector.devkafka.ports import until
 STOP_SECONDS = 30.0
 _KILL_SECONDS = 5.0
 _FILE = "broker.json"
+
+
+# prctl 1 is PR_SET_PDEATHSIG; SIGKILL, since only that ends a stopped process. A parent that ended before the call is
+# detected by its process id.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys;"
+    "failed = ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0);"
+    "sys.exit('prctl failed') if failed or os.getppid() != int(sys.argv[1]) else os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+def dying_with_parent(command: list[str]) -> list[str]:
+    """The command, for a process that Linux kills with the thread that starts it; elsewhere as it is."""
+    if not sys.platform.startswith("linux"):
+        return command
+    return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 @dataclass(frozen=True, slots=True)

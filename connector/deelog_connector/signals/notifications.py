@@ -38,7 +38,7 @@ class Notifications:
             return
         data = {**self._always, **{name: str(value) for name, value in more.items() if value is not None}}
         now_ms = self._port.clock.time_ns() // 1_000_000
-        one = Notification(identity or self._port.new_id(), aggregate, kind, data, now_ms)
+        one = Notification(identity or self._port.new_id(), kind, aggregate, data, now_ms)
         log.info("[Notification Service] %s", one.value(False).decode())
         self._send(self._topic, one.key(self._schemas[0]), one.value(self._schemas[1]))
 

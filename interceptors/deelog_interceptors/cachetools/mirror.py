@@ -9,33 +9,15 @@ whether an entry existed and what its value was, so the write path does not look
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from deelog_connector.cache_side import CaptureSink
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_schemas.keys import segment_of
-from deelog_schemas.operation import Entry, Operation, Reason, Trace
+from deelog_schemas.operation import Entry, Reason
 
 _PUT, _CLEAR = Reason.PUT, Reason.CLEAR
-
-
-class Appender(Protocol):
-    """The methods of `CaptureSink` that a drain calls."""
-
-    def append(
-        self,
-        segment: int,
-        reason: str,
-        key: bytes,
-        value: bytes | None,
-        expires_at: int | None,
-        ts_us: int,
-        existed: bool,
-        before: bytes | None = None,
-        trace: Trace | None = None,
-    ) -> Operation: ...
-
-    def acked(self, segment: int, sequence: int) -> None: ...
 
 
 class Mirror:
@@ -78,7 +60,7 @@ class Mirror:
             value = self._values[segment].get(raw_key)
         return None if value is None else Entry(key, encoded(value), self._expiries.get(raw_key))
 
-    def drain(self, changes: ChangeQueue, sink: Appender, limit: int) -> int:
+    def drain(self, changes: ChangeQueue, sink: CaptureSink, limit: int) -> int:
         """Assigns positions to at most `limit` changes and acknowledges them; returns how many it took."""
         popleft = changes.queue.popleft
         last: dict[int, int] = {}
@@ -127,7 +109,7 @@ class Mirror:
     def _moment(self, expires: Any) -> int | None:
         return None if expires is None else self._unix_ms(expires)
 
-    def _clear(self, sink: Appender, ts_us: int) -> dict[int, int]:
+    def _clear(self, sink: CaptureSink, ts_us: int) -> dict[int, int]:
         """One operation for each segment that has entries; returns their sequences."""
         last = {}
         for segment, values in enumerate(self._values):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -41,28 +40,18 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
     """
     from deelog_proof.demo import report as reports
     from deelog_proof.demo.display import Display
+    from deelog_proof.harness.environment import ticking
     from deelog_proof.load.player import Player
     from deelog_proof.load.traces import read_trace
 
     player = Player(_addresses(cluster), rate=rate, deadline=deadline, keep_history=False)
     begin = time.monotonic()
-    done = threading.Event()
     with Display() as show, ends_in_order():
-        show.begin("writes", None)
-
-        def tick() -> None:
-            while not done.wait(0.2):
-                show.advance(player.acked, player.last_error)
-
-        ticker = threading.Thread(target=tick, name="ticker", daemon=True)
-        ticker.start()
-        try:
-            player.run(read_trace(trace, max_value))
-        finally:
-            player.stop()
-            done.set()
-            ticker.join()
-            show.end()
+        with ticking(show, None, lambda: show.advance(player.acked, player.last_error)):
+            try:
+                player.run(read_trace(trace, max_value))
+            finally:
+                player.stop()
         seconds = time.monotonic() - begin
         show.say(
             f"{player.acked:,} of {player.operations:,} writes acknowledged, {player.acked / seconds:,.0f} per second"

@@ -19,19 +19,13 @@ from pathlib import Path
 from types import FrameType
 
 from deelog_connector.devkafka import ports
+from deelog_connector.devkafka.running import dying_with_parent
 from deelog_schemas.errors import DeelogError
 
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384
-
-# prctl 1 is PR_SET_PDEATHSIG. A parent that ended before the call is detected by its process id.
-_DIE_WITH_PARENT = (
-    "import ctypes, os, sys;"
-    "failed = ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0);"
-    "sys.exit('prctl failed') if failed or os.getppid() != int(sys.argv[1]) else os.execv(sys.argv[2], sys.argv[2:])"
-)
 
 
 class ProcessError(DeelogError):
@@ -68,13 +62,10 @@ class Child:
         """Starts it; call this from the main thread."""
         if self.pid is not None:
             raise RuntimeError(f"{self.name} runs already")
-        command = self._command
-        if sys.platform.startswith("linux"):
-            command = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
         with self.log.open("ab") as log:
             self._begin = log.tell()
             self._process = subprocess.Popen(
-                command,
+                dying_with_parent(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -86,13 +86,20 @@ class Topics:
 
     @property
     def transactional_id_controller(self) -> str:
-        return transactional_id_controller(self.prefix, self.cache)
+        """The id of the producer by which the grid's controller commits its views."""
+        return f"{self.prefix}/{self.cache}/controller"
 
     def transactional_id_node(self, node_id: str) -> str:
-        return transactional_id_node(self.prefix, self.cache, node_id)
+        """The id of a node's only producer. Initialising a producer with this id fences the node."""
+        if not _NODE_ID.fullmatch(node_id):
+            raise ConfigError([FieldError("node.id", "must match [A-Za-z0-9_-]{1,64}", repr(node_id[:80]))])
+        return f"{self.prefix}/{self.cache}/node/{node_id}"
 
     def transactional_id_diff(self, partition: int) -> str:
-        return transactional_id_diff(self.prefix, self.cache, partition)
+        """The id of the Spark job's producer for one partition of the diff topic."""
+        if partition < 0:
+            raise ValueError(f"partition {partition} is negative")
+        return f"{self.prefix}/{self.cache}/diff/{partition}"
 
     def _suffixed(self, suffix: str) -> str:
         return f"{self.changes}{self.delimiter}{suffix}"
@@ -137,22 +144,3 @@ def topic_problem(name: str) -> str | None:
     if len(name) > MAX_TOPIC_LENGTH:
         return f"must be at most {MAX_TOPIC_LENGTH} characters long, and has {len(name)}"
     return None
-
-
-def transactional_id_node(prefix: str, cache: str, node_id: str) -> str:
-    """The id of a node's only producer. Initialising a producer with this id fences the node."""
-    if not _NODE_ID.fullmatch(node_id):
-        raise ConfigError([FieldError("node.id", "must match [A-Za-z0-9_-]{1,64}", repr(node_id[:80]))])
-    return f"{prefix}/{cache}/node/{node_id}"
-
-
-def transactional_id_controller(prefix: str, cache: str) -> str:
-    """The id of the producer by which the grid's controller commits its views."""
-    return f"{prefix}/{cache}/controller"
-
-
-def transactional_id_diff(prefix: str, cache: str, partition: int) -> str:
-    """The id of the Spark job's producer for one partition of the diff topic."""
-    if partition < 0:
-        raise ValueError(f"partition {partition} is negative")
-    return f"{prefix}/{cache}/diff/{partition}"

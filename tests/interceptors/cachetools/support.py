@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cachetools
 
+from deelog_connector.cache_side import CaptureSink
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.expiry import expiry_of, unix_ms_of
 from deelog_interceptors.cachetools.intercept import CaptureContext, captured_class
@@ -110,10 +111,14 @@ class Attached:
     def _no_room(raw_key: Any, size: int) -> None:
         raise AssertionError("a write asked for room that there is")
 
+    def take(self, limit: int) -> int:
+        """Takes some changes and returns how many."""
+        return self.mirror.drain(self.changes, cast("CaptureSink", self.core), limit)
+
     def drain(self) -> list[Operation]:
         """Takes all changes and returns their operations."""
         before = len(self.core.operations)
-        while self.mirror.drain(self.changes, self.core, 3):
+        while self.take(3):
             pass
         assert self.mirror.drained == self.changes.taken, "what was charged is what was drained"
         return [operation for _, operation in self.core.operations[before:]]

@@ -296,7 +296,7 @@ def test_threads_under_one_lock() -> None:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        attached.mirror.drain(attached.changes, attached.core, 64)
+        attached.take(64)
     for thread in threads:
         thread.join()
     attached.check()
