@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, EntryPoints, entry_points, metadata
+from importlib.metadata import EntryPoint, EntryPoints, entry_points, metadata, packages_distributions, requires
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from deelog_connector import cli, errors
 from deelog_connector.cli import exit_codes
@@ -173,6 +175,38 @@ def test_every_command_of_ours_that_needs_an_extra_names_one_that_exists() -> No
     ours = {point.name for point in entry_points(group=cli.GROUP)}
     assert cli.EXTRAS.keys() <= ours
     assert set(cli.EXTRAS.values()) <= set(metadata("deelog").get_all("Provides-Extra") or ())
+
+
+def asked_for(wanted: str, extra: str = "") -> set[str]:
+    """A distribution and all that it asks for, with an extra of it."""
+    names, waiting = set[str](), [Requirement(f"{wanted}[{extra}]" if extra else wanted)]
+    while waiting:
+        one = waiting.pop()
+        names.add(canonicalize_name(one.name))
+        needed = map(Requirement, requires(one.name) or ())
+        given = [need for need in needed if need.marker is None or any(map(need.marker.evaluate, _extras(one)))]
+        waiting += [need for need in given if canonicalize_name(need.name) not in names]
+    return names
+
+
+def _extras(wanted: Requirement) -> list[dict[str, str]]:
+    return [{"extra": extra} for extra in ("", *wanted.extras)]
+
+
+def test_deelog_play_needs_no_more_than_its_extra(tmp_path: Path) -> None:
+    (tmp_path / "trace.tsv").write_text("")
+    there = asked_for("deelog", cli.EXTRAS["play"])
+    owners = packages_distributions().items()
+    lacking = {module for module, names in owners if not there & {canonicalize_name(name) for name in names}}
+    assert {"pyspark", "msgspec"} <= lacking
+    code = f"""
+import sys
+for module in {lacking!r}:
+    sys.modules[module] = None  # as if it were not installed
+from deelog_connector.cli import main
+main(["play", {str(tmp_path / "trace.tsv")!r}, "--cluster", "127.0.0.1:1"])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def deelog(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
