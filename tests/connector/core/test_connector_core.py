@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from deelog_connector.cache_side import CaptureSink, ReplicaSink
 from deelog_connector.core import ConnectorCore, Settings
-from deelog_connector.core.effects import OpenProducer
+from deelog_connector.core.effects import Cause, OpenProducer, Released
 from deelog_connector.core.segment import Phase
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_schemas.operation import Operation, Reason
+from deelog_schemas.positions import ClaimState, StateRecord
 from tests.connector.core.builders import Entries
 from tests.connector.world import (
     SEGMENTS,
@@ -41,7 +44,54 @@ def test_initial_only_is_finished_once_every_segment_is_sent() -> None:
     assert all(finished is sent for finished, sent in seen)
     assert seen[0] == (False, False)
     assert seen[-1] == (True, True)
+    node.core._segments[0].owed = "signal"
+    assert not node.core.finished
     world.check()
+    node.core._segments[0].owed = None
+    node.core.configured(replace(node.core.settings, snapshot_mode=SnapshotMode.INITIAL))
+    assert not node.core.finished
+
+
+def test_a_segments_life_from_owner_to_owner() -> None:
+    """Every call of the cache and of the shell is answered by the part that it is meant for."""
+    calls = {name for name in vars(CaptureSink) | vars(ReplicaSink) if not name.startswith("_")}
+    assert {name for name in calls if not hasattr(core(), name)} == set()
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"kept")
+    world.settle()
+    world.put(key_of(0), b"phantom", acked=False)
+    n0.core.acked_here(0, 2)
+    world.settle(n0)
+    world.put(key_of(0), b"late", acked=False)
+    n0.core.acked_here(0, 3)
+    n0.step(hang=True)
+    world.own_all(n1)
+    world.settle(n1)
+    assert ("n1", "n0") in world.fences
+    assert n1.core.counts.corrections == 1
+    n0.finish()
+    world.settle()
+    assert world.refused == [("n0", Cause.FENCED)]
+    assert [n0.core.phase(segment) for segment in range(SEGMENTS)] == ["idle"] * SEGMENTS
+    world.put(key_of(0), b"1")
+    world.put(key_of(0), b"2")
+    assert n1.core.coalesce(0) == 1
+    n1.core.snapshot(1)
+    assert not n1.core.may_snapshot(1)
+    n1.core.overflow(2)
+    n1.core.ask_reset(3, "signal")
+    world.settle()
+    assert n1.core.counts.resets == {"overflow": 1, "signal": 1}
+    n1.core.release(0)
+    world.settle()
+    assert [effect.segment for effect in n1.announced(Released)] == [0]
+    world.check()
+
+
+def test_the_state_of_a_segment_that_is_not_ours_is_known_all_the_same() -> None:
+    one = core()
+    one.state_read(StateRecord("claim", 3, "n0@5", ClaimState(9, "n0@5", 8, 2, 1)))
+    assert (one.highest_claim(), one.owned()) == (9, [])
 
 
 def core(**settings: Any) -> ConnectorCore:
@@ -65,10 +115,11 @@ def test_a_promotion_begins_anew() -> None:
     one.release(0)
     (segment,) = one.primaries()
     segment.victims, segment.atomic_to = frozenset({(1, "n2@1")}), 1
+    segment.ledger.rows_committed(1, 0)
     one.demote(0)
     one.promote(0, 3, must_reset="owners_lost")
     assert one.primaries() == [segment]
-    assert (segment.victims, segment.atomic_to) == (frozenset(), 0)
+    assert (segment.victims, segment.atomic_to, segment.ledger.unverified) == (frozenset(), 0, [])
     assert (segment.acked, segment.replicated, segment.release_wanted) == (0, 0, False)
     assert (segment.owed, segment.phase, segment.epoch) == ("owners_lost", Phase.CLAIM, 3)
     assert one.history(0) == ((1, 1), (3, 1))
@@ -147,6 +198,9 @@ def test_the_producer_is_closed_only_when_nothing_is_under_way() -> None:
     assert one.poll(2.0, 0) == []
     one.closed = one.paused = False
     assert one.poll(3.0, 0) == [OpenProducer()]
+    one.producer_opened()
+    assert (one.topic_is("t1"), one.poll(4.0, 0)) == (False, [])
+    assert (one.topic_is("t2"), one.poll(5.0, 0)) == (True, [OpenProducer()])
 
 
 def test_other_limits_hold_at_once_and_the_map_of_segments_stays() -> None:

@@ -6,10 +6,15 @@ that a complete snapshot has all entries of a segment.
 
 from __future__ import annotations
 
+import pytest
+
+from deelog_connector.core.batch import Batch
 from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
 from deelog_connector.core.snapshot_mode import SnapshotMode
+from deelog_connector.core.snapshots import Snapshots
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.header import Kind
+from tests.connector.core.builders import node, primary
 from tests.connector.world import (
     CHANGES,
     World,
@@ -45,9 +50,11 @@ def test_a_segment_is_sent_once_more_chunk_by_chunk_as_debezium_sends_it() -> No
     world, (n0, _) = started()
     keys = filled(world)
     transactions = n0.core.counts.transactions
-    n0.core.snapshot(0)
+    snapshot = n0.core.snapshot(0)
+    assert n0.core.snapshot_of(0) is snapshot
     world.settle()
     assert rows(world) == keys
+    assert (snapshot.over, n0.core.counts.snapshot_rows, n0.core.snapshot_of(0)) == (True, 5, None)
     assert n0.core.counts.transactions - transactions >= 3  # chunks of two
     assert n0.announced(SnapshotRead) == [SnapshotRead(0, 5)]
     (last,) = [r for r in world.records(0) if r.header.kind is Kind.READ][-1:]
@@ -83,8 +90,8 @@ def test_a_key_whose_change_is_left_out_has_another_turn() -> None:
         for key in keys[turn:]:
             world.put(key, b"%d" % turn)
         world.now += 0.1
-        for node in world.nodes.values():
-            node.step()
+        for each in world.nodes.values():
+            each.step()
     world.settle()
     assert set(rows(world)) == set(keys)
     assert [e.segment for e in n0.announced(SnapshotRead)] == [0]
@@ -130,7 +137,7 @@ def test_a_takeover_forgets_it_and_the_next_owner_may_begin() -> None:
 
 
 def test_it_can_be_stopped() -> None:
-    world, (n0, _) = started()
+    world, (n0, n1) = started()
     filled(world)
     n0.core.snapshot(0)
     n0.step()
@@ -138,7 +145,9 @@ def test_it_can_be_stopped() -> None:
     world.settle()
     assert len(rows(world)) < 5
     assert not n0.announced(SnapshotRead)
-    n0.core.stop_snapshot(1)  # there is none
+    for other in (n0.core, n1.core):
+        other.stop_snapshot(1)  # there is none
+        assert other.snapshot_of(1) is None
     assert n0.core.may_snapshot(0)
 
 
@@ -214,15 +223,19 @@ def test_who_has_lost_a_segment_does_not_announce_its_snapshot() -> None:
     world.check()
 
 
-def test_it_is_complete_once_the_changes_that_stand_for_rows_are_written() -> None:
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_it_is_complete_once_the_changes_that_stand_for_rows_are_written(chunks: int) -> None:
     """A key with an unacknowledged delete gets no row, but lives on if the owner dies: its successor starts again."""
     world, (n0, _) = started()
     keys = filled(world, 3)
-    world.put(keys[1], b"new")
-    world.put(keys[0], None, acked=False)
     n0.core.snapshot(0)
+    for _ in range(chunks):
+        n0.step()
+    world.put(keys[1], b"new")
+    deleted = keys[-chunks]  # of the chunk that comes next
+    world.put(deleted, None, acked=False)
     world.settle()
-    assert rows(world) == keys[1:]
+    assert rows(world) == [key for key in keys if key != deleted]
     assert not n0.announced(SnapshotRead)
     world.ack(0)
     world.settle()
@@ -248,3 +261,22 @@ def test_a_segment_is_released_once_its_rows_are_verified() -> None:
     assert n0.core.phase(0) == "released"
     assert rows(world) == keys
     world.check()
+
+
+@pytest.mark.parametrize("ended_by", ["a stop", "another snapshot", "a demotion"])
+def test_the_commit_of_a_chunk_counts_for_its_own_snapshot_only(ended_by: str) -> None:
+    state = node({b"a": b"1"})
+    snapshots, segment, batch = Snapshots(state), primary(state, 0), Batch(state)
+    snapshot = snapshots.start(0)
+    snapshots.chunk(batch, segment, snapshot)
+    assert len(batch.chunks) == 1
+    if ended_by == "another snapshot":
+        snapshots.start(0)
+    elif ended_by == "a stop":
+        snapshots.stop(0)
+        assert not snapshots.refused(segment, batch)
+    else:
+        state.demote(0)
+    snapshots.committed(batch)
+    assert (snapshot.cursor, snapshot.over, state.counts.snapshot_rows) == (0, False, 0)
+    assert (state.outbox, segment.ledger.unverified) == ([], [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deelog_connector.core.effects import Cause, Corrected
 from deelog_connector.core.positions_table import PositionsTable
 from deelog_schemas.header import Kind
@@ -12,6 +14,7 @@ from tests.connector.world import (
     SEGMENTS,
     SteppedDown,
     Superseded,
+    World,
     key_of,
     lose_unseen,
     skipping,
@@ -102,6 +105,7 @@ def test_claim_key_per_member_and_claims_outlive_compaction() -> None:
     world.own(0, n2, must_reset="owners_lost")
     world.settle(n2)
     assert ("n2", "n0") in world.fences
+    assert {member for _, member in n2.core.table.claimants(0)} == {n2.member}
     n0.finish()
     assert world.refused[0] == ("n0", Cause.FENCED)
 
@@ -271,9 +275,10 @@ def test_nothing_is_written_below_a_phantom() -> None:
     world.check()
 
 
-def test_a_pending_operation_that_is_skipped_makes_up_for_no_phantom() -> None:
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_pending_operation_makes_up_for_a_phantom_unless_it_is_skipped(skipped: bool) -> None:
     """The phantom is a delete and the later update is filtered out: the key would be missing for ever."""
-    world, (n0, n1) = started(pipeline=skipping("u"))
+    world, (n0, n1) = started(pipeline=skipping("u") if skipped else None)
     world.put(key_of(0), b"kept")
     world.settle()
     world.put(key_of(0), None, acked=False)
@@ -283,8 +288,8 @@ def test_a_pending_operation_that_is_skipped_makes_up_for_no_phantom() -> None:
     world.fail_over(n0, n1)
     world.put(key_of(0), b"pending")
     world.settle()
-    assert "SKIPPED" in world.kinds(0)
-    assert n1.core.counts.corrections == 1
+    assert ("SKIPPED" in world.kinds(0)) is skipped
+    assert n1.core.counts.corrections == skipped
     world.check()
     assert world.reader(0).resets == ["initial"]
 
@@ -302,7 +307,8 @@ def test_what_was_skipped_last_is_no_loss_to_the_next_owner() -> None:
     assert {e.key: e.value for e in world.reader(0).entries.values()} == {key_of(0): b"written"}
 
 
-def test_a_write_between_decide_and_poll_does_not_overtake_a_correction() -> None:
+@pytest.mark.parametrize("demoted", [False, True])
+def test_a_write_between_decide_and_poll_does_not_overtake_a_correction(demoted: bool) -> None:
     """Backups get operations in sequence order: a correction is captured when it is replicated."""
     world, (n0, n1) = started(3)
     world.put(key_of(0), b"kept")
@@ -313,25 +319,37 @@ def test_a_write_between_decide_and_poll_does_not_overtake_a_correction() -> Non
     world.fail_over(n0, n1, world.nodes["n2"])
     while n1.core.phase(0) != "writing":
         n1.step()
+    ledger = n1.core._segments[0].ledger
+    assert ledger.read_from == ledger.base_offset > 0  # n2 need not read from the beginning
     written = world.put(key_of(0, 1), b"client's")
     assert not n1.announced(Corrected)
     assert written.sequence == 2
+    if demoted:
+        n1.core.demote(0)
     world.settle()
+    if demoted:
+        assert not n1.announced(Corrected)
+        return
     (corrected,) = n1.announced(Corrected)
     assert [operation.sequence for operation in corrected.operations] == [3]
     world.check()
 
 
-def test_open_reset_again() -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_open_reset_again(first: bool) -> None:
     world, (n0, n1) = started()
+    if first:
+        world = World()
+        n0, n1 = world.nodes.values()
+        world.own_all(n0, n1)
+    else:
+        n0.core.overflow(0)
     world.put(key_of(0), b"a")
-    world.settle()
-    n0.core.overflow(0)
-    while world.kinds(0)[-1] != "RESET_BEGIN":
+    while world.kinds(0)[-1:] != ["RESET_BEGIN"]:
         n0.step()
     world.fail_over(n0, n1)
     world.settle()
-    assert world.reader(0).resets == ["initial", "open_reset"]
+    assert world.reader(0).resets == ["initial"] * (not first) + ["open_reset"]
     world.check()
 
 

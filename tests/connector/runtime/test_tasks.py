@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, RetriesExhausted
 from deelog_connector.kafka.librdkafka import Librdkafka
-from deelog_connector.kafka_port import WriteFailed
+from deelog_connector.kafka_port import REQUEST_SECONDS, WriteFailed
 from deelog_connector.runtime import tasks as tasks_module
 from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError, FieldError
 from tests.connector.cache import config_of, run
+from tests.support.memory import Memory
 
 LOST = WriteFailed(Cause.LOST, "gone")
 
@@ -26,7 +28,8 @@ def config(**fields: str) -> Config:
 
 def retries(started: bool = True, errors: int = -1) -> Retries:
     made = Retries(config(**{"errors.max.retries": str(errors)}), Librdkafka())
-    made.started = started
+    if started:
+        made.started = True
     return made
 
 
@@ -48,9 +51,12 @@ class Failing:
 
 def with_tasks(test: Callable[[Tasks], Awaitable[None]]) -> None:
     async def work() -> None:
-        made = Tasks(asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        made, problems = Tasks(loop.create_future()), list[object]()
+        loop.set_exception_handler(lambda _, context: problems.append(context))
         try:
             await test(made)
+            assert problems == []
         finally:
             made.stopping = True
             await made.cancel()
@@ -183,3 +189,22 @@ def test_a_start_asks_again_for_as_long_as_one_request_may_take(monkeypatch: pyt
     with pytest.raises(KafkaUnavailable, match="away"):
         run(_nothing(retries(started=False).reading(call)), 20)
     assert call.calls == 1
+
+
+def test_waits_grow_and_a_connector_that_runs_waits_for_ever(memory: Memory) -> None:
+    asked: list[float] = []
+
+    async def ask() -> None:
+        asked.append(memory.loop.time())
+        if len(asked) < 12:
+            raise KafkaUnavailable("away")
+
+    some = Retries(config(**{"retriable.restart.connector.wait.ms": "10000"}), memory.port())
+    some.started = True
+    memory.run(some.reading(ask))
+    assert asked[-1] - asked[0] > REQUEST_SECONDS
+    waits = [later - earlier for earlier, later in pairwise(asked)]
+    chance = [wait - 0.1 * 2**number for number, wait in enumerate(waits[:6])]
+    assert all(0.0 <= seconds <= 1.0 for seconds in chance)
+    assert len(set(chance)) == 6
+    assert waits[7:] == pytest.approx([10.0] * 4)

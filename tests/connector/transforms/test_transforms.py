@@ -8,6 +8,7 @@ that do not fit their format; classes that REST may not name.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import sys
@@ -35,6 +36,7 @@ from deelog_schemas.digest import digest_of
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry, Operation
 from tests.connector.transforms.transforms_for_tests import BOMB, GARBAGE
+from tests.support.memory import Memory
 
 MINE = "tests.connector.transforms.transforms_for_tests"
 OURS = "deelog_connector.transforms"
@@ -279,6 +281,7 @@ def test_a_reset_tells_count_and_digest_of_what_is_left() -> None:
     rows = [Entry(b"a", b"1", None), Entry(b"x", b"2", None), Entry(b"b", b"3", 5)]
     for _ in range(2):  # a reset that begins again counts from the start
         pipeline([begin, RowsItem(3, 1, (1, 9), "signal", rows[:2], True, False)])
+    pipeline([RowsItem(3, 1, (1, 9), "snapshot", rows[:1], False, False, incremental=True)])  # of no reset
     told, ended = pipeline([RowsItem(3, 1, (1, 9), "signal", rows[2:], False, True), end])
     assert isinstance(told, PipedRows)
     assert (told.rows.entries, told.headers) == ([Entry(b"b", b"3!", 5)], [(("seen", "r>->3"),)])
@@ -305,8 +308,19 @@ def test_garbage_is_a_failure_that_says_what_is_wrong(what: str, mode: str) -> N
     told = str(raised.value)
     assert f"transform t0 ({MINE}.Garbage) failed on cache c, segment 3, position 1.2: " in told
     assert "event.processing.failure.handling.mode to skip, warn or dead-letter" in told
+    assert ("which is neither a Record nor None" in told) is (what in ("number", "true", "tuple"))
     assert len(told) < 600
     assert BOMB not in told
+
+
+def test_failures_are_logged_once_a_second(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    config = of({"type": f"{MINE}.Garbage", "what": "number"}, event__processing__failure__handling__mode="warn")
+    pipeline = Pipeline.of(config, memory.port().clock, Counter())
+    assert pipeline is not None
+    for seconds in (0, 0, 1):
+        memory.run(asyncio.sleep(seconds))
+        pipeline([OperationsItem(3, 1, [put(1, "b", BOMB)])])
+    assert [line.endswith("(1 more since the last such line)") for line in caplog.messages] == [False, True]
 
 
 def test_a_predicate_answers_true_or_false() -> None:
@@ -379,6 +393,14 @@ def test_what_is_changed_in_place_is_written_as_it_is_then() -> None:
     assert json.loads(written) == {"a": [True], "n": 12345678901234567890123}
     assert b"true" in written
     assert Seen("bytes").made(b"x", lambda record: record.with_value(bytearray(b"y")))[1] == b"y"
+
+
+def test_a_value_that_is_not_there_is_not_replaced() -> None:
+    record = Record("t", b"k", "d", None, None, {}, 0)
+    with pytest.raises(ValueError, match="a delete has no value after it"):
+        record.with_value("x")
+    with pytest.raises(ValueError, match="there is no value before this change"):
+        record.with_before("x")
 
 
 @pytest.mark.parametrize(

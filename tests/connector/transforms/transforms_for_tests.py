@@ -75,6 +75,9 @@ class Garbage(Transform):
             "control header": lambda: record.with_header("deelog.control", b"x"),
             "header value": lambda: record._replace(headers=(("a", 5),)),  # type: ignore[arg-type]
             "surrogate header": lambda: record.with_header("a", "\ud800"),
+            "surrogate name": lambda: record.with_header("\ud800", b"x"),
+            "bytes name": lambda: record._replace(headers=((b"a", b"x"),)),  # type: ignore[arg-type]
+            "long header": lambda: record._replace(headers=(("a", b"x", 1),)),  # type: ignore[arg-type]
             "bytes": lambda: record.with_value(b"x"),
             "nothing": lambda: record.with_value(None),
             "surrogate": lambda: record.with_value("\ud800"),
@@ -86,7 +89,8 @@ class Garbage(Transform):
 
 
 GARBAGE = """number true tuple key op topic position time after expiry headers bytes nothing surrogate exit recursion
-    strange-key no-after a-before header-name control-header header-value surrogate-header too-long"""
+    strange-key no-after a-before header-name control-header header-value surrogate-header surrogate-name
+    bytes-name long-header too-long"""
 
 
 class Strange:
