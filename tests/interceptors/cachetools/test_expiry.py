@@ -1,0 +1,89 @@
+"""Expiries of timed caches in Unix milliseconds, and the timer that expires what nobody touches.
+
+Bad input: a timer of no known kind, an endless time to live, a cachetools that keeps its expiries elsewhere, an
+`expire()` that raises.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import threading
+import time
+from typing import Any
+
+import cachetools
+import pytest
+
+from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
+from tests.interceptors.cachetools.support import Clock
+
+
+def date() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+@pytest.mark.parametrize("timer", [time.time, time.monotonic, time.perf_counter, date])
+def test_an_expiry_is_given_in_unix_milliseconds(timer: Any) -> None:
+    seconds: Any = datetime.timedelta(seconds=10) if timer is date else 10
+    before = time.time()
+    cache: Any = cachetools.TTLCache(2, seconds, timer=timer)
+    cache["a"] = 1
+    expiry = expiry_of(cache)
+    assert expiry is not None
+    given = unix_ms_of(cache, None)(expiry(cache, "a"))
+    assert given is not None
+    assert before - 0.1 <= given / 1000 - 10 <= time.time() + 0.1
+
+
+def test_what_cannot_be_known_is_null() -> None:
+    assert unix_ms_of(cachetools.TTLCache(2, 10, timer=Clock()), None)(5.0) is None
+    assert unix_ms_of(cachetools.TTLCache(2, 10, timer=Clock()), lambda moment: moment + 1)(5.0) == 6000
+    assert unix_ms_of(cachetools.TTLCache(2, math.inf, timer=time.time), None)(math.inf) is None
+    users_own: Any = cachetools._TimedCache(2, time.time)
+    expiry = expiry_of(users_own)
+    assert expiry is not None
+    assert expiry(users_own, "a") is None
+    assert expiry_of(cachetools.LRUCache(2)) is None
+
+
+def test_a_cachetools_that_keeps_expiries_elsewhere_is_refused() -> None:
+    cache: Any = cachetools.TTLCache(2, 10)
+    del cache._TTLCache__links
+    with pytest.raises(CaptureFailed, match="install cachetools 8.0"):
+        expiry_of(cache)
+
+
+class Expiring:
+    """Counts its calls, each of which must come under the lock; or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.lock, self.calls, self.error = threading.Lock(), threading.Semaphore(0), error
+        self.failures: list[BaseException] = []
+
+    def timer(self) -> ExpiryTimer:
+        return ExpiryTimer(self, self.lock, 0.001, self.failures.append)
+
+    def expire(self) -> None:
+        assert self.lock.locked()
+        if self.error is not None:
+            raise self.error
+        self.calls.release()
+
+
+def test_the_timer_expires_under_the_lock_until_it_is_stopped() -> None:
+    cache = Expiring()
+    timer = cache.timer()
+    for _ in range(3):
+        assert cache.calls.acquire(timeout=20)
+    timer.stop()
+    assert (timer._thread.is_alive(), cache.failures) == (False, [])
+
+
+def test_an_error_of_the_users_ends_the_timer_and_is_reported() -> None:
+    cache = Expiring(RuntimeError("of the user's timer"))
+    timer = cache.timer()
+    timer._thread.join(20)
+    assert cache.failures == [cache.error]
+    timer.stop()
