@@ -42,6 +42,7 @@ _MAY_PASS: Final = (
     ("Connection refused", "is Kafka running? Start it, or correct bootstrap.servers"),
     # A listener without TLS that hangs up, or a broker that stops.
     ("SSL connection closed by peer", _PROTOCOL),
+    ("tls_retry_write_records", _PROTOCOL),
 )
 _SILENCE: Final = "no broker answers in time; is Kafka up, and {client}.override.security.protocol the listener's?"
 _FINAL: Final = ("_AUTHENTICATION", "_SSL")

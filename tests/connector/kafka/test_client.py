@@ -41,6 +41,16 @@ def test_without_an_answer_the_connection_is_the_reason() -> None:
     assert "Connection refused; is Kafka running?" in reason(error, connections(REFUSED))
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["Disconnected: SSL connection closed by peer", "Send failed: error:80000020:Broken pipe: tls_retry_write_records"],
+)
+def test_a_listener_that_hangs_up_on_tls_may_be_another_one(said: str) -> None:
+    error = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    hung_up = KafkaError(KafkaError._TRANSPORT, f"ssl://h:1/bootstrap: {said}")
+    assert "set admin.override.security.protocol to what the listener" in reason(error, connections(hung_up))
+
+
 def test_where_waiting_is_hopeless_the_connection_is_the_reason_of_all() -> None:
     error = KafkaException(KafkaError(KafkaError._NOENT))
     assert "correct sasl.mechanism, sasl.username" in reason(error, connections(UNAUTHENTICATED))
