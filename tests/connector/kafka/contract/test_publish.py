@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import groupby
 
 import pytest
 
@@ -56,4 +57,6 @@ async def test_it_fails_in_time_while_brokers_are_away(world: World) -> None:
             await brokers.publish(topic, "k", b"perhaps")
         assert loop.time() - begin < REQUEST + IN_TIME
     await answered(lambda: brokers.publish(topic, "k", b"2"), KafkaUnavailable)
-    assert await world.content(topic) in ([b"1", b"2"], [b"1", b"perhaps", b"2"])
+    # One that was not answered in time may have been taken all the same, and was asked for again.
+    content = [value for value, _ in groupby(await world.content(topic))]
+    assert content in ([b"1", b"2"], [b"1", b"perhaps", b"2"])
