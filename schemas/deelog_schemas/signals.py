@@ -190,7 +190,7 @@ def decode_progress(raw: bytes | None) -> Progress:
 
 
 def decode_signal(raw: bytes | None) -> Signal:
-    """The signal in a record's value, or in a line of a file. Raises `UnknownSignal`, `RecordError`."""
+    """The signal in a record's value. Raises `UnknownSignal`, `RecordError`."""
     content = _object(raw)
     whole = Fields(content, "the signal")
     identity, kind = whole.text("id", MAX_ID, default=""), whole.text("type", MAX_ID)

@@ -9,8 +9,8 @@ covered by a reset whose owners had all died), `phantom` (no value of a failed w
 with the same history hold the same entries, and the derived state equals that of the last ACTIVE's member once all is
 written), `stock` (where resets take back, a consumer that ignores resets holds the same), `limit` (no op log exceeds
 its bound), `equal` and `alive` (after the faults end: derived equals cached, on every owner, in time), `broken` (an
-assertion or exception), `held` (a paused or stopped connector writes nothing, a stopped one has no session), and
-`expected` (a count that the script expects).
+assertion or exception), `held` (a paused or stopped connector writes nothing, a stopped one has no session),
+`status` (REST says of a connector what it is), and `expected` (a count that the script expects).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from deelog_connector.core import history as past
 from deelog_connector.core.effects import Commit, Effect, OpenProducer
 from deelog_connector.core.history import History
 from deelog_connector.kafka_port import InRecord
+from deelog_connector.runtime.lifecycle import State
 from deelog_connector.runtime.readers import WATCH_SECONDS
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View, decode_view
@@ -148,12 +149,35 @@ class Checker:
         """A core returned an effect."""
         self.counts[type(effect).__name__] += 1
         forbidden = {"": (), "paused": (Commit,), "stopped": (Commit, OpenProducer)}[node.held]
-        if isinstance(effect, forbidden) and not node.leaving:
+        resumed = node.held == "paused" and self.world.counts["sent resume-writing"]
+        if isinstance(effect, forbidden) and not node.leaving and not resumed:
             self.fail("held", f"{node.member} is {node.held}: {effect}")
         if not isinstance(effect, Commit):
             segments = getattr(effect, "segments", getattr(effect, "segment", ""))
             self.say(f"{node.member} {type(effect).__name__} {segments}".rstrip())
         self.world.effect_comes(node, effect)
+
+    def _well(self, node: Process) -> None:
+        """At rest a node says that it is well."""
+        connector = node.grid.connector
+        stats = connector.stats
+        problem = connector.observed.kafka_problem(self.world.engine.now) if connector.started else None
+        if problem or stats.unwritten or stats.stopped or stats.halted or stats.snapshots:
+            self.fail("status", f"{node.member} at rest: {problem} {stats}")
+
+    def status(self, node: Process) -> None:
+        """What REST says of a connector after a request is what it is."""
+        lifecycle, core = node.grid.lifecycle, node.core
+        mine, state = {segment.number for segment in core.primaries()}, lifecycle.state
+        told = {segment for task in lifecycle.tasks() for segment in task.segments}
+        if told != (set() if state is State.STOPPED else mine):
+            self.fail("status", f"{node.member} is {state} and the owner of {mine}, its tasks have {told}")
+        for offset in lifecycle.offsets():
+            position = offset.epoch, offset.sequence
+            if offset.segment not in mine or not past.holds(core.history(offset.segment), position):
+                self.fail("status", f"{node.member}: {offset}")
+        if (state is State.FAILED) != (lifecycle.trace is not None):
+            self.fail("status", f"{node.member} is {state}: {lifecycle.trace}")
 
     def captured(self, node: Process, segment: Segment, operation: Operation) -> None:
         """A primary captured an operation."""
@@ -484,6 +508,9 @@ class Checker:
 
     def final(self) -> None:
         """Checks what must hold once the run is at rest."""
+        for node in self.world.living():
+            self.status(node)
+            self._well(node)
         for number, seen in self.seen.items():
             derived = {k: (e.value, e.expires_at) for k, e in seen.reader.entries.items()}
             for node in self.world.holders(number):

@@ -8,7 +8,7 @@ from typing import Final
 
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.script import SETTINGS, Script
-from deelog_proof.simulation.verbs import OPERATIONS, is_fault
+from deelog_proof.simulation.verbs import OPERATIONS, SELDOM, SIGNALS, is_fault
 
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "crash": ("crash", "crash", "both", "twin"),
@@ -20,7 +20,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "oplog": ("overflow", "coalesce", "signal"),
     "clock": ("skew",),
     "leave": ("leave",),
-    "connector": ("connector",),
+    "connector": ("connector", "send"),
 }
 """Kinds of faults by the name that `--faults` gives them."""
 
@@ -63,6 +63,8 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         # Not drawn, so that the scripts of all seeds stay the same.
         "strategy": int(seed % 3 > 0),
         "interval": 0 if seed % 4 else 3000,
+        "notifications": seed % 2,
+        "skips": seed // 5 % 4 if seed % 5 == 0 else 0,
     }
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
     drawn = [name for name in faults if name != "connector"]
@@ -79,7 +81,12 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     writer.chance = random.Random(f"connector {seed}")
     if "connector" in faults:
         for _ in range(writer.chance.choice((0, 0, 1, 2, 4))):
-            writer.operate()
+            writer.operate(OPERATIONS)
+        writer.chance = random.Random(f"operators {seed}")
+        for _ in range(writer.chance.choice((0, 0, 1, 2))):
+            writer.operate((*OPERATIONS, *SELDOM, *SELDOM))
+        for _ in range(writer.chance.choice((0, 0, 1, 3))):
+            writer.send()
     writer.chance = random.Random(f"snapshots {seed}")
     for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
         writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
@@ -214,14 +221,24 @@ class _Writer:
             if is_fault(event):
                 self.events[number] = Event(event.at, "at", (node, moment, event.verb, *event.arguments))
 
-    def operate(self) -> None:
+    def send(self) -> None:
+        """A signal, to a node at a failpoint too. It may pause all nodes for a while."""
+        draw, first = self.chance, len(self.events)
+        at, kind = draw.uniform(0.3, 0.3 + self.seconds), draw.choice(SIGNALS)
+        self.add(at, "send", kind, self.segment())
+        if draw.random() < 0.3:
+            self._aim(first, "*", draw.choice(TAKEOVER + WRITES))
+        if kind == "pause-writing":
+            self.add(at + draw.choice((0.01, 0.2, 1.0)), "send", "resume-writing")
+
+    def operate(self, operations: Sequence[str]) -> None:
         """Operations of a node's connector, just after something else has happened, or at a failpoint."""
         draw = self.chance
         near = draw.choice([event for event in self.events if event.verb not in ("get", "let")])
         named = [word for word in near.arguments if word[0] in "nx" and word[1:].isdecimal()]
         at, node = near.at + draw.choice((0.0, 0.002, 0.05)), draw.choice(named or [self.node()])
         first = len(self.events)
-        for operation in draw.choices(OPERATIONS, k=draw.choice((1, 1, 2))):
+        for operation in draw.choices(operations, k=draw.choice((1, 1, 2))):
             self.add(at, "connector", node, operation)
         if draw.random() < 0.5:
             self._aim(first, node, draw.choice(TAKEOVER + WRITES))

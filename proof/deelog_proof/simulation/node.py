@@ -7,13 +7,13 @@ the moments of its transactions. It may end, or stand still, at each of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Effect, SnapshotRead, SnapshotRefused
-from deelog_connector.errors import KafkaTooSlowError, KafkaUnavailable, NodeSuperseded, TopologyError
+from deelog_connector.errors import KafkaTooSlowError, KafkaUnavailable, NodeSuperseded, NotStoppedError, TopologyError
 from deelog_interceptors.grid import node as grid
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
@@ -21,15 +21,15 @@ from deelog_interceptors.grid.topology.view import View
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.port import MemoryPort
 from deelog_proof.simulation.context import Context
-from deelog_schemas.config import Config, parse
+from deelog_schemas.config import Config, ConfigError, parse
+from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
 
 ENDS: Final = (KafkaUnavailable, NodeSuperseded, TopologyError)
 """What a node may end with by itself: Kafka is away while it starts, or a newer process has its id."""
-REFUSED: Final = (KafkaTooSlowError, KafkaUnavailable)
-"""What a request to its connector may end with: Kafka is away."""
-_BATCHES: Final = ("1", "7")
-"""The values of `max.batch.size` that a `configure` chooses from."""
+_AWAY: Final[tuple[type[DeelogError], ...]] = (KafkaTooSlowError, KafkaUnavailable)
+REFUSED: Final[dict[str, tuple[type[DeelogError], ...]]] = {"rename": (ConfigError,), "reset": (NotStoppedError,)}
+"""What a request to its connector may end with; all others, where Kafka is away."""
 
 
 class Node:
@@ -121,14 +121,21 @@ class Node:
             self.held = "paused"
 
     async def _ask(self, operation: str) -> None:
-        lifecycle, request = self.grid.lifecycle, asyncio.current_task()
+        lifecycle, config, request = self.grid.lifecycle, self.grid.lifecycle.config, asyncio.current_task()
         assert request is not None
         try:
             if operation == "configure":
-                await lifecycle.configure(self._configured)
+                await lifecycle.configure(partial(self._configured, "max.batch.size", ("1", "7")))
+            elif operation == "rename":
+                await lifecycle.configure(partial(self._configured, "cache.name", ("another",)))
+                raise AssertionError("a running cache got another name")
+            elif operation == "repair":
+                lifecycle.restart_soon()
+            elif operation == "reset":
+                lifecycle.reset([(config["cache.name"], segment.number) for segment in self.core.primaries()])
             else:
                 await getattr(lifecycle, operation)()
-        except REFUSED:
+        except REFUSED.get(operation, _AWAY):
             self.world.counts[f"refused {operation}"] += 1
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the checker judges it
             if not self.leaving and not self.grid.failure.done():
@@ -139,11 +146,13 @@ class Node:
                 self.held = {"pause": "paused", "stop": "stopped"}.get(operation, "")
         finally:
             del self.requests[request]
+            if self.alive:
+                self.world.checker.status(self)
 
-    def _configured(self) -> Config:
+    def _configured(self, name: str, values: Sequence[str]) -> Config:
         config = self.grid.lifecycle.config
-        size = next(one for one in _BATCHES if one != config.raw["max.batch.size"])
-        return parse({**config.raw, "max.batch.size": size}, config.role)
+        value = next(one for one in values if one != config.raw[name])
+        return parse({**config.raw, name: value}, config.role)
 
     def go_on(self) -> None:
         """Its connector writes again, if it was asked not to, once what was asked before has ended."""

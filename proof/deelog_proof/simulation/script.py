@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import FAILPOINTS
-from deelog_proof.simulation.verbs import LET, OPERATIONS, VERBS
+from deelog_proof.simulation.verbs import LET, OPERATIONS, SELDOM, SIGNALS, VERBS
 from deelog_schemas.errors import DeelogError
 
 
@@ -59,13 +59,14 @@ SETTINGS: Final[dict[str, int]] = {
     "strategy": 0,
     "interval": 0,
     "skips": 0,
+    "notifications": 0,
     "seed": 0,
 }
 """Settings and their defaults; `keys` and `capacity` are per segment; `strategy` is the index of `reset.strategy` in
 the list of its values, `interval` is `reset.interval.ms`. `skips`: 1 filters by key and rewrites values, 2 filters by
-value."""
+value, 3 fails by key. `notifications`: whether nodes send them."""
 
-LEAST: Final = {"seed": 0, "acks_all": 0, "tombstones": 0, "strategy": 0, "interval": 0, "skips": 0}
+LEAST: Final = {"seed": 0, "acks_all": 0, "tombstones": 0, "strategy": 0, "interval": 0, "skips": 0, "notifications": 0}
 """The least value of a setting, where it is not 1."""
 
 
@@ -174,6 +175,7 @@ def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
             return f"{argument} is no whole number"
         if kind == "state" and argument not in ("on", "off"):
             return f"{argument} is neither on nor off"
-        if kind == "operation" and argument not in OPERATIONS:
-            return f"{argument} is none of {', '.join(OPERATIONS)}"
+        known = {"operation": (*OPERATIONS, *SELDOM), "signal": SIGNALS}.get(kind)
+        if known is not None and argument not in known:
+            return f"{argument} is none of {', '.join(known)}"
     return ""

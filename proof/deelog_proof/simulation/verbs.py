@@ -31,8 +31,13 @@ the segment, the controller; `it` is the node that reached a failpoint."""
 
 OPERATIONS: Final = ("pause", "resume", "stop", "restart", "configure")
 """Of a connector, as REST asks for them."""
-
-_EVERYTHING: Final = {"type": "INCREMENTAL", "data-collections": [".*"]}
+SELDOM: Final = ("repair", "reset", "rename")
+"""More of them: a restart with its tasks, a reset of the stopped connector's offsets, a configuration that is refused.
+Generated scripts draw them from a stream of their own."""
+SIGNALS: Final = (
+    "reset-segment", "pause-writing", "resume-writing", "stop-snapshot", "log", "unknown", "malformed", "other-key",
+)  # fmt: skip
+"""Records of the signal topic that `send` knows; `snapshot` sends the other one."""
 
 
 class Cluster(Context, Protocol):
@@ -321,12 +326,33 @@ def signal(cluster: Cluster, segment: str) -> bool:
 @_verb("segment", fault=False)
 def snapshot(cluster: Cluster, segment: str) -> None:
     """Every node has read the signal for an incremental snapshot; the segment's owner acts on it."""
-    number = cluster.counts["asked snapshots"] = cluster.counts["asked snapshots"] + 1
-    signal = {"id": f"a{number}", "type": "execute-snapshot", "data": _EVERYTHING | {"segments": [int(segment)]}}
-    topics = cluster.config.topics
-    log = cluster.kafka.logs[topics.signal, 0]  # whether or not the nodes reach the brokers
-    log.append(OutRecord(topics.signal, 0, cluster.config["topic.prefix"].encode(), orjson.dumps(signal), []), None)
+    _signal(
+        cluster, "execute-snapshot", {"type": "INCREMENTAL", "data-collections": [".*"], "segments": [int(segment)]}
+    )
     cluster.checker.snapshot_asked(int(segment))
+
+
+@_verb("signal", "segment", ends="resume-writing")
+def send(cluster: Cluster, kind: str, segment: str = "0") -> None:
+    """An operator sends another signal, or somebody what is none."""
+    data: dict[str, object] = {}
+    if kind == "reset-segment":
+        data = {"cache": cluster.config["cache.name"], "segments": [int(segment)]}
+    elif kind == "log":
+        data = {"message": "read by {}"}
+    _signal(cluster, kind, data)
+
+
+def _signal(cluster: Cluster, kind: str, data: Mapping[str, object]) -> None:
+    """Appends it, whether or not the nodes reach the brokers."""
+    topic, key = cluster.config.topics.signal, cluster.config["topic.prefix"]
+    cluster.counts[f"sent {kind}"] += 1
+    number = cluster.counts["signals"] = cluster.counts["signals"] + 1
+    value = orjson.dumps({"id": f"a{number}", "type": kind, "data": data})
+    record = OutRecord(
+        topic, 0, b"other" if kind == "other-key" else key.encode(), value[:-1] if kind == "malformed" else value, []
+    )
+    cluster.kafka.logs[topic, 0].append(record, None)
 
 
 @_verb("key")

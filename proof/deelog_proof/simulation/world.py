@@ -25,14 +25,14 @@ from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.network import Network
 from deelog_proof.simulation.checker import Checker, Violation
 from deelog_proof.simulation.clients import Clients
-from deelog_proof.simulation.context import CHANGES, POSITIONS
+from deelog_proof.simulation.context import CHANGES, NOTIFICATIONS, POSITIONS
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import Failpoints
-from deelog_proof.simulation.filtering import NAMES
+from deelog_proof.simulation.filtering import fields_of
 from deelog_proof.simulation.node import Node
 from deelog_proof.simulation.process import Gone, Process
 from deelog_proof.simulation.script import Script
-from deelog_proof.simulation.verbs import happen, is_fault
+from deelog_proof.simulation.verbs import happen, is_fault, send
 from deelog_schemas import keys
 from deelog_schemas.config import parse
 
@@ -283,6 +283,8 @@ class World:
             node.reach()
             if self.counts["did connector"]:
                 node.now(node.go_on)
+        if self.counts["sent pause-writing"]:
+            send(self, "resume-writing")
         self.engine.after(0.5, self._restart_all)
 
     def _restart_all(self) -> None:
@@ -323,6 +325,6 @@ def _fields(settings: dict[str, int]) -> dict[str, str]:
         "reset.strategy": list(Strategy)[settings["strategy"]].value,
         "reset.interval.ms": str(settings["interval"]),
     }
-    if settings["skips"]:
-        fields |= {"transforms": "s", "transforms.s.type": NAMES[settings["skips"]]}
-    return fields
+    if settings["notifications"]:
+        fields["notification.sink.topic.name"] = NOTIFICATIONS
+    return fields | fields_of(settings["skips"])

@@ -23,7 +23,7 @@ from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_connector.kafka_port import InRecord
 from deelog_connector.transforms.pipeline import Pipeline
-from deelog_proof.simulation.filtering import BY_VALUE, NAMES
+from deelog_proof.simulation.filtering import BY_VALUE, fields_of
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_schemas.operation import Reason
@@ -229,7 +229,7 @@ def test_deletes_wait_until_the_position_of_the_reset_is_acknowledged(strategy: 
 @pytest.mark.parametrize("strategy", [Strategy.TOMBSTONES, Strategy.RESEND])
 def test_a_key_whose_row_is_left_out_is_taken_back(strategy: Strategy) -> None:
     """The key is in the cache, but a transform drops its last value and its row."""
-    config = config_of("memory:9092", "p", **{"transforms": "s", "transforms.s.type": NAMES[BY_VALUE]})
+    config = config_of("memory:9092", "p", **fields_of(BY_VALUE))
     world = World(1, strategy=strategy, pipeline=Pipeline.of(config, time, Counter()))
     node = world.nodes["n0"]
     world.own(0, node)

@@ -58,7 +58,7 @@ FAULTS: Final[dict[int, str]] = {
     11: "clean stop and start: `clean_stop`, `rolling_restart`; another tool's change in between needs a cache that "
     "outlives its process, which the grid is not: tests/connector/runtime/test_connector.py",
     12: "operations behind a release: `release_is_final`",
-    13: "Kafka away, op logs full: `kafka_away_for_a_second`, `op_log_full`",
+    13: "Kafka away, op logs full: `kafka_away_for_a_second`, `kafka_away_for_long`, `op_log_full`",
     14: "no gap after a timeout or an error: `answer_lost`, `record_refused`",
     15: "an answer lost; a report's offset is never used, so it has none here: `answer_lost`",
     16: "reported and absent: to those who trust a report it is what this is: `truncation_since_the_last_look`",
