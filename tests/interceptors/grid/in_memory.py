@@ -155,7 +155,8 @@ class Client:
                 continue
             self.errors += 1
             if self._at in self._connections:
-                self._connections.pop(self._at)[1].transport.abort()
+                _, writer = self._connections.pop(self._at)  # kept: a writer that is freed open warns
+                writer.transport.abort()
             await asyncio.sleep(LOOK_SECONDS)
             self._at = next((node.port for node in self._grid.live() if node.serves and not node.loop.paused), 0)
 
