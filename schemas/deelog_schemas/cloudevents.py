@@ -68,7 +68,6 @@ class CloudEventsCodec(JsonCodec):
             self._end = "}}}"
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
-        """See `Codec`."""
         epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
         text, code, before, after = self._named(key), "c", NULL, NULL
         if value is not None:
@@ -101,14 +100,12 @@ class CloudEventsCodec(JsonCodec):
         ).encode()
 
     def passed_on(self, raw: bytes, cause: str) -> tuple[str, bytes]:
-        """See `Codec`."""
         event = canonical.loads(raw, "the record value")
         op = _envelope(event)["op"]
         data = event.pop("data")
         return op, orjson.dumps({**event, _ATTRIBUTES["cause"]: cause, "data": data})
 
     def after_of(self, raw: bytes) -> bytes | None:
-        """See `Codec`."""
         first = raw.find(b'"after":')
         inner = raw.find(b'"data":{"schema":') >= 0
         if first < 0 or not raw.endswith(b"}}}" if inner else b"}}"):

@@ -201,11 +201,9 @@ class JsonKeys(KeyCodec):
         self._opened, self._closed = opened + '{"key":', "}" + closed
 
     def key(self, key: bytes) -> bytes:
-        """See `KeyCodec`."""
         return f"{self._opened}{self._text(key)}{self._closed}".encode()
 
     def decode_key(self, raw: bytes) -> bytes:
-        """See `KeyCodec`."""
         text = self._fields(raw).get("key")
         if not isinstance(text, str):
             raise RecordError("the record key has no text field `key`")
@@ -254,7 +252,6 @@ class JsonCodec(Codec):
         self._frame = _Frame(None, "", "", "", "")
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
-        """See `Codec`."""
         # `_struct` and `_fill`, inlined: this runs once per operation, and the calls take a quarter of its time.
         epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
         text, code, before, after = self._named(key), "c", NULL, NULL
@@ -326,7 +323,6 @@ class JsonCodec(Codec):
         return None if after == b"null" and b'"op":"d"' not in raw[end:] else after
 
     def decode_after(self, raw: bytes) -> Entry:
-        """See `Codec`."""
         try:
             struct = orjson.loads(raw)
             if struct["value"] is None:

@@ -129,6 +129,9 @@ class Node:
         shown = f"[{host}]" if ":" in host else host
         return f"{shown}:{self.client_port}", f"{shown}:{self.peer_port}"
 
+    def stats(self) -> dict[str, Any]:
+        return stats(self)
+
     async def start(self) -> None:
         """Returns once a view names this member. Raises `DeelogError` with a message of one line."""
         self._served = MetricsShare(self._config, self.lifecycle.connectors, self.sources)
@@ -344,33 +347,29 @@ class Node:
             self.controller_service.doubt()
         self._turned = now
 
+    # -- LinkEvents, IncomingEvents ----------------------------------------------------------------------------------
+
     def link_up(self, link: Link) -> None:
-        """See `peers.LinkEvents`."""
         segments = [s for s in self.store.segments if s.role is Role.PRIMARY and link.member in s.members]
         self.replicator.follow(segments, self.view.topology_id)
         self._beat_soon()
 
     def link_frame(self, link: Link, frame: AnyFrame) -> None:
-        """See `peers.LinkEvents`."""
         if isinstance(frame, Heard):
             self._heard(link.member, frame)
         else:
             self.replicator.frame(link, frame)
 
     def link_down(self, link: Link) -> None:
-        """See `peers.LinkEvents`."""
         self.replicator.link_down(link)
 
     def link_refused(self, member: str) -> None:
-        """See `peers.LinkEvents`."""
         self.controller_service.refused(member)
 
     def incoming_up(self, connection: Incoming) -> None:
-        """See `peers.IncomingEvents`."""
         self.backup.up(connection)
 
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
-        """See `peers.IncomingEvents`."""
         if isinstance(frame, Heartbeat):
             self._notice_pause(self.clock.monotonic())
             answer = self.controller_service.heartbeat(connection.member, frame)
@@ -380,7 +379,6 @@ class Node:
             self.backup.frame(connection, frame)
 
     def incoming_down(self, connection: Incoming) -> None:
-        """See `peers.IncomingEvents`."""
         self.backup.down(connection)
 
     # -- writes -------------------------------------------------------------------------------------------------------
@@ -428,34 +426,25 @@ class Node:
     # -- CacheSide ----------------------------------------------------------------------------------------------------
 
     def entries(self, segment: int) -> list[Entry]:
-        """See `CacheSide`."""
         return list(self.store.entries(self.store.segments[segment]))
 
     def get(self, segment: int, key: bytes) -> Entry | None:
-        """See `CacheSide`."""
         value = peek(self.store.segments[segment].data, key)
         return None if value is None else Entry(key, *value)
 
     def corrected(self, segment: int, operations: list[Operation]) -> None:
-        """See `CacheSide`."""
         held = self.store.segments[segment]
         for operation in operations:
             held.last = operation.sequence
             self.replicator.operation(held, operation)
 
     def released(self, segment: int) -> None:
-        """See `CacheSide`."""
         self.store.segments[segment].released = True
         self._beat_soon()
 
     def stepped_down(self, segment: int, reason: str) -> None:
-        """See `CacheSide`."""
         self.roles.stepped_down(segment, reason)
         self._beat_soon()
-
-    def stats(self) -> dict[str, Any]:
-        """See `Host`."""
-        return stats(self)
 
 
 def _as_deelog_error(error: BaseException | None) -> DeelogError:

@@ -114,7 +114,6 @@ class AvroKeys(KeyCodec):
         self._bytes = partial(_captured, "key", key_format)
 
     def key(self, key: bytes) -> bytes:
-        """See `KeyCodec`."""
         self._check(key)
         return self._prefix + text(key)
 
@@ -164,7 +163,6 @@ class AvroCodec(Codec):
         self._frame = _Frame(None, b"", b"", {})
 
     def change(self, operation: Operation, stamp: Stamp) -> bytes:
-        """See `Codec`."""
         # Inlined, since this runs once per operation: a call takes a tenth of its time.
         epoch, sequence, reason, key, value, expires_at, ts_us, existed, image = operation
         if not key.isascii():
@@ -285,7 +283,6 @@ class AvroCodec(Codec):
             return None  # decoding it raises the error that says what is wrong
 
     def decode_after(self, raw: bytes) -> Entry:
-        """See `Codec`."""
         key, at = _text(raw, 1)
         value = None
         if raw[at] == 2:
