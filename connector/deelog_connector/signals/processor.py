@@ -50,8 +50,6 @@ class Target(Protocol):
 
     def resume(self) -> None: ...
 
-    def wake(self) -> None: ...
-
 
 class Signals:
     """Acts on signals for the cache of `target`. `counts` by type, or by why it had no effect."""
@@ -160,7 +158,6 @@ class Signals:
             self.counts["other"] += 1
             return
         problem = HANDLERS[type(signal)].act(signal, self._cache, self._target)
-        self._target.wake()
         self.counts[signal.kind if problem is None else "refused"] += 1
         if problem is None:
             log.info("signal %s (%s, %s)", signal.id or "without id", signal.kind, where)
