@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from deelog_connector.core import ConnectorCore
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka_port import InRecord, Reader
-from deelog_connector.runtime.run_state import RunState
+from deelog_connector.runtime.run_state import Event, RunState
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.notifications import ranges
 from deelog_schemas import signals
@@ -199,7 +199,7 @@ def _pause_writing(signal: signals.PauseWriting, cache: str, target: Target) -> 
 def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target) -> str | None:
     if target.state.stopped:
         return "the connector was stopped over REST, and goes on when it is resumed there"
-    if target.state.paused or target.state.wants_pause:
+    if target.state.after(Event.RESUME) != target.state:
         target.resume()
         target.snapshots.paused(False)
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from confluent_kafka import Producer
 
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import InRecord
-from deelog_connector.runtime.run_state import Event
+from deelog_connector.runtime.run_state import Event, RunState
 from deelog_connector.signals.processor import HANDLERS, MAX_REPLAY, Signals
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
@@ -304,3 +305,60 @@ def test_a_record_that_was_taken_is_not_taken_again() -> None:
     with pytest.raises(asyncio.CancelledError):
         run(signals.follow(cast("Any", Again()), reading), 20)
     assert (signals.counts, signals._next) == ({"other": 2}, 6)
+
+
+class Target:
+    """A connector that remembers what signals did to it."""
+
+    def __init__(self) -> None:
+        self.state, self.heard = RunState(), list[Any]()
+        self.snapshots = SimpleNamespace(progressed=self.heard.append, paused=self.heard.append)
+
+    def pause(self) -> None:
+        self.state = self.state.after(Event.PAUSE)
+        self.heard.append("pause")
+
+    def resume(self) -> None:
+        self.state = self.state.after(Event.RESUME)
+        self.heard.append("resume")
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_of_the_signals_of_a_prefix_those_for_its_cache_are_obeyed(replayed: bool) -> None:
+    """As signals that come, and as those of earlier that a start reads."""
+    ours, other = {"data-collections": ["c"]}, {"data-collections": ["other"]}
+    notes = [Progress("i", cache, (1,), 2, "n1@1", False) for cache in ("other", "c")]
+    values: list[tuple[bytes, bytes]] = [(progress_key("p"), encode_progress(note)) for note in notes]
+    for kind, data in (
+        ("resume-writing", ours),
+        ("pause-writing", other),
+        ("pause-writing", ours),
+        ("pause-writing", ours),
+        ("resume-writing", other),
+    ):
+        values.append((b"p", json.dumps({"id": "i", "type": kind, "data": data}).encode()))
+    records = [InRecord("p-signal", 0, offset, key, value, []) for offset, (key, value) in enumerate(values)]
+
+    class Topic:
+        caught_up = False
+
+        async def read(self, seconds: float) -> list[InRecord]:
+            self.caught_up = True
+            return records
+
+        def next_offset(self, partition: int) -> int:
+            return len(records)
+
+    async def reading(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        return await call(*args)
+
+    target = Target()
+    signals = Signals(config_of("h:1", "p"), cast("Any", target))
+    if replayed:
+        run(signals.catch_up(cast("Any", Topic()), reading), 20)
+        assert target.heard == [notes[1], "pause"]
+    else:
+        for record in records:
+            signals.take(record)
+        assert target.heard == [notes[1], "pause", True]  # notified of once, and of no resume without a pause
+        assert signals.counts == {"other": 2, "pause-writing": 2, "resume-writing": 1}
