@@ -152,6 +152,34 @@ def test_a_restart_whose_kafka_goes_away_meanwhile_waits_for_it(cluster_of: Clus
     sound(cluster)
 
 
+@pytest.mark.parametrize("right", ["Write", "Read"])
+def test_a_right_that_is_taken_away_before_a_restart_is_waited_for(cluster_of: Clusters, right: str) -> None:
+    """It ends a process that has never had it: that holds no cache yet."""
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    asked = node.ask(node.lifecycle.restart())
+    until(cluster, lambda: bool(node.core._transactions.segments) or asked.done())
+    cluster.kafka.denied.add((right, CHANGES))
+    write(cluster)
+    cluster.run(20.0)
+    assert asked.done()
+    assert node.core.unwritten() > 0
+    assert node.lifecycle.state is State.RUNNING
+    cluster.kafka.denied.clear()
+    sound(cluster)
+
+
+def test_a_writer_that_waits_for_room_goes_on_as_soon_as_there_is_some(cluster_of: Clusters) -> None:
+    cluster = cluster_of(max_queue_size=1, max_block_ms=60_000)
+    (node,) = cluster.nodes.values()
+    write(cluster, 1)
+    begun, waiting = cluster.engine.now, node.ask(node.connector.make_room(0, 1))
+    until(cluster, waiting.done)
+    assert cluster.engine.now < begun + 10
+    assert node.core.counts.overflow["block"] > 0
+    sound(cluster)
+
+
 def test_what_does_not_work_changes_nothing(cluster_of: Clusters) -> None:
     cluster = cluster_of()
     (node,) = cluster.nodes.values()
