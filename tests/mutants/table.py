@@ -1156,9 +1156,9 @@ SHELL: Final = (
         (
             Edit(
                 READERS,
-                "            self._tasks.spawn(self._signals.follow(reader, reading))",
-                "            if not self._retries.started:\n"
-                "                self._tasks.spawn(self._signals.follow(reader, reading))",
+                "            self._tasks.spawn(self._signals.follow(reader))",
+                "            if not self._retries.proven:\n"
+                "                self._tasks.spawn(self._signals.follow(reader))",
             ),
         ),
         faults=("connector",),

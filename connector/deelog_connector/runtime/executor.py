@@ -56,14 +56,12 @@ class Executor:
         tasks: Tasks,
         retries: Retries,
         pipeline: Pipeline | None,
-        *,
-        proven: bool,
     ) -> None:
         self.encoder: Encoder
         self.decoder: Decoder
         self._context, self._core, self._port = context, context.core, context.port
         self._clients, self._tasks, self._retries, self._pipeline = clients, tasks, retries, pipeline
-        self._has_read = self._has_written = proven
+        self._has_read = self._has_written = retries.proven
 
     def carry_out(self, effect: Effect) -> None:
         """Begins an effect. Raises `NodeSuperseded`."""

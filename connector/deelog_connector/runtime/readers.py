@@ -47,7 +47,7 @@ class Readers:
             reading = self._retries.reading
             reader = await reading(self._signal_reader)
             await self._signals.catch_up(reader, reading)
-            self._tasks.spawn(self._signals.follow(reader, reading))
+            self._tasks.spawn(self._signals.follow(reader))
 
     async def _signal_reader(self) -> Reader:
         topic = self._clients.config.topics.signal
@@ -61,7 +61,7 @@ class Readers:
         reader = await self._retries.reading(
             self._clients.following, topic, dict.fromkeys(range(partitions), BEGINNING)
         )
-        has_read = self._retries.started
+        has_read = self._retries.proven
         try:
             while True:
                 try:

@@ -32,9 +32,9 @@ class Shell:
         self.config, self.pipeline, self._context = config, pipeline, context
         self.tasks = tasks = Tasks(context.failure)
         self.clients = clients = Clients(config, node_id_of(context.core.member), context.port)
-        self.retries = retries = Retries(config, context.port, started=proven)
+        self.retries = retries = Retries(config, context.port, proven=proven)
         self._readers = Readers(context, clients, tasks, retries)
-        self.executor = Executor(context, clients, tasks, retries, pipeline, proven=proven)
+        self.executor = Executor(context, clients, tasks, retries, pipeline)
 
     async def open(self) -> None:
         """Makes codecs and clients, and creates and audits the topics. Another shell may be running meanwhile.
@@ -63,7 +63,6 @@ class Shell:
         if self.tasks.failure.done():
             self.tasks.failure.result()
         await self._readers.follow_signals()
-        self.retries.started = True
         self.tasks.spawn(self._readers.watch())
 
     async def close(self) -> None:

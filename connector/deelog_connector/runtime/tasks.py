@@ -59,10 +59,10 @@ class Tasks:
 class Retries:
     """Retries Kafka requests, after waits that grow up to `retriable.restart.connector.wait.ms`."""
 
-    def __init__(self, config: Config, port: KafkaPort, *, started: bool = False) -> None:
+    def __init__(self, config: Config, port: KafkaPort, *, proven: bool = False) -> None:
         self._config, self._port = config, port
-        self.started = started
-        """During the start, a timeout or a refusal is fatal; afterwards it is not."""
+        self.proven = proven
+        """Whether this process has started before. At its first start, a timeout or a refusal is fatal."""
         self._errors = 0
         """Errors of the producer since the last committed transaction."""
 
@@ -97,12 +97,12 @@ class Retries:
         await self._again_on(WriteFailed, stop, once)
 
     async def reading(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Runs it until Kafka answers; during the start for at most the time of one request."""
-        # Partitions of a new topic, or of a broker that has just restarted, have no leader for a moment. In a later
-        # restart, retry for ever: Kafka may be unavailable for long.
+        """Runs it until Kafka answers; at the first start for at most the time of one request."""
+        # Partitions of a new topic, or of a broker that has just restarted, have no leader for a moment. In a restart,
+        # retry for ever: Kafka may be unavailable for long.
         clock = self._port.clock
-        until = math.inf if self.started else clock.monotonic() + REQUEST_SECONDS
-        error = (KafkaUnusable, ConfigError) if self.started else KafkaUnavailable
+        until = math.inf if self.proven else clock.monotonic() + REQUEST_SECONDS
+        error = (KafkaUnusable, ConfigError) if self.proven else KafkaUnavailable
         return await self._again_on(error, lambda: clock.monotonic() >= until, run, *args)
 
     async def _again_on(
@@ -113,7 +113,7 @@ class Retries:
         *args: Any,
     ) -> T:
         # A missing ACL ends a start; a running connector retries until it is granted.
-        fatal = () if self.started else KafkaUnauthorized
+        fatal = () if self.proven else KafkaUnauthorized
         wait = FIRST_WAIT_SECONDS
         while True:
             try:

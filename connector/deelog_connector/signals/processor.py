@@ -89,12 +89,12 @@ class Signals:
             log.warning("cache %s: pause-writing on %s is in force: nothing is written", self._cache, self._topic)
             self._target.pause()
 
-    async def follow(self, reader: Reader, reading: Reading) -> None:
+    async def follow(self, reader: Reader) -> None:
         """Follows the topic after `catch_up`, until it is cancelled; then closes the reader."""
         try:
             while True:
                 try:
-                    records = await reading(reader.read, POLL_SECONDS)
+                    records = await reader.read(POLL_SECONDS)
                 except KafkaUnusable as error:
                     log.warning("signals: %s", error)
                     await asyncio.sleep(1.0)

@@ -179,7 +179,6 @@ class World:
         self.halts: list[DeelogError] = []
         self.wakes, self.closed = 0, False
         self.retries = Retries(CONFIG, self.port)
-        self.retries.started = True
         context: Any = SimpleNamespace(
             core=self.core,
             cache_side=self.cache,
@@ -191,7 +190,7 @@ class World:
             closed=lambda: self.closed,
         )
         clients: Any = self.clients
-        self.executor = Executor(context, clients, self.tasks, self.retries, pipeline, proven=False)
+        self.executor = Executor(context, clients, self.tasks, self.retries, pipeline)
         self.executor.encoder = Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True, clock=time)
         self.executor.decoder = Decoder(CODEC)
         self.woken = asyncio.Event()

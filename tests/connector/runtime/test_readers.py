@@ -155,7 +155,7 @@ class Signals:
     async def _caught_up(self) -> str:
         return "caught up"
 
-    async def follow(self, reader: Any, reading: Callable[..., Awaitable[Any]]) -> None:
+    async def follow(self, reader: Any) -> None:
         self.calls.append("followed")
         await asyncio.Event().wait()
 

@@ -298,6 +298,21 @@ def test_signals_on_another_topic_are_read_from_its_beginning(cluster_of: Cluste
     assert str(node.lifecycle.state) == "RUNNING", "what was read is not read again"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_signals_are_read_on_when_the_right_is_back(cluster_of: Clusters, restarted: bool) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    if restarted:
+        until(cluster, node.ask(node.lifecycle.restart()).done)
+    cluster.kafka.denied.add(("Read", "p-signal"))
+    cluster.run(30.0)
+    assert not node.connector.failure.done()
+    cluster.kafka.denied.clear()
+    cluster.kafka.logs["p-signal", 0].append(OutRecord("p-signal", 0, b"foreign", b"{}", []), None)
+    until(cluster, lambda: node.connector.signals.counts["other"] == 1)
+    sound(cluster)
+
+
 def test_a_start_knows_the_topic_and_its_ends_and_watches_them(cluster_of: Clusters) -> None:
     cluster = cluster_of()
     (node,) = cluster.nodes.values()

@@ -27,10 +27,7 @@ def config(**fields: str) -> Config:
 
 
 def retries(started: bool = True, errors: int = -1) -> Retries:
-    made = Retries(config(**{"errors.max.retries": str(errors)}), Librdkafka())
-    if started:
-        made.started = True
-    return made
+    return Retries(config(**{"errors.max.retries": str(errors)}), Librdkafka(), proven=started)
 
 
 class Failing:
@@ -200,7 +197,7 @@ def test_waits_grow_and_a_connector_that_runs_waits_for_ever(memory: Memory) -> 
             raise KafkaUnavailable("away")
 
     some = Retries(config(**{"retriable.restart.connector.wait.ms": "10000"}), memory.port())
-    some.started = True
+    some.proven = True
     memory.run(some.reading(ask))
     assert asked[-1] - asked[0] > REQUEST_SECONDS
     waits = [later - earlier for earlier, later in pairwise(asked)]

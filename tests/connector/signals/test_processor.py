@@ -297,13 +297,10 @@ def test_a_record_that_was_taken_is_not_taken_again() -> None:
         async def close(self) -> None:
             pass
 
-    async def reading(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        return await call(*args)
-
     signals = Signals(config_of("h:1", "p"), cast("Any", None))
     signals._next = 4
     with pytest.raises(asyncio.CancelledError):
-        run(signals.follow(cast("Any", Again()), reading), 20)
+        run(signals.follow(cast("Any", Again())), 20)
     assert (signals.counts, signals._next) == ({"other": 2}, 6)
 
 
