@@ -35,7 +35,7 @@ from deelog_schemas.config import (
 from deelog_schemas.config.field import REQUIRED
 from deelog_schemas.config.fields import DROPPED, PLANNED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, REFUSED, refusal
-from deelog_schemas.config.secrets import is_secret
+from deelog_schemas.config.secrets import Masked, is_secret
 from deelog_schemas.config.sources import MAX_FILE_BYTES
 from tests.support.paths import ROOT
 
@@ -93,7 +93,10 @@ def test_values_are_typed_and_defaults_filled_in() -> None:
     assert config["max.queue.size"] == 500_000
     assert config["diff.checkpoint.location"] is None
     assert set(config) == set(FIELDS)
-    assert len(config) == len(list(config))
+    more = parse(GOOD | {"producer.override.client.id": "x"})
+    assert len(more) == len(list(more)) == len(config) + 1
+    assert (config.secret("max.queue.size"), config.secret("max.batch.size")) == ("500000", " 12 ")
+    assert (config.secret("topic.creation.default.cleanup.policy"), config.secret("diff.topic")) == ("compact", None)
 
 
 def test_names_that_follow_from_others() -> None:
@@ -119,6 +122,8 @@ def test_each_role_requires_its_own() -> None:
 def test_an_unknown_name_asked_for_is_a_key_error_that_helps() -> None:
     with pytest.raises(KeyError, match=r"max\.batch\.size"):
         parse(GOOD)["max.batch.sise"]
+    with pytest.raises(KeyError, match=r"max\.batch\.size"):
+        parse(GOOD).secret("max.batch.sise")
 
 
 # ---- refused values
@@ -271,6 +276,9 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({"producer.override.message.max.bytes": "50000"}, "max.entry.bytes", "('50000')"),
     ({"segment.count": 7}, "topic.creation.default.partitions", "segment.count ('7')"),
     ({"cache.max.entries": 255}, "cache.max.entries", "at least segment.count (256)"),
+    ({"value.converter": "avro", "value.converter.schemas.enable": True}, "value.converter.schemas.enable", "false"),
+    ({"rest.ssl.ca.location": "/ca.pem"}, "rest.ssl.certificate.location", "required, since rest.ssl.ca.location is"),
+    ({"rest.port": 1, "rest.host.name": "0.0.0.0"}, "rest.host.name", "is not this machine's own"),
     ({"errors.tolerance": "all"}, "errors.deadletterqueue.topic.name", "required, since errors.tolerance is all: name"),
     ({"errors.deadletterqueue.topic.name": "shop.sessions"}, "errors.deadletterqueue.topic.name", "of its own"),
     ({"errors.deadletterqueue.topic.name": "shop.sessions.diff"}, "errors.deadletterqueue.topic.name", "of its own"),
@@ -298,6 +306,9 @@ def test_fields_that_do_not_go_together(changes: dict[str, Any], field: str, wor
         {"before.image": "full", "max.entry.bytes": 490_000},
         {"max.entry.bytes": 5_000_000, "producer.override.message.max.bytes": 5_020_000},
         {"segment.count": 8},
+        {"key.converter.schemas.enable": True},
+        {"rest.port": 1, "rest.host.name": "localhost"},
+        {"rest.port": 1, "rest.host.name": "127.1.2.3"},
         {"cache.max.entries": 256},
         {"cache.listen": "0.0.0.0:1", "cache.advertised.host": "n1.example"},
     ],
@@ -608,6 +619,15 @@ def test_a_value_that_came_by_reference_prints_masked(monkeypatch: pytest.Monkey
     resolved, producer = config.resolved(), config.overrides("producer")
     assert resolved["topic.prefix"] == producer["client.id"] == MARKER
     assert all(MARKER not in text for text in (repr(resolved), f"{producer}", repr(config)))
+
+
+def test_a_secret_prints_masked_and_what_is_none_as_it_is() -> None:
+    secret = parse(GOOD | {PASSWORD: MARKER})[PASSWORD]
+    assert (repr(secret), secret.reveal(), {secret}) == ("********", MARKER, {Secret(MARKER)})
+    assert secret not in (Secret("other"), MARKER)
+    masked = Masked({"max.batch.size": 1, PASSWORD: MARKER})
+    assert repr(masked) == repr({"max.batch.size": 1, PASSWORD: "********"})
+    assert only_error(GOOD | {"topic.prefix": "a " * 60}).value == repr("a " * 40 + "…")
 
 
 def test_an_address_with_credentials_is_masked() -> None:

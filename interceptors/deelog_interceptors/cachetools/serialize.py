@@ -167,7 +167,7 @@ def _json(value: Any) -> bytes:
 
 
 def _tuple(value: Any) -> Any:
-    # The keys of @cached are a subclass of tuple.
+    # orjson refuses subclasses of tuple, as named tuples are.
     if isinstance(value, tuple):
         return list(value)
     raise TypeError(f"{type(value).__name__} is no JSON type")

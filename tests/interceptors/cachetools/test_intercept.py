@@ -6,7 +6,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import cachetools
 import pytest
@@ -134,6 +134,29 @@ def test_the_value_is_taken_at_the_write_and_not_read_again() -> None:
     assert [entry.value for segment in range(16) for entry in attached.mirror.entries(segment)] == [b"[1]"]
 
 
+def test_a_value_is_what_the_serializer_gives_and_no_method_of_a_subclass() -> None:
+    class Odd(str):
+        __slots__ = ()
+        encode = isascii = None  # type: ignore[assignment]
+
+    class Pair(NamedTuple):
+        left: int
+        right: int
+
+    attached = Attached(cachetools.LRUCache(9))
+    attached.cache[Odd("k")] = Odd("v")
+    assert [(type(each[1]), type(each[2])) for each in attached.changes.queue] == [(str, str)]
+    raw = Attached(cachetools.LRUCache(9), key_format="bytes", key_serializer=lambda key: b"\xff%d" % key)
+    raw.cache[1] = "v"
+    assert [o.key for o in raw.drain()] == [b"\xff1"]
+    json = Attached(cachetools.LRUCache(9), value_serializer="json")
+    json.cache["k"] = Pair(1, 2)
+    assert [o.value for o in json.drain()] == [b"[1,2]"]
+    wrong = Attached(cachetools.LRUCache(9), value_serializer=lambda value: value)
+    with pytest.raises(NotCapturable, match="must return str or bytes, and returned int"):
+        wrong.cache["k"] = 1
+
+
 def test_a_value_that_the_serializer_refuses_fails_the_write() -> None:
     attached = Attached(cachetools.LRUCache(1), value_serializer="json")
     attached.cache["k"] = {"a": 1}
@@ -157,6 +180,8 @@ def test_equal_keys_stay_one_key_and_colliding_keys_are_refused() -> None:
     cache["1"] = "text"
     cache.clear()
     cache[1] = "int"
+    with pytest.raises(NotCapturable, match="serialize to the same bytes"):
+        cache["1"] = "text"
     attached.check()
     with pytest.raises(NotCapturable, match="reserved"):
         cache["\0deelog/x"] = "v"
@@ -181,7 +206,7 @@ def test_expiry_is_told_from_removal_in_each_way_it_is_noticed() -> None:
     assert attached.told() == [("expire", "b")]
     cache["c"] = "1"
     clock.now = 40
-    assert cache.expire() == [("c", "1")]
+    assert [cache.expire(), cache.expire()] == [[("c", "1")], []]
     assert attached.told() == [("put", "c"), ("expire", "c")]
     attached.check()
 

@@ -14,7 +14,7 @@ from deelog_connector.core import ConnectorCore
 from deelog_connector.core import Settings as CoreSettings
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
-from deelog_interceptors.grid.replication import frames
+from deelog_interceptors.grid.replication import catch_up, frames
 from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.frames import Answers, AnyFrame, Ask, Refused, Replicate, Report, StateChunk
 from deelog_interceptors.grid.replication.peers import Incoming, Link
@@ -204,6 +204,62 @@ def test_what_a_promotion_evicts_is_acknowledged_by_all_who_are_waited_for() -> 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("cannot_keep_up", [False, True])
+def test_many_operations_come_in_pieces_while_writes_go_on(
+    cannot_keep_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A, to=A)
+        for number in range(5000):
+            put(pair.a, f"k{number % 100}", str(number))
+        pair.view(2, A, A, to=A)
+        put(pair.a, "k0", "of another epoch")
+        if cannot_keep_up:
+            monkeypatch.setattr(catch_up, "MAX_BACKLOG", 100)
+        pair.view(3, A, A, epoch=2)
+        settling = asyncio.ensure_future(pair.settle())
+        for _ in range(4):
+            await asyncio.sleep(0)
+        put(pair.a, "k1", "meanwhile")
+        await settling
+        monkeypatch.undo()
+        await pair.settle()
+        caught_up = pair.a.replicator.catch_up
+        assert (caught_up.operations > 1, caught_up.states) == (cannot_keep_up, 0)
+        assert pair.b.entries == pair.a.entries
+        assert pair.b.core.history(0) == pair.a.core.history(0) == ((1, 5000), (2, 5002))
+        assert pair.a.segment.sessions[B].task is None
+        assert pair.requests(pair.a) == [(GROW, B)]
+
+    asyncio.run(run())
+
+
+def test_a_newer_report_ends_the_catch_up_before_it() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A, to=A)
+        pair.view(1, A, A, to=B)
+        for number in range(5000):
+            put(pair.a, f"k{number}", "v")
+        ask = pair.a.wire.there.popleft()
+        assert isinstance(ask, Ask)
+        tasks = []
+        for _ in range(2):
+            pair.b.backup.frame(pair.a.incoming, ask)
+            pair.a.replicator.frame(cast(Link, pair.a.wire), pair.a.wire.back.popleft())
+            tasks.append(pair.a.segment.sessions[B].task)
+        await asyncio.sleep(0)
+        first, second = tasks
+        assert first is not None
+        assert second is not None
+        assert (first.cancelled(), second.cancelled()) == (True, False)
+        await pair.settle()
+        assert pair.b.entries == pair.a.entries
+
+    asyncio.run(run())
+
+
 def test_a_state_is_no_operations_and_comes_while_writes_go_on() -> None:
     async def run() -> None:
         pair = Pair()
@@ -219,7 +275,7 @@ def test_a_state_is_no_operations_and_comes_while_writes_go_on() -> None:
                 await pair.settle()
         await pair.settle()
         assert pair.b.entries == pair.a.entries
-        assert pair.b.backup.states == 1
+        assert (pair.a.replicator.catch_up.states, pair.b.backup.states) == (1, 1)
         assert pair.b.core.complete_from(0) > 3000
         assert pair.b.core.history(0) == pair.a.core.history(0)
 

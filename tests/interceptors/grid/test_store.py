@@ -47,8 +47,8 @@ class Kept:
 def test_a_write_that_changes_nothing_is_captured_unless_such_are_skipped(skip: str, captured: list[bytes]) -> None:
     kept = Kept(**{"skip.messages.without.change": skip})
     segment = kept.primary(0)
-    for value in captured[0], b"1", b"2":
-        kept.store.put(segment, b"k", value, None)
+    sequences = [kept.store.put(segment, b"k", value, None) for value in (captured[0], b"1", b"2")]
+    assert sequences == ([1, 1, 2] if skip == "true" else [1, 2, 3])
     assert [operation.value for operation in kept.operations] == captured
 
 
@@ -64,6 +64,50 @@ def test_a_backup_applies_writes_removals_and_clears() -> None:
     kept.store.clear(segment)
     backup.store.apply(copy, kept.operations[-1])
     assert copy.data == {}
+
+
+def test_what_the_policy_evicts_is_captured_before_the_write_that_evicts_it() -> None:
+    kept = Kept(**{"cache.max.entries": "2", "before.image": "full", "max.entry.bytes": "1000"})
+    segment = kept.primary(0)
+    kept.store.put(segment, b"a", b"1", None)
+    kept.store.put(segment, b"b", b"2", None)
+    assert [(o.reason, o.key, o.before) for o in kept.operations] == [
+        ("put", b"a", None), ("evict", b"a", b"1"), ("put", b"b", None)
+    ]  # fmt: skip
+    assert kept.store.evicted == 1
+
+
+@pytest.mark.parametrize("closed", ["", "releasing", "stepped_down"])
+def test_an_entry_past_its_time_is_gone_and_an_open_primary_captures_that(closed: str) -> None:
+    kept = Kept()
+    segment, now = kept.primary(0), kept.store.now_ms()
+    for key, expires_at in ((b"a", now), (b"b", None), (b"c", now + 1_000_000)):
+        kept.store.put(segment, key, b"1", expires_at)
+    if closed:
+        setattr(segment, closed, True)
+    found = [kept.store.find(segment, key) for key in (b"a", b"b", b"c", b"d")]
+    assert found == [None, (b"1", None), (b"1", now + 1_000_000), None]
+    assert [(o.reason, o.key) for o in kept.operations[3:]] == ([] if closed else [("expire", b"a")])
+    assert kept.store.expired == (not closed)
+
+
+def test_an_entry_goes_with_its_segment_from_role_to_role() -> None:
+    kept = Kept()
+    store, segment = kept.store, kept.primary(0)
+    due = store.now_ms() + 1_000_000
+    store.put(segment, b"a", b"1", due)
+    assert store.expire_due(due - 2000) == 2.0
+    store.become_backup(segment)
+    segment.role = Role.BACKUP
+    assert (segment.data, store.core.phase(0)) == ({b"a": (b"1", due)}, "idle")
+    assert store.expire_due(due) is None  # only its primary expires it
+    segment.role, segment.last = Role.PRIMARY, 0
+    store.become_primary(segment, 2, None)
+    assert (segment.last, store.find(segment, b"a")) == (1, (b"1", due))
+    assert store.expire_due(due) is None
+    assert [(o.reason, o.sequence) for o in kept.operations[1:]] == [("expire", 2)]
+    store.drop(segment)
+    assert (segment.data, store.core.last_sequence(0)) == ({}, 0)
 
 
 def test_expiries_that_are_no_more_do_not_gather() -> None:
