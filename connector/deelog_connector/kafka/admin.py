@@ -22,7 +22,10 @@ A = TypeVar("A")
 
 
 class KafkaAdmin:
-    """Topic metadata, end offsets and creation of topics. It blocks; `seconds` is how long one request may take."""
+    """The calls of `kafka_port.Brokers` that ask an admin client, and more. They block.
+
+    `seconds` is how long one request may take.
+    """
 
     def __init__(self, config: Config, seconds: float = REQUEST_SECONDS) -> None:
         self._config, self._seconds = config, seconds
@@ -61,10 +64,6 @@ class KafkaAdmin:
         return failure(what, error, self._connections, topic=(right, topic), cluster=(right, ""))
 
     def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
-        """Creates a topic unless it exists. Raises `KafkaUnusable` where it has another number of partitions.
-
-        `partitions` None: created with one, accepted with any number.
-        """
         count = self.partitions(topic)
         if count == 0:
             self._create(topic, partitions or 1, settings)
@@ -127,7 +126,6 @@ class KafkaAdmin:
             raise self._away("no broker answers", error) from error
 
     def topic_id(self, topic: str) -> str:
-        """The topic id, which a new topic of the name does not keep. Raises `KafkaUnusable` where there is no topic."""
         try:
             return str(self._described(topic).topic_id)
         except KafkaException as error:
@@ -138,7 +136,6 @@ class KafkaAdmin:
         return self._asked(lambda admin: admin.describe_topics(topics, request_timeout=self._seconds))[topic].result()
 
     def setting(self, topic: str, name: str) -> str:
-        """A topic's effective setting."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=self._seconds))
@@ -148,7 +145,6 @@ class KafkaAdmin:
         return str(settings[name].value)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        """Last stable offsets; raises `KafkaUnavailable` where the brokers do not answer."""
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
         futures = self._asked(
             lambda admin: admin.list_offsets(

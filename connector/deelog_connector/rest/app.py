@@ -31,7 +31,7 @@ _PHRASES: Final = {404: "Not Found", 405: "Method Not Allowed", 415: "Unsupporte
 def application(table: Iterable[Route], access: Access, version: str) -> Starlette:
     """What a server serves: `{error_code, message}` for every error, whatever happens."""
     table = list(table)
-    openapi = _encoded(document(table, version, access.asks))
+    openapi = msgspec.json.encode(document(table, version, access.asks))
     paths: dict[str, dict[str, Route]] = {}
     for route in table:
         paths.setdefault(route.path, {})[route.method] = route
@@ -48,8 +48,7 @@ def application(table: Iterable[Route], access: Access, version: str) -> Starlet
     for (method, path), why in REFUSED.items():
         routes.append(AtPath(path, _refusal(why, paths.get(path, {}), access), methods=[method]))
     app = Starlette(
-        routes=routes,
-        exception_handlers={RestError: _rest_error, HTTPException: _http_error, Exception: _bug},
+        routes=routes, exception_handlers={RestError: _rest_error, HTTPException: _http_error, Exception: _bug}
     )
     app.router.redirect_slashes = False
     return app
@@ -88,7 +87,7 @@ def _document(content: bytes, access: Access) -> Callable[[Request], Any]:
 async def _body(request: Request) -> bytes:
     """At most `MAX_BODY_BYTES`, within `BODY_SECONDS`; refused as soon as it is known to be more."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise _refused(415)
+        raise RestError(415, f"HTTP 415 {_PHRASES[415]}")
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
         raise _too_large()
@@ -144,21 +143,13 @@ def _without_value(error: Exception) -> str:
     return f"{'Invalid enum value' if text.startswith('Invalid enum value') else text}{place and f' - at {place}'}"
 
 
-def _refused(status: int) -> RestError:
-    return RestError(status, f"HTTP {status} {_PHRASES[status]}")
-
-
-def _encoded(body: Any) -> bytes:
-    return msgspec.json.encode(body)
-
-
 def _response(answer: Answer) -> Response:
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **answer.headers}
     if answer.body is None:
         return Response(status_code=answer.status, headers=headers)
     if isinstance(answer.body, bytes):
         return Response(answer.body, answer.status, headers)
-    return Response(_encoded(answer.body), answer.status, headers, media_type="application/json")
+    return Response(msgspec.json.encode(answer.body), answer.status, headers, media_type="application/json")
 
 
 async def _rest_error(_: Request, error: Exception) -> Response:
