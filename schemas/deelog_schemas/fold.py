@@ -42,12 +42,7 @@ class OpenReset:
 
 
 def fold_step(
-    entries: dict[bytes, Entry],
-    mark: Position,
-    kind: Kind,
-    position: Position,
-    key: bytes,
-    entry: Entry | None,
+    entries: dict[bytes, Entry], mark: Position, kind: Kind, position: Position, key: bytes, entry: Entry | None
 ) -> Position:
     """Folds one record into `entries`, between a begin and its end; returns the new mark.
 

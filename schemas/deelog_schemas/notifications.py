@@ -12,12 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 _TEXT: Final = {"type": "string", "optional": False}
-_MAP: Final = {
-    "type": "map",
-    "keys": _TEXT,
-    "values": _TEXT,
-    "optional": True,
-}
+_MAP: Final = {"type": "map", "keys": _TEXT, "values": _TEXT, "optional": True}
 
 
 def _struct(name: str, **fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,12 +107,7 @@ def markdown() -> str:
 
 
 def _row(field: Field) -> str:
-    cells = [
-        f"`{field.name}`",
-        _takes(field),
-        _default(field),
-        field.doc,
-    ]
+    cells = [f"`{field.name}`", _takes(field), _default(field), field.doc]
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
 
 

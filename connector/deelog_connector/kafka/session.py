@@ -46,14 +46,7 @@ class Session:
     Raises `ConfigError` where a secret cannot be read.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        config: Config,
-        transactional_id: str,
-        max_message_bytes: int,
-        seconds: float,
-    ) -> None:
+    def __init__(self, run: Run, config: Config, transactional_id: str, max_message_bytes: int, seconds: float) -> None:
         self._run, self._seconds = run, seconds
         self._config, self._transactional_id, self._max_message_bytes = config, transactional_id, max_message_bytes
         self._producer: Producer | None = None

@@ -68,10 +68,7 @@ class PrometheusCollector:
     """Collects from all `connectors`, by cache, and `others`. Both may change meanwhile. Call it from any thread."""
 
     def __init__(
-        self,
-        connectors: Mapping[str, Connector],
-        others: Sequence[Source] = (),
-        answer_seconds: float = ANSWER_SECONDS,
+        self, connectors: Mapping[str, Connector], others: Sequence[Source] = (), answer_seconds: float = ANSWER_SECONDS
     ) -> None:
         self._connectors, self._others, self._answer_seconds = connectors, others, answer_seconds
         self._registry = CollectorRegistry()

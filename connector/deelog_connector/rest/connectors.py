@@ -231,8 +231,7 @@ class Connectors:
         self._ready()
         if given.setdefault("name", name) != name:
             raise RestError(
-                400,
-                f"Connector name configuration ({given['name']}) doesn't match connector name in the URL ({name})",
+                400, f"Connector name configuration ({given['name']}) doesn't match connector name in the URL ({name})"
             )
         if "connector.class" not in given:
             raise RestError(400, f"Connector config {{{', '.join(sorted(given))}}} contains no connector type")

@@ -75,12 +75,7 @@ def routes(
         Route("GET", one, connectors.info, "Configuration and tasks", {200: e.ConnectorInfo}),
         Route("GET", f"{one}/config", connectors.config, "Configuration, secrets masked", {200: dict[str, str]}),
         Route(
-            "PUT",
-            f"{one}/config",
-            connectors.put_config,
-            "Configure and restart",
-            {200: e.ConnectorInfo},
-            e.ConfigMap,
+            "PUT", f"{one}/config", connectors.put_config, "Configure and restart", {200: e.ConnectorInfo}, e.ConfigMap
         ),
         Route(
             "PATCH",
@@ -117,13 +112,7 @@ def routes(
         ),
         Route("DELETE", f"{one}/offsets", connectors.reset_offsets, "Have all segments reset", {200: e.Message}),
         Route("GET", "/connector-plugins", plugins.listed, "Plugins", {200: list[e.Plugin]}, query=("connectorsOnly",)),
-        Route(
-            "GET",
-            "/connector-plugins/{plugin}/config",
-            plugins.config,
-            "Fields",
-            {200: list[e.ConfigKeyInfo]},
-        ),
+        Route("GET", "/connector-plugins/{plugin}/config", plugins.config, "Fields", {200: list[e.ConfigKeyInfo]}),
         Route(
             "PUT",
             "/connector-plugins/{plugin}/config/validate",

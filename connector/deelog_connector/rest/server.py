@@ -38,10 +38,7 @@ class RestServer:
     """See the package. `metrics`: the page of `/metrics` and its content type, where there is one."""
 
     def __init__(
-        self,
-        config: Config,
-        lifecycle: Lifecycle,
-        metrics: Callable[[], tuple[bytes, str]] | None = None,
+        self, config: Config, lifecycle: Lifecycle, metrics: Callable[[], tuple[bytes, str]] | None = None
     ) -> None:
         self._config, self._lifecycle, self._metrics = config, lifecycle, metrics
         self._cluster_id = ""

@@ -56,13 +56,7 @@ class Connector:
     """
 
     def __init__(
-        self,
-        config: Config,
-        member: str,
-        cache_side: CacheSide,
-        *,
-        connector_name: str,
-        port: KafkaPort | None = None,
+        self, config: Config, member: str, cache_side: CacheSide, *, connector_name: str, port: KafkaPort | None = None
     ) -> None:
         self.member = member
         self._port = port = port or Librdkafka()

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deelog_connector.core.batch import entry_key
-from deelog_connector.core.effects import (
-    ControlItem,
-    OperationsItem,
-    RowsItem,
-    ScannedRecord,
-    StateItem,
-    TakenBackItem,
-)
+from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, ScannedRecord, StateItem, TakenBackItem
 from deelog_connector.kafka_port import Clock, InRecord, OutRecord
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import (
@@ -29,13 +22,7 @@ from deelog_connector.transforms.pipeline import (
 from deelog_schemas import canonical
 from deelog_schemas.envelope import Codec, Stamp
 from deelog_schemas.errors import RecordError
-from deelog_schemas.header import (
-    CONTROL_HEADER_NAME,
-    HEADER_NAME,
-    Kind,
-    node_number,
-    pack,
-)
+from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, node_number, pack
 from deelog_schemas.keys import control_key
 from deelog_schemas.member import node_id_of
 from deelog_schemas.operation import Operation

@@ -50,12 +50,7 @@ class Executor:
     """The executor of one shell. `carry_out` returns at once; the core gets the result later, and `wake` is called."""
 
     def __init__(
-        self,
-        context: Context,
-        clients: Clients,
-        tasks: Tasks,
-        retries: Retries,
-        pipeline: Pipeline | None,
+        self, context: Context, clients: Clients, tasks: Tasks, retries: Retries, pipeline: Pipeline | None
     ) -> None:
         self.encoder: Encoder
         self.decoder: Decoder

@@ -320,12 +320,7 @@ class Pipeline:
     # -- failures -------------------------------------------------------------------------------------------------
 
     def _failed(
-        self,
-        failure: _Failure,
-        segment: int,
-        position: tuple[int, int],
-        captured: Operation | Entry,
-        reason: str,
+        self, failure: _Failure, segment: int, position: tuple[int, int], captured: Operation | Entry, reason: str
     ) -> DeadLetter | None:
         step = failure.step
         problem = (

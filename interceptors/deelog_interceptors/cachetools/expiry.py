@@ -63,11 +63,7 @@ class ExpiryTimer:
     """Calls `cache.expire()` under `lock` every `interval` seconds until stopped; `failed` gets an exception."""
 
     def __init__(
-        self,
-        cache: Any,
-        lock: AbstractContextManager[Any],
-        interval: float,
-        failed: Callable[[BaseException], None],
+        self, cache: Any, lock: AbstractContextManager[Any], interval: float, failed: Callable[[BaseException], None]
     ) -> None:
         self._cache, self._lock, self._interval, self._failed = cache, lock, interval, failed
         self._stopped = threading.Event()

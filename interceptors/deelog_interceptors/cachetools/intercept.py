@@ -107,12 +107,7 @@ def captured_class(
 
 def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
     """A subclass that an instance of `base` can become, with the name, module and doc of `base`."""
-    look = {
-        "__slots__": (),
-        "__module__": base.__module__,
-        "__qualname__": base.__qualname__,
-        "__doc__": base.__doc__,
-    }
+    look = {"__slots__": (), "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     return types.new_class(base.__name__, (base,), exec_body=lambda namespace: namespace.update(look | body))
 
 

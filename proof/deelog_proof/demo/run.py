@@ -22,15 +22,7 @@ from deelog_proof.audit.verify import Verdict, verify
 from deelog_proof.demo.display import Display
 from deelog_proof.demo.faults import Happened, planned
 from deelog_proof.demo.report import shown
-from deelog_proof.demo.settings import (
-    GAP_SECONDS,
-    LEAD_SECONDS,
-    SEGMENTS,
-    Settings,
-    planned_seconds,
-    set_up,
-    writes_of,
-)
+from deelog_proof.demo.settings import GAP_SECONDS, LEAD_SECONDS, SEGMENTS, Settings, planned_seconds, set_up, writes_of
 from deelog_proof.harness.drain import drain
 from deelog_proof.harness.environment import Environment, ticking
 from deelog_proof.load.history import merged

@@ -23,10 +23,7 @@ from deelog_proof.harness.cluster import Cluster, Monitor
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.kafka.names import Topics
 
-_NODES: Final = {
-    "topic.creation.default.partitions": "4",
-    "cache.failure.timeout.ms": "2000",
-}
+_NODES: Final = {"topic.creation.default.partitions": "4", "cache.failure.timeout.ms": "2000"}
 _DIFF_RESTARTS = 3
 _DIFF_START_SECONDS = 180.0
 _DIFF_LINE: Final = "deelog diff: "

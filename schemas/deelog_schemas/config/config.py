@@ -82,11 +82,7 @@ class Config(Mapping[str, Any]):
     __slots__ = ("_raw", "_registered", "_role", "_values")
 
     def __init__(
-        self,
-        raw: Mapping[str, str],
-        values: Mapping[str, Any],
-        role: Role,
-        registered: Mapping[str, Any] | None = None,
+        self, raw: Mapping[str, str], values: Mapping[str, Any], role: Role, registered: Mapping[str, Any] | None = None
     ) -> None:
         """Called by `parse`, which has checked the values. `values` lacks the names whose text has a reference."""
         self._registered = dict(registered or {})

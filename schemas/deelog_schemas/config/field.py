@@ -170,10 +170,7 @@ class Field:
 
     def _bounds(self) -> tuple[int, int]:
         largest = INT_MAX if self.type is Type.INT else LONG_MAX
-        return (
-            -largest - 1 if self.low is None else self.low,
-            largest if self.high is None else self.high,
-        )
+        return (-largest - 1 if self.low is None else self.low, largest if self.high is None else self.high)
 
     def _range(self) -> str:
         low, high = self._bounds()

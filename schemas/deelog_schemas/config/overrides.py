@@ -50,11 +50,7 @@ _CONSUMER: Final = words(
     """
 )
 
-ALLOWED: Final = {
-    "producer": _COMMON | _PRODUCER,
-    "consumer": _COMMON | _CONSUMER,
-    "admin": _COMMON,
-}
+ALLOWED: Final = {"producer": _COMMON | _PRODUCER, "consumer": _COMMON | _CONSUMER, "admin": _COMMON}
 
 _OWN_FIELD = "has a field of its own: set {}"
 _ID = "is made from topic.prefix, cache.name and node.id: fencing rests on it"

@@ -25,11 +25,7 @@ class Store:
     """`on_operation` is called with each captured operation, once it is in the op log."""
 
     def __init__(
-        self,
-        settings: Settings,
-        core: ReplicaSink,
-        on_operation: Callable[[Segment, Operation], None],
-        clock: Clock,
+        self, settings: Settings, core: ReplicaSink, on_operation: Callable[[Segment, Operation], None], clock: Clock
     ) -> None:
         self.settings = settings
         self.core = core

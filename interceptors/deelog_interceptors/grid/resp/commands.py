@@ -83,12 +83,7 @@ TABLE: Final[dict[bytes, Command]] = {}
 
 
 def command(
-    name: str,
-    arity: int,
-    *flags: str,
-    first: int = 0,
-    last: int | None = None,
-    tips: tuple[str, ...] = (),
+    name: str, arity: int, *flags: str, first: int = 0, last: int | None = None, tips: tuple[str, ...] = ()
 ) -> Callable[[Handler], Handler]:
     """Adds a handler to the table. `last` defaults to `first`; negative counts from the end."""
 
