@@ -1227,6 +1227,22 @@ SHELL: Final = (
         (Edit(PROCESSOR, "self._next = reader.next_offset(0)", "self._next = reader.next_offset(0) + 1"),),
     ),
     Mutant(
+        "pause-in-force-forgotten",
+        "",
+        "a node that starts while pause-writing is in force writes",
+        (Edit(PROCESSOR, "            self._target.pause()\n", "            pass\n"),),
+        detector="scenario paused_by_signal",
+        because="nobody but the operator knows that nothing should be written",
+    ),
+    Mutant(
+        "signal-resumes-a-stop",
+        "",
+        "resume-writing goes over a stop by REST",
+        (Edit(PROCESSOR, "    if target.state.stopped:\n", "    if False:\n"),),
+        detector="scenario paused_by_signal",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "dropped-pass-kept",
         "",
         "a snapshot's segment that a takeover dropped is never begun again",

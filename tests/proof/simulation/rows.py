@@ -85,6 +85,6 @@ FAULTS: Final[dict[int, str]] = {
     32: "a full disk of the Spark job: tests/system/chaos/faults.py",
     33: "one position twice is dropped and counted: tests/schemas/test_fold.py",
     34: "operations of a connector: `restart_under_writes`, `restart_in_a_takeover`, `two_restarts_at_once`, "
-    "`configure_in_a_handover`, `pause_overflow_resume`, `stop_cut_from_kafka`",
+    "`configure_in_a_handover`, `pause_overflow_resume`, `stop_cut_from_kafka`; signals: `paused_by_signal`",
 }
 """Each row of the fault list, by its number."""
