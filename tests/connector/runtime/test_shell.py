@@ -169,6 +169,24 @@ def test_a_right_that_is_taken_away_before_a_restart_is_waited_for(cluster_of: C
     sound(cluster)
 
 
+def test_a_stop_while_a_session_is_being_opened_does_not_wait_for_it(cluster_of: Clusters) -> None:
+    """It was paused before: there is nothing to write first."""
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    cluster.kafka.uncoordinated.add(node.config.topics.transactional_id_node("n0"))
+    until(cluster, node.ask(node.lifecycle.restart()).done)
+    until(cluster, node.ask(node.lifecycle.pause()).done)
+    assert not node.core.idle
+    stopping = node.ask(node.lifecycle.stop())
+    until(cluster, stopping.done)
+    assert stopping.exception() is None
+    assert node.lifecycle.state is State.STOPPED
+    cluster.kafka.uncoordinated.clear()
+    until(cluster, node.ask(node.lifecycle.resume()).done)
+    write(cluster)
+    sound(cluster)
+
+
 def test_a_writer_that_waits_for_room_goes_on_as_soon_as_there_is_some(cluster_of: Clusters) -> None:
     cluster = cluster_of(max_queue_size=1, max_block_ms=60_000)
     (node,) = cluster.nodes.values()
