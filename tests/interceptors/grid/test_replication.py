@@ -12,6 +12,8 @@ import pytest
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core import Settings as CoreSettings
+from deelog_connector.core.segment import Phase
+from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication import catch_up, frames
@@ -21,7 +23,7 @@ from deelog_interceptors.grid.replication.peers import Incoming, Link
 from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.settings import MAX_UNREPLICATED, Settings
-from deelog_interceptors.grid.topology.requests import GROW, SHRINK
+from deelog_interceptors.grid.topology.requests import GROW, RELEASED, RESET_DONE, SHRINK, STEPPED_DOWN
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
 from deelog_schemas.operation import Entry, Operation
@@ -505,6 +507,104 @@ def test_without_the_lease_nothing_is_acknowledged_until_it_is_renewed() -> None
         pair.a.leased = True
         pair.a.replicator.renewed()
         assert pair.a.segment.acked == 1
+
+    asyncio.run(run())
+
+
+class Client:
+    """Counts its flushes."""
+
+    flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+@pytest.mark.parametrize("owners", [(A, B), (B,)])
+def test_a_reply_waits_for_all_of_its_writes_and_fails_where_they_may_be_lost(owners: tuple[str, ...]) -> None:
+    async def run() -> None:
+        pair, client = Pair(), Client()
+        replicator, segment = pair.a.replicator, pair.a.segment
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        writes = [(segment, put(pair.a, "k", "1")), (segment, put(pair.a, "k", "2"))]
+
+        def waiting() -> Pending:
+            reply = replicator.reply(client, b"+OK", writes)
+            assert isinstance(reply, Pending)
+            return reply
+
+        pending = waiting()
+        assert pending.left == 2
+        await pair.settle()
+        assert (pending.left, pending.reply, client.flushes, replicator.acknowledged) == (0, b"+OK", 1, 1)
+        assert replicator.reply(client, b"+OK", writes) == b"+OK"
+        writes.append((segment, put(pair.a, "k", "3")))
+        late = waiting()
+        replicator.expire_pendings(time.monotonic())
+        assert (late.left, replicator.timed_out) == (1, 0)
+        replicator.expire_pendings(time.monotonic() + 3600)
+        assert (late.left, replicator.timed_out, client.flushes) == (0, 1, 2)
+        assert late.reply.startswith(b"-TRYAGAIN not acknowledged in time")
+        lost = waiting()
+        pair.view(3, B, B, owners=owners)
+        assert (lost.left, client.flushes) == (0, 3)
+        assert lost.reply.startswith(b"-TRYAGAIN the segment's primary changed")
+
+    asyncio.run(run())
+
+
+def test_a_segment_is_released_once_all_of_it_is_acknowledged_and_can_be_taken_back() -> None:
+    async def run() -> None:
+        pair = Pair()
+        roles, segment, core = pair.a.roles, pair.a.segment, pair.a.core
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        put(pair.a, "k", "1")
+        pair.view(3, A, A, B, epoch=1, target=B)
+        assert (segment.releasing, segment.release_begun, core._segments[0].release_wanted) == (True, False, False)
+        await pair.settle()
+        assert not roles.hand_over()
+        assert (segment.release_begun, core._segments[0].release_wanted) == (True, True)
+        core.paused = True
+        assert roles.hand_over()
+        assert (segment.releasing, segment.release_begun, core._segments[0].release_wanted) == (False, False, False)
+        assert not roles.hand_over()
+        core.paused = False
+        roles.hand_over()
+        segment.released = True
+        assert [r.kind for r in roles.requests()] == [RELEASED]
+        assert not list(pair.b.roles.requests())
+
+    asyncio.run(run())
+
+
+def test_what_a_primary_asks_of_the_controller_and_what_a_view_takes_from_it() -> None:
+    async def run() -> None:
+        pair = Pair()
+        roles, segment = pair.a.roles, pair.a.segment
+        pair.view(1, A, A, must_reset="owners_lost")
+        assert list(roles.requests()) == []
+        pair.a.core._segments[0].phase = Phase.WRITING
+        assert [r.kind for r in roles.requests()] == [RESET_DONE]
+        pair.b.roles.stepped_down(0, "a higher claim")
+        roles.stepped_down(0, "a higher claim")
+        assert (segment.stepped_down, pair.b.segment.stepped_down) == (True, False)
+        assert [r.kind for r in roles.requests()] == [STEPPED_DOWN]
+        pair.view(2, A, A)
+        assert not segment.stepped_down
+        pair.view(3, B, B, must_reset="unclean_election")
+        assert (roles.given_away, pair.b.roles.given_away) == (1, 0)
+        pair.view(4, B, B, epoch=3, owners=(B,))
+        pair.view(5, B, B, epoch=3)
+        pair.b.core._segments[0].phase = Phase.WRITING
+        assert list(pair.b.roles.requests()) == []  # this view wants no reset
+        assert roles.transitions == {
+            "none→primary": 1, "primary→primary": 1, "primary→backup": 1, "backup→none": 1, "none→backup": 1
+        }  # fmt: skip
+        assert pair.b.roles.transitions == {"none→backup": 1, "backup→backup": 1, "backup→primary": 1}
 
     asyncio.run(run())
 
