@@ -37,6 +37,7 @@ from deelog_schemas.config.fields import DROPPED, PLANNED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, REFUSED, refusal
 from deelog_schemas.config.secrets import Masked, is_secret
 from deelog_schemas.config.sources import MAX_FILE_BYTES
+from deelog_schemas.config.validation import judge
 from tests.support.paths import ROOT
 
 GOOD = {"topic.prefix": "shop", "bootstrap.servers": "k1:9092,k2:9092", "node.id": "n1", "cache.name": "sessions"}
@@ -117,6 +118,22 @@ def test_each_role_requires_its_own() -> None:
     assert {e.field for e in errors_of(lambda: parse(client, "diff"))} == {"cache.name", "diff.checkpoint.location"}
     assert only_error({"topic.prefix": "p"}, "client").field == "bootstrap.servers"
     assert errors_of(lambda: parse(client, "client").topics)[0].field == "cache.name"
+
+
+def test_a_verdict_shows_all_fields_and_of_unknown_ones_no_value() -> None:
+    bad = {"cache.acks": 3, "tombstones.on.delete": True, "max.batch.sise": 5, "transforms": [], PASSWORD: MARKER}
+    verdict = judge(GOOD | bad, further=[FieldError("node.id", "is taken")])
+    assert verdict.shown == GOOD | {"cache.acks": "3", "tombstones.on.delete": "true", PASSWORD: "********"}
+    body = verdict.body
+    assert (body["name"], body["error_count"]) == (FIELDS["connector.class"].default, len(verdict.errors))
+    values = {entry["value"]["name"]: entry["value"] for entry in body["configs"]}
+    assert list(values) == [*FIELDS, "max.batch.sise", PASSWORD]
+    assert [name for name, value in values.items() if value["errors"]] == ["cache.acks", "node.id", "max.batch.sise"]
+    assert (values["cache.acks"]["value"], values["cache.acks"]["recommended_values"]) == ("3", ["all", "1", "0"])
+    assert (values["max.batch.size"]["value"], values["max.batch.sise"]["value"]) == ("8192", None)
+    (first, second) = [e["definition"] for e in body["configs"] if (e["definition"] or {}).get("group") == "kafka"][:2]
+    assert (first["order_in_group"], second["order_in_group"], first["required"]) == (1, 2, True)
+    assert (first["type"], first["name"]) == ("LIST", "bootstrap.servers")
 
 
 def test_an_unknown_name_asked_for_is_a_key_error_that_helps() -> None:

@@ -191,6 +191,7 @@ def test_set_get_and_their_options(client: Client) -> None:
     assert client("PERSIST", K) == 0
     assert client("TYPE", K) == b"string"
     assert client("EXISTS", K, K) == 2
+    assert client("MGET", K, K) == [b"6", b"6"]
     assert client("DEL", K, K) == 1
     assert client("GET", K) is None
     assert client("TYPE", K) == b"none"
@@ -202,19 +203,24 @@ def test_a_time_in_the_past_removes(client: Client, served: FakeNode) -> None:
     assert client("PEXPIREAT", K, now_ms() - 1) == 1
     assert client("GET", K) is None
     client("SET", K, "1")
-    assert client("SET", K, "2", "PXAT", now_ms() - 1) == b"OK"
+    for _ in range(2):  # the second finds nothing to remove
+        assert client("SET", K, "2", "PXAT", now_ms() - 1) == b"OK"
     assert client("GET", K) is None
     assert [o.reason for o in served.operations] == ["put", "remove", "put", "remove"]
 
 
 def test_conditions_of_expire(client: Client) -> None:
+    assert client("EXPIRE", K, 100) == 0
     client("SET", K, "1")
     assert client("EXPIRE", K, 100, "XX") == 0
     assert client("EXPIRE", K, 100, "GT") == 0
     assert client("EXPIRE", K, 100, "NX") == 1
+    assert client("EXPIRE", K, 200, "NX") == 0
     assert client("EXPIRE", K, 50, "GT") == 0
     assert client("EXPIRE", K, 50, "LT") == 1
     assert client("TTL", K) == 50
+    client("PERSIST", K)
+    assert client("EXPIRE", K, 70, "LT") == 1  # below no time at all
     assert client("EXPIREAT", K, now_ms() // 1000 + 200) == 1
     assert now_ms() + 100_000 < client("PEXPIRETIME", K) <= now_ms() + 200_000
     assert client.error("EXPIRE", K, 1, "NX", "XX").startswith("ERR NX and XX")
@@ -308,6 +314,9 @@ def test_eviction_is_captured_before_the_write_that_caused_it() -> None:
         (("SET", K, "v", "NX", "XX"), "ERR syntax error"),
         (("SET", K, "v", "EX"), "ERR syntax error"),
         (("SET", K, "v", "EX", "1", "PX", "1"), "ERR syntax error"),
+        (("SET", K, "v", "KEEPTTL", "EX", "1"), "ERR syntax error"),
+        (("SET", K, "v", "EX", str(1 << 62)), "ERR invalid expire time in 'set' command"),
+        (("EXPIRE", K, str(-(1 << 62))), "ERR invalid expire time in 'expire' command"),
         (("SET", K), "ERR wrong number of arguments for 'set' command"),
         (("NOPE", "a"), "ERR unknown command 'NOPE', with args beginning with: 'a'"),
         (("DEL", "a", "b"), "CROSSSLOT Keys in request don't hash to the same slot"),
