@@ -449,9 +449,20 @@ def test_command_and_cluster_tell_clients_where_keys_go(client: Client) -> None:
     assert [(first, last, node[1]) for first, last, node in slots] == [(0, 12287, 7001), (12288, 16383, 7002)]
     assert client("CLUSTER", "MYID") == short_id(ME).encode()
     assert b"cluster_state:ok" in client("CLUSTER", "INFO")
-    assert client("CLUSTER", "NODES").count(b"\n") == 2
+    assert client("CLUSTER", "NODES").decode().splitlines() == [
+        f"{short_id(ME)} 127.0.0.1:7001@1 myself,master - 0 0 1 connected 0-12287",
+        f"{short_id(OTHER)} 10.0.0.2:7002@2 master - 0 0 2 connected 12288-16383",
+    ]
     assert len(client("CLUSTER", "SHARDS")) == 2
     assert b"deelog_member:n1@1" in client("INFO", "server")
+    for key in (keys := [f"{{{K}}}{number}" for number in range(3)]):
+        client("SET", key, "v")
+    slot, others = client("CLUSTER", "KEYSLOT", K), client("CLUSTER", "KEYSLOT", foreign())
+    counts = [client("CLUSTER", "COUNTKEYSINSLOT", each) for each in (slot, slot + 1, others, -1, 16384)]
+    assert counts == [3, 0, 0, 0, 0]
+    assert client("CLUSTER", "GETKEYSINSLOT", slot, 2) == [key.encode() for key in keys[:2]]
+    for wrong in (("COUNTKEYSINSLOT",), ("GETKEYSINSLOT", slot), ("KEYSLOT",)):
+        assert "unknown subcommand" in client.error("CLUSTER", *wrong)
 
 
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
