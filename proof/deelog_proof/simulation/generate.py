@@ -84,7 +84,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
             writer.operate(OPERATIONS)
         writer.chance = random.Random(f"operators {seed}")
         for _ in range(writer.chance.choice((0, 0, 1, 2))):
-            writer.operate((*OPERATIONS, *SELDOM, *SELDOM))
+            writer.operate(SELDOM)
         for _ in range(writer.chance.choice((0, 0, 1, 3))):
             writer.send()
     writer.chance = random.Random(f"snapshots {seed}")
@@ -239,7 +239,11 @@ class _Writer:
         at, node = near.at + draw.choice((0.0, 0.002, 0.05)), draw.choice(named or [self.node()])
         first = len(self.events)
         for operation in draw.choices(operations, k=draw.choice((1, 1, 2))):
-            self.add(at, "connector", node, operation)
+            if operation == "reset":  # refused, else
+                self.add(at, "connector", node, "stop")
+                self.add(at + 0.2, "connector", node, operation)
+            else:
+                self.add(at, "connector", node, operation)
         if draw.random() < 0.5:
             self._aim(first, node, draw.choice(TAKEOVER + WRITES))
         if draw.random() < 0.8:
