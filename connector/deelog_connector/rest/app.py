@@ -29,7 +29,7 @@ _PHRASES: Final = {404: "Not Found", 405: "Method Not Allowed", 415: "Unsupporte
 
 
 def application(table: Iterable[Route], access: Access, version: str) -> Starlette:
-    """What a server serves: `{error_code, message}` for every error, whatever happens."""
+    """What a server serves: `{error_code, message}` for every error, unless the process ends meanwhile."""
     table = list(table)
     openapi = msgspec.json.encode(document(table, version, access.asks))
     paths: dict[str, dict[str, Route]] = {}

@@ -278,7 +278,9 @@ class Connector:
         It goes on to its end, or to that of the connector, even if the caller is cancelled.
         """
         self._replacing = asyncio.get_running_loop().create_task(self._replace(shell))
-        await asyncio.shield(self._replacing)
+        await asyncio.wait([self._replacing])
+        if not self._replacing.cancelled():  # by `stop`: whoever restarts other connectors too goes on with them
+            self._replacing.result()
 
     async def _replace(self, shell: Shell) -> None:
         old, closing, config = self._shell, asyncio.ensure_future(self._shell.close()), shell.config

@@ -297,6 +297,7 @@ class Lifecycle:
             self.check(config)
             self._restarting = True
             prepared: list[tuple[Connector, Shell]] = []
+            failed: list[Exception] = []
             try:
                 for cache, connector in list(self.connectors.items()):
                     if connector in self._working() and connector.started:
@@ -308,13 +309,18 @@ class Lifecycle:
                     if connector not in self._working():  # it has left meanwhile
                         await asyncio.shield(shell.close())
                         continue
-                    await connector.replace(shell)
+                    try:
+                        await connector.replace(shell)
+                    except Exception as error:  # noqa: BLE001 - raised once the others have been replaced
+                        failed.append(error)
                     if tasks:
                         self._repair(connector, {s.number for s in connector.core.primaries()})
             finally:
                 self._restarting = False
                 for _, shell in prepared:
                     await asyncio.shield(shell.close())
+            if failed:
+                raise failed[0]
 
     @staticmethod
     def _repair(connector: Connector, segments: set[int]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,12 +33,13 @@ from deelog_connector.runtime.connector import Connector
 from deelog_connector.runtime.lifecycle import Offset, State, Task
 from deelog_connector.runtime.run_state import Event, RunState
 from deelog_connector.runtime.shell import Shell
-from deelog_schemas.config import Config, ConfigError, parse
+from deelog_schemas.config import Config, ConfigError, Role, parse
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.keys import segments_of
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.connector.signals.test_processor import send
 from tests.support.kafka import Broker
+from tests.support.memory import Memory
 from tests.support.topics import derived, read_topic
 from tests.support.waiting import awaiting
 
@@ -319,6 +320,47 @@ def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str) -
         assert derived(read_topic(own_kafka.bootstrap, config.topics.changes))[0] == {}
 
     run(work())
+
+
+# -- several caches on a Kafka in memory ----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def several(memory: Memory, *names: str) -> AsyncIterator[tuple[Lifecycle, list[Cache]]]:
+    """Started caches of one connector."""
+    raw = config_of(memory.bootstrap, "p").raw
+    config = parse({name: text for name, text in raw.items() if name != "cache.name"}, Role.CONNECTOR)
+    caches = {name: Cache(config.of_cache(name), 1, port=memory.port()) for name in names}
+    for found in caches.values():
+        await found.connector.start()
+        await started(found)
+    try:
+        yield Lifecycle(config, {name: found.connector for name, found in caches.items()}), list(caches.values())
+    finally:
+        for found in caches.values():
+            await found.connector.stop(release=False)
+
+
+def tuned(lifecycle: Lifecycle) -> Callable[[], Config]:
+    return lambda: parse({**lifecycle.config.raw, "max.batch.size": "7"}, lifecycle.config.role)
+
+
+def test_a_cache_that_ends_in_its_restart_leaves_it_to_the_others(memory: Memory) -> None:
+    async def work() -> None:
+        async with several(memory, "a", "b") as (lifecycle, (one, two)):
+            shell = one.connector._shell
+            restarting = asyncio.create_task(lifecycle.configure(tuned(lifecycle)))
+            await one.until(lambda: one.connector._shell is not shell)
+            memory.kafka.up = False
+            await asyncio.sleep(1)
+            await one.connector.stop(release=False)
+            memory.kafka.up = True
+            await restarting
+            assert two.connector.config["max.batch.size"] == 7
+            await two.put(b"a", b"1")
+            await two.drained()
+
+    memory.run(work())
 
 
 # -- rules that need no Kafka: the connectors are doubles -----------------------------------------------------------
@@ -606,6 +648,21 @@ def test_no_connector_is_replaced_unless_each_can_be() -> None:
         starting.started = False
         await of(starting).restart()
         assert starting.asked == []
+
+    run(work(), 20)
+
+
+def test_one_whose_restart_fails_does_not_keep_the_others_from_theirs() -> None:
+    async def work() -> None:
+        one, two = Double(), Double()
+
+        async def fails(shell: SimpleNamespace) -> None:
+            raise RuntimeError("a bug")
+
+        one.replace = fails  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="a bug"):
+            await of(one, two).restart()
+        assert two.asked == ["prepared", "replaced"]
 
     run(work(), 20)
 
