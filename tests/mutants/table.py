@@ -607,7 +607,7 @@ RESETS: Final = (
                 "run.first not in self.complete_resets",
             ),
         ),
-        detector="scenario asked_for_and_cut_away",
+        detector="pytest tests/connector/core/test_scan.py -k committed_must_be_found",
         because=RARE,
     ),
     Mutant(
@@ -692,7 +692,7 @@ BACKUPS: Final = (
         "in-sync-order",
         "what a backup held some views ago is taken for what it holds now",
         (Edit(PRIMARY, " or (topology_id is not None and topology_id < session.asked_in)\n", "\n"),),
-        detector="scenario report_of_an_older_view",
+        detector="pytest tests/interceptors/grid/test_replication.py -k answer_to_an_older_question",
         because=RARE,
     ),
     Mutant(
