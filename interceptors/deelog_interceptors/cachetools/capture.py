@@ -202,7 +202,8 @@ class Capture:
         """Ends the capture: writes the captured changes and releases the segments. The cache works on, uncaptured.
 
         Do not hold the cache's lock. Raises `CaptureFailed` where a change could not be written within `timeout`
-        seconds. A second call does nothing.
+        seconds; it then still waits for a running request to Kafka or a running transform, some fifteen seconds at
+        most. A second call does nothing.
         """
         with self._closing:
             if self._closed:
