@@ -263,7 +263,8 @@ class KafkaPort(Protocol):
         """A new UUID."""
 
     async def work(self, call: Callable[..., T], *args: object) -> T:
-        """Runs what takes processor time, or blocks, in another thread."""
+        """Runs what takes processor time, or blocks, in another thread. Work that never ends holds up nothing else."""
 
     async def close(self) -> None:
-        """Waits for the calls under way; cancels those that wait for a thread. The port cannot be used any more."""
+        """Waits for the calls under way, for work as long as for a request; cancels those that wait for a thread. The
+        port cannot be used any more."""

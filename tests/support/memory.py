@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
+from deelog_connector.kafka.threads import Threads
 from deelog_connector.kafka_port import REQUEST_SECONDS, InRecord, OutRecord
 from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
@@ -87,8 +88,16 @@ class LiveMemory(Memory):
 
 
 class _LivePort(MemoryPort):
+    def __init__(self, loop: NodeLoop, kafka: Kafka, seconds: float, name: str) -> None:
+        super().__init__(loop, kafka, seconds, name)
+        self._threads = Threads(seconds)
+
     async def work(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.to_thread(call, *args)
+        return await self._threads.work(call, *args)
+
+    async def close(self) -> None:
+        await super().close()
+        await self._threads.close()
 
 
 class _RealTime(Engine):

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka.client import begin_session, common_settings, opened
-from deelog_connector.kafka.threads import Run
+from deelog_connector.kafka.threads import Run, begun
 from deelog_connector.kafka_port import NotController, session_seconds
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
@@ -217,17 +216,7 @@ def _within(seconds: float, call: Callable[[], None]) -> None:
     After a broker's restart librdkafka 2.16 may never return from `send_offsets_to_transaction`. The waiting thread is
     abandoned with its producer: the next term has a new one.
     """
-    answer: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            call()
-            answer.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - raised in the calling thread
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="deelog-offsets", daemon=True).start()
     try:
-        answer.result(seconds)
+        begun("deelog-offsets", call).result(seconds)
     except FutureTimeout as error:
         raise NotController(f"the group's coordinator did not answer within {seconds:.0f} s") from error

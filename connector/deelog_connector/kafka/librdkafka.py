@@ -28,7 +28,7 @@ class Librdkafka:
     clock: Clock = time
 
     def __init__(self, seconds: float = REQUEST_SECONDS) -> None:
-        self._seconds, self._threads = seconds, Threads()
+        self._seconds, self._threads = seconds, Threads(seconds)
         self.random = random.Random()
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
@@ -56,7 +56,7 @@ class Librdkafka:
         return str(uuid.uuid4())
 
     async def work(self, call: Callable[..., T], *args: object) -> T:
-        return await self._threads.run(call, *args)
+        return await self._threads.work(call, *args)
 
     async def close(self) -> None:
         await self._threads.close()

@@ -1,12 +1,16 @@
-"""The threads in which the calls of librdkafka wait."""
+"""The threads in which the calls of librdkafka wait, and in which the work of others runs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -20,14 +24,35 @@ class Run(Protocol):
     async def __call__(self, call: Callable[..., T], *args: Any) -> T: ...
 
 
-class Threads:
-    """A pool for calls in any order, and one thread for the calls of producers, in theirs."""
+def begun(name: str, call: Callable[..., T], *args: Any) -> Future[T]:
+    """Begins a call that may never end, in a daemon thread of its own: the interpreter's end does not wait for it."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, and it goes on
 
-    def __init__(self) -> None:
+    def run() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+class Threads:
+    """A pool for calls in any order, one thread for the calls of producers, in theirs, and one for each `work`.
+
+    `seconds` is how long `close` waits for work: it may be others' code, and hang.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         pool = ThreadPoolExecutor(READERS, thread_name_prefix="deelog")
         writer = ThreadPoolExecutor(1, thread_name_prefix="deelog-writer")
         self._executors = pool, writer
         self._under_way: set[Future[Any]] = set()
+        self._work: set[Future[Any]] = set()
+        self._closed = False
         self.run: Run = partial(self._run, pool)
         self.write: Run = partial(self._run, writer)
 
@@ -45,6 +70,15 @@ class Threads:
 
         return run
 
+    async def work(self, call: Callable[..., T], *args: Any) -> T:
+        """Runs it in a thread of its own, so that work that hangs takes no thread from the calls of clients."""
+        if self._closed:
+            raise RuntimeError("the port is closed")
+        future = begun("deelog-work", call, *args)
+        self._work.add(future)
+        future.add_done_callback(self._work.discard)
+        return await asyncio.wrap_future(future)
+
     async def _run(self, executor: Executor, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.wrap_future(self._submitted(executor, call, *args))
 
@@ -55,11 +89,22 @@ class Threads:
         return future
 
     async def close(self) -> None:
-        """Waits for the calls under way; those that have not begun are cancelled."""
+        """Waits for the calls under way, and not as long for work that hangs. What has not begun is cancelled."""
+        self._closed = True
         for executor in self._executors:
             executor.shutdown(wait=False, cancel_futures=True)
-        if left := [asyncio.wrap_future(future) for future in list(self._under_way)]:
-            await asyncio.wait(left)
+        calls = _ended(self._under_way)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await _ended(self._work)
+        except TimeoutError:
+            log.warning("%d calls have not ended within %g s: they are left alone", len(self._work), self._seconds)
+        await calls
+
+
+def _ended(calls: Iterable[Future[Any]]) -> asyncio.Future[list[Any]]:
+    """Done once they are; with what they raise, since those who asked may not be there to retrieve it."""
+    return asyncio.gather(*map(asyncio.wrap_future, list(calls)), return_exceptions=True)
 
 
 def _behind(before: Future[Any] | None, call: Callable[..., T], *args: Any) -> T:

@@ -1,9 +1,13 @@
-"""The order of the calls of one object, whichever threads they run in."""
+"""The order of the calls of one object, whichever threads they run in; and what becomes of work that hangs."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import subprocess
+import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -21,7 +25,7 @@ def test_calls_in_turn_begin_when_the_one_before_has_ended(cancelled: bool) -> N
         seen.append(number)
 
     async def work() -> None:
-        threads = Threads()
+        threads = Threads(60)
         run = threads.in_turn()
         calls = [asyncio.create_task(run(call, number)) for number in range(2 * READERS)]
         await threads.write(begun.wait, 60)
@@ -42,7 +46,7 @@ def test_others_are_not_held_up() -> None:
     go_on = threading.Event()
 
     async def work() -> None:
-        threads = Threads()
+        threads = Threads(60)
         one, other = threads.in_turn(), threads.in_turn()
         held = asyncio.create_task(one(go_on.wait, 60))
         assert await other(divmod, 17, 5) == (3, 2)
@@ -51,3 +55,47 @@ def test_others_are_not_held_up() -> None:
         await threads.close()
 
     asyncio.run(work())
+
+
+def test_the_interpreter_s_end_does_not_wait_for_work_that_hangs() -> None:
+    program = """
+import asyncio, threading
+from deelog_connector.kafka.threads import Threads
+
+async def work():
+    threads, begun = Threads(0.1), threading.Event()
+    asyncio.create_task(threads.work(lambda: (begun.set(), threading.Event().wait())))
+    await threads.run(begun.wait)
+    await threads.close()
+
+asyncio.run(work())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr == "1 calls have not ended within 0.1 s: they are left alone\n"
+
+
+def test_what_is_raised_while_it_is_closed_is_nobody_s() -> None:
+    heard: list[dict[str, Any]] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+        threads, go_on = Threads(60), threading.Event()
+
+        def call() -> None:
+            assert go_on.wait(60)
+            raise ZeroDivisionError
+
+        calls = [asyncio.create_task(run(call)) for run in (threads.work, threads.run)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(threads.close())
+        await asyncio.sleep(0)
+        for one in calls:
+            one.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        go_on.set()
+        await closing
+
+    asyncio.run(work())
+    gc.collect()
+    assert heard == []

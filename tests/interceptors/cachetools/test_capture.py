@@ -13,9 +13,14 @@ import cachetools
 import pytest
 
 import deelog_interceptors.cachetools as deelog
+from deelog_connector.devkafka.ports import free_port
 from deelog_connector.errors import NodeSuperseded, TransformFailed
+from deelog_connector.kafka.threads import READERS
+from deelog_connector.runtime import Connector
+from deelog_interceptors.cachetools import runner
 from deelog_schemas.header import Kind
-from tests.connector.transforms.transforms_for_tests import BOMB, Bomb
+from tests.connector.rest.client import Api
+from tests.connector.transforms.transforms_for_tests import BOMB, Bomb, Slow
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.support.kafka import Broker
 from tests.support.memory import LiveMemory, Memory
@@ -224,6 +229,40 @@ def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
     with deelog.capture(cache, fields):
         pass
     assert told(live, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
+
+
+def test_a_transform_that_hangs_holds_up_neither_restarts_nor_the_close(
+    live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging: list[float | None] = []
+
+    class GoesOn(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            hanging.append(timeout)
+            return super().wait(timeout)
+
+    goes_on = GoesOn()
+    monkeypatch.setattr(Slow, "goes_on", goes_on)
+    monkeypatch.setattr(runner, "Connector", lambda *given, **named: Connector(*given, **named, port=live.port(1.0)))
+    port = free_port()
+    fields = config(live, prefix, name="shop", rest_port=port, transforms="s") | {
+        "transforms.s.type": f"{Slow.__module__}.Slow"
+    }
+    cache: Any = cachetools.LRUCache(10)
+    capture = deelog.capture(cache, fields)
+    ready(capture)
+    cache["k"] = BOMB
+    for _ in range(READERS + 1):
+        waiting(lambda: hanging, SECONDS, "a transform that hangs")
+        hanging.clear()
+        assert Api(port).ask("POST", "/connectors/shop/restart").status == 204
+    before = time.monotonic()
+    with pytest.raises(deelog.CaptureFailed, match="could not be written"):
+        capture.close(timeout=1)
+    assert time.monotonic() - before < 20.0
+    assert our_threads() == []
+    assert type(cache) is cachetools.LRUCache
+    goes_on.set()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import OutRecord, WriteFailed
 from deelog_schemas.errors import ConfigError
-from tests.connector.kafka.contract.world import UNRESOLVED, World, eventually
+from tests.connector.kafka.contract.world import IN_TIME, UNRESOLVED, World, eventually
 
 
 async def test_new_ids_are_uuids_and_differ(world: World) -> None:
@@ -59,6 +59,27 @@ async def test_work_does_not_hold_up_the_loop(world: World) -> None:
     await eventually(begun.is_set, "the call")
     go.set()
     assert await working != threading.get_ident()
+
+
+@pytest.mark.needs("threads")
+async def test_work_that_hangs_holds_up_neither_others_nor_the_close(world: World) -> None:
+    port, go = world.another_port(seconds=1.0), threading.Event()
+    hanging = [asyncio.create_task(port.work(go.wait)) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert await port.work(divmod, 17, 5) == (3, 2)
+    reader = await port.reader(world.config(), await world.topic())
+    await reader.close()
+    await asyncio.wait_for(port.close(), 1.0 + IN_TIME)
+    assert not any(one.done() for one in hanging)
+    go.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_a_port_that_is_closed_does_no_work(world: World) -> None:
+    port = world.another_port()
+    await port.close()
+    with pytest.raises(RuntimeError):
+        await port.work(divmod, 17, 5)
 
 
 @pytest.mark.needs("threads")
