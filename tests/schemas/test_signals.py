@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from deelog_schemas import signals
 from deelog_schemas.errors import RecordError
-from deelog_schemas.notifications import Notification, heartbeat_key, heartbeat_value
 from deelog_schemas.signals import Progress, UnknownSignal, decode_progress, decode_signal, encode_progress
 
 
@@ -168,24 +167,3 @@ def test_progress_comes_back_as_it_was() -> None:
     assert decode_progress(encode_progress(progress)) == progress
     with pytest.raises(RecordError, match="`refused` is missing"):
         decode_progress(json.dumps({k: v for k, v in progress._asdict().items() if k != "refused"}).encode())
-
-
-def test_notifications_and_heartbeats_are_debeziums() -> None:
-    told = Notification("i", "STARTED", "Incremental Snapshot", {"connector_name": "p"}, 5)
-    assert json.loads(told.key(False)) == {"id": "i"}
-    key, value = json.loads(told.key(True)), json.loads(told.value(True))
-    assert (key["schema"]["name"], key["payload"]) == ("io.debezium.connector.common.NotificationKey", {"id": "i"})
-    schema = value["schema"]
-    assert (schema["name"], schema["version"]) == ("io.debezium.connector.common.Notification", 1)
-    fields = [(field["field"], field["type"], field["optional"]) for field in schema["fields"]]
-    assert fields == [
-        ("id", "string", False),
-        ("type", "string", False),
-        ("aggregate_type", "string", False),
-        ("additional_data", "map", True),
-        ("timestamp", "int64", False),
-    ]
-    assert list(value["payload"]) == [name for name, _, _ in fields] == list(json.loads(told.value(False)))
-    assert json.loads(heartbeat_key("p", True))["schema"]["name"] == "io.debezium.connector.common.ServerNameKey"
-    assert json.loads(heartbeat_value(9, True))["schema"]["name"] == "io.debezium.connector.common.Heartbeat"
-    assert (heartbeat_key("p", False), heartbeat_value(9, False)) == (b'{"serverName":"p"}', b'{"ts_ms":9}')
