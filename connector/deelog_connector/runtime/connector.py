@@ -66,6 +66,7 @@ class Connector:
         self.state = RunState()
         """The holds that keep it from writing."""
         self._halted: DeelogError | None = None
+        self._prepared: set[Shell] = set()
         self._replacing: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -131,6 +132,7 @@ class Connector:
 
         Capture must have ended. With `release=False` it just closes: the next start then resets.
         """
+        self.apply(Event.LEAVE)  # a restart no longer begins with it
         if release and not self.failure.done():
             self.end()
             await self._release_all()
@@ -159,6 +161,8 @@ class Connector:
     async def _close(self) -> None:
         try:
             await self._shell.close()
+            for shell in list(self._prepared):
+                await self.discard(shell)
         finally:
             await self._port.close()
 
@@ -259,24 +263,32 @@ class Connector:
     # -- restart --------------------------------------------------------------------------------------------------
 
     async def prepared(self, config: Config) -> Shell:
-        """A shell of `config`, which has the same topics, for `replace`; else close it. This one goes on meanwhile.
+        """A shell of `config`, which has the same topics, for `replace` or `discard`. This one goes on meanwhile.
 
         Raises `KafkaUnusable`, `ConfigError` or `RegistryError` where `config` does not work.
         """
         pipeline = Pipeline.of(config, self._port.clock, self.observed.piped)
         shell = Shell(self._context, config, pipeline, proven=True)
+        self._prepared.add(shell)
         try:
             await shell.open()
         except BaseException:
-            await asyncio.shield(shell.close())
+            await self.discard(shell)
             raise
         return shell
+
+    async def discard(self, shell: Shell) -> None:
+        """Closes a prepared shell, unless the connector has closed it at its end."""
+        if shell in self._prepared:
+            self._prepared.remove(shell)
+            await asyncio.shield(shell.close())
 
     async def replace(self, shell: Shell) -> None:
         """Ends the present shell, with what is under way in it, and starts this one around the same core.
 
         It goes on to its end, or to that of the connector, even if the caller is cancelled.
         """
+        self._prepared.remove(shell)
         self._replacing = asyncio.get_running_loop().create_task(self._replace(shell))
         await asyncio.wait([self._replacing])
         if not self._replacing.cancelled():  # by `stop`: whoever restarts other connectors too goes on with them

@@ -302,12 +302,16 @@ class Lifecycle:
                 for cache, connector in list(self.connectors.items()):
                     if connector in self._working() and connector.started:
                         of_cache = config if config["cache.name"] else config.of_cache(cache)
-                        prepared.append((connector, await connector.prepared(of_cache)))
+                        try:
+                            prepared.append((connector, await connector.prepared(of_cache)))
+                        except Exception:
+                            if connector in self._working():
+                                raise
                 self.config = config  # until here nothing has changed, from here on all of them will
                 while prepared:
                     connector, shell = prepared.pop(0)
                     if connector not in self._working():  # it has left meanwhile
-                        await asyncio.shield(shell.close())
+                        await connector.discard(shell)
                         continue
                     try:
                         await connector.replace(shell)
@@ -317,8 +321,8 @@ class Lifecycle:
                         self._repair(connector, {s.number for s in connector.core.primaries()})
             finally:
                 self._restarting = False
-                for _, shell in prepared:
-                    await asyncio.shield(shell.close())
+                for connector, shell in prepared:
+                    await connector.discard(shell)
             if failed:
                 raise failed[0]
 

@@ -363,6 +363,27 @@ def test_a_cache_that_ends_in_its_restart_leaves_it_to_the_others(memory: Memory
     memory.run(work())
 
 
+@pytest.mark.parametrize("turns", [*range(0, 60, 2), None])
+def test_a_restart_overlooks_a_cache_that_is_closed_before_its_turn(memory: Memory, turns: int | None) -> None:
+    """Also one that is not released: the restart finds it closed, or is preparing it."""
+
+    async def work() -> None:
+        async with several(memory, "a", "b") as (lifecycle, (one, two)):
+            if turns is None:
+                await one.connector.stop(release=False)
+            shell = two.connector._shell
+            restarting = asyncio.create_task(lifecycle.restart())
+            for _ in range(turns or 0):
+                await asyncio.sleep(0)
+            await one.connector.stop(release=False)
+            await restarting
+            assert two.connector._shell is not shell
+            await two.put(b"a", b"1")
+            await two.drained()
+
+    memory.run(work())
+
+
 # -- rules that need no Kafka: the connectors are doubles -----------------------------------------------------------
 
 PLAIN = config_of("h:1", "p")
@@ -423,11 +444,10 @@ class Double:
         if self.too_slow is not None:
             raise self.too_slow
         self.asked.append("prepared")
+        return SimpleNamespace(config=config)
 
-        async def close() -> None:
-            self.asked.append("closed")
-
-        return SimpleNamespace(config=config, close=close)
+    async def discard(self, shell: SimpleNamespace) -> None:
+        self.asked.append("closed")
 
     async def replace(self, shell: SimpleNamespace) -> None:
         await self.goes_on.wait()
