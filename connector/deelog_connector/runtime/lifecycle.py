@@ -282,8 +282,10 @@ class Lifecycle:
     async def _stop(self) -> None:
         async with self._lock:
             running = [c for c in self._working() if not c.state.closed]
-            outcomes = await asyncio.gather(*(c.suspend(SUSPEND_SECONDS) for c in running), return_exceptions=True)
-            failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+            begun = [c for c in running if c.started]  # what is starting has nothing to write, and no producer
+            outcomes = await asyncio.gather(*(c.suspend(SUSPEND_SECONDS) for c in begun), return_exceptions=True)
+            working = self._working()  # a connector that ends meanwhile writes what it captured by itself
+            failed = [e for c, e in zip(begun, outcomes, strict=True) if isinstance(e, BaseException) and c in working]
             for connector in running:  # all or none
                 connector.apply(Event.CONTINUE if failed else Event.STOP)
             if failed and isinstance(failed[0], TimeoutError):

@@ -384,6 +384,44 @@ def test_a_restart_overlooks_a_cache_that_is_closed_before_its_turn(memory: Memo
     memory.run(work())
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_stop_overlooks_a_cache_that_is_closed_meanwhile(memory: Memory, in_order: bool) -> None:
+    async def work() -> None:
+        async with several(memory, "a", "b") as (lifecycle, (one, two)):
+            for found in (one, two):
+                await found.put(b"a", b"1")
+            memory.kafka.up = False
+            stopping = asyncio.create_task(lifecycle.stop())
+            await asyncio.sleep(0.2)
+            if in_order:
+                await lifecycle.end(one.connector)
+                await asyncio.sleep(1)
+            await one.connector.stop(release=False)
+            del lifecycle.connectors["a"]
+            memory.kafka.up = True
+            await stopping
+            assert (lifecycle.state, two.core.counts.written) == (State.STOPPED, 1)
+
+    memory.run(work())
+
+
+def test_a_cache_that_is_starting_when_the_others_are_stopped_starts_stopped(memory: Memory) -> None:
+    async def work() -> None:
+        async with several(memory, "a") as (lifecycle, _):
+            late = Cache(lifecycle.config.of_cache("b"), 1, port=memory.port())
+            await lifecycle.join("b", late.connector)
+            starting = asyncio.create_task(late.connector.start())
+            await asyncio.sleep(0)
+            await lifecycle.stop()
+            await starting
+            assert lifecycle.state is State.STOPPED
+            await lifecycle.resume()
+            await started(late)
+            await late.connector.stop(release=False)
+
+    memory.run(work())
+
+
 # -- rules that need no Kafka: the connectors are doubles -----------------------------------------------------------
 
 PLAIN = config_of("h:1", "p")
