@@ -298,17 +298,17 @@ class Connector:
         old, closing, config = self._shell, asyncio.ensure_future(self._shell.close()), shell.config
         self._shell = shell  # so that `stop` closes it
         try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await closing
-            raise
-        self._dropped += old.clients.dropped
-        self.core.renew()
-        self.core.configured(settings_of(config, shell.pipeline))
-        self.signals.configured(config)
-        self._notifications.configured(config)
-        self.apply(Event.RENEW)
-        try:
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError:
+                await closing
+                raise
+            self._dropped += old.clients.dropped
+            self.core.renew()
+            self.core.configured(settings_of(config, shell.pipeline))
+            self.signals.configured(config)
+            self._notifications.configured(config)
+            self.apply(Event.RENEW)
             await shell.start()
         except Exception as error:
             shell.tasks.fail(error)  # the state is neither the old nor the new one
