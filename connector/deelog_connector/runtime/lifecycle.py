@@ -109,6 +109,8 @@ class Lifecycle:
         self.config = config
         self.connectors = connectors
         self._restarting = False
+        self._queued = False
+        """Whether a restart that nobody waits for has not begun."""
         self._lock = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
 
@@ -157,7 +159,7 @@ class Lifecycle:
         every = list(self.connectors.values())
         if any(map(_failure, every)):
             return State.FAILED
-        if self._restarting:
+        if self._restarting or self._queued:
             return State.RESTARTING
         if not every:
             return State.RUNNING  # a connector without caches, at its start or end
@@ -193,7 +195,7 @@ class Lifecycle:
         stopped = [segment for segment in held if segment.stopped_by]
         if failed or stopped:
             return State.FAILED, failed or f"segment {stopped[0].number}: {stopped[0].stopped_by}"
-        if self._restarting:
+        if self._restarting or self._queued:
             return State.RESTARTING, None
         if not held:
             return State.UNASSIGNED, None
@@ -241,9 +243,10 @@ class Lifecycle:
         await self._finish(self._restart(lambda: self.config, tasks))
 
     def restart_soon(self) -> None:
-        """Begins `restart(tasks=True)` and returns at once; an error is logged."""
-        self._restarting = True
-        self._spawn(self._restart(lambda: self.config, True)).add_done_callback(_log_failure)
+        """Begins `restart(tasks=True)`, unless one waits for its turn, and returns at once; an error is logged."""
+        if not self._queued:
+            self._queued = True
+            self._spawn(self._restart(self._begun, True)).add_done_callback(_log_failure)
 
     async def configure(self, config: Callable[[], Config]) -> None:
         """Applies another configuration, which `config` makes from the present one after earlier requests.
@@ -292,6 +295,10 @@ class Lifecycle:
                 raise KafkaTooSlowError(str(failed[0])) from failed[0]
             if failed:
                 raise failed[0]
+
+    def _begun(self) -> Config:
+        self._queued = False
+        return self.config
 
     async def _restart(self, config_of: Callable[[], Config], tasks: bool) -> None:
         async with self._lock:

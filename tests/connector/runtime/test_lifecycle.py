@@ -422,6 +422,43 @@ def test_a_cache_that_is_starting_when_the_others_are_stopped_starts_stopped(mem
     memory.run(work())
 
 
+def test_a_connector_whose_old_clients_cannot_be_closed_has_failed(memory: Memory) -> None:
+    async def work() -> None:
+        async with several(memory, "a") as (lifecycle, (one,)):
+
+            async def close() -> None:
+                raise RuntimeError("a bug of a client")
+
+            one.connector._shell.clients._idle[0].close = close  # type: ignore[method-assign]
+            with pytest.raises(RuntimeError, match="a bug of a client"):
+                await lifecycle.restart()
+            assert (lifecycle.state, lifecycle.trace) == (State.FAILED, "RuntimeError: a bug of a client")
+
+    memory.run(work())
+
+
+def test_restarts_that_nobody_waits_for_do_not_pile_up(memory: Memory) -> None:
+    """One that is under way, and one after it."""
+
+    async def work() -> None:
+        async with several(memory, "a") as (lifecycle, (one,)):
+            shell, shells = one.connector._shell, set()
+            for _ in range(20):
+                lifecycle.restart_soon()
+                await asyncio.sleep(0)
+            pausing = asyncio.create_task(lifecycle.pause())
+            while not pausing.done():
+                shells.add(one.connector._shell)
+                await asyncio.sleep(0.001)
+            assert len(shells - {shell}) == 2
+            assert lifecycle.state is State.PAUSED
+            lifecycle.restart_soon()
+            await lifecycle.restart()
+            assert one.connector._shell not in shells, "the next one is begun"
+
+    memory.run(work())
+
+
 # -- rules that need no Kafka: the connectors are doubles -----------------------------------------------------------
 
 PLAIN = config_of("h:1", "p")
