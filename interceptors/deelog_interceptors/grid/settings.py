@@ -70,7 +70,7 @@ class Settings:
             segments=config["segment.count"],
             copies=config["cache.backups"] + 1,
             policy=config["cache.policy"],
-            capacity=max(1, config["cache.max.entries"] // config["segment.count"]),
+            capacity=config["cache.max.entries"] // config["segment.count"],
             acks_all=config["cache.acks"] == "all",
             before_full=config["before.image"] == "full",
             changes_only=config["skip.messages.without.change"],

@@ -1,0 +1,117 @@
+"""What a node makes of the records of the topology topic: members, the controller, views, and what ends it.
+
+Bad input: a foreign key, no JSON, a missing field, another number of segments, a newer process with the same node id.
+"""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from deelog_connector.errors import NodeSuperseded
+from deelog_interceptors.grid.topology.registry import Registry
+from deelog_interceptors.grid.topology.topic import TopologyRecord
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, View, encode_view
+from deelog_schemas.errors import ConfigError, RecordError
+
+ME, OTHER = Registration("a@5", "a:1", "a:2"), Registration("b@3", "b:1", "b:2")
+
+
+class Read:
+    """A registry of two segments and what it called."""
+
+    def __init__(self, own: str | None = "a@5") -> None:
+        self.views: list[int] = []
+        self.changes = 0
+        self.of = Registry("t", 2, lambda view: self.views.append(view.topology_id), self._changed)
+        self.of.own, self.of.token = own, "mine"
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def __call__(self, key: str, value: bytes | None) -> Registry:
+        self.of.read([TopologyRecord(7, key, value)])
+        return self.of
+
+    def member(self, member: str, token: str = "mine", count: int = 2) -> Registry:
+        body = {"member": member, "client": "h:1", "peer": "h:2", "token": token, "segment_count": count}
+        return self(f"member/{member.rpartition('@')[0]}", orjson.dumps(body))
+
+    def view(self, number: int, segments: int = 2, controller: str = "b@3") -> Registry:
+        members = {one.member: one for one in (ME, OTHER)}
+        return self("view", encode_view(View(number, controller, members, (SegmentState(),) * segments)))
+
+
+def test_its_own_registration_comes_back() -> None:
+    read = Read()
+    key, value = read.of.registration(ME)
+    event = read.of.expect("mine")
+    assert read.of.expect("mine") is event
+    assert (key, read(key, value).members, event.is_set(), read.changes) == ("member/a", {"a": ME}, True, 1)
+    assert read.of.expect("mine") is not event
+    assert read(key, None).members == {"a": ME}
+    assert read.of.overwritten is False
+
+
+def test_of_a_node_the_newest_process_counts() -> None:
+    read = Read()
+    for incarnation, newest in ((3, 3), (4, 4), (2, 4)):
+        found = read.member(f"b@{incarnation}", "theirs").members["b"]
+        assert found.member == f"b@{newest}"
+
+
+def test_a_newer_process_of_its_id_ends_it_and_an_older_one_is_written_over() -> None:
+    assert Read(own=None).member("a@6", "theirs").overwritten is False
+    read = Read()
+    assert read.member("a@4", "theirs").overwritten is True
+    assert read.member("a@5", "later").overwritten is True  # the same moment: the greater token is the newer
+    for newer in (("a@6", "theirs"), ("a@5", "theirs")):
+        with pytest.raises(NodeSuperseded, match=f"{newer[0]} at h:1 has the same node.id and is newer"):
+            read.member(*newer)
+
+
+def test_the_first_registration_sets_the_number_of_segments_until_there_is_a_view() -> None:
+    read = Read()
+    read.member("b@3", "theirs", count=3)
+    with pytest.raises(ConfigError, match=r"segment\.count = 2: the cluster has 3"):
+        read.member("a@5")
+    read.view(1)
+    read.member("a@5")
+    with pytest.raises(ConfigError, match="the cluster has 4"):
+        read.view(2, segments=4)
+
+
+def test_the_controller_is_that_of_the_last_record_or_view() -> None:
+    read = Read()
+    nonce = read.of.expect("n")
+    assert read("controller", b'{"member":"a@5","nonce":"n"}').controller == "a@5"
+    assert nonce.is_set()
+    assert read.view(2).controller == "b@3"
+    assert read.view(2, controller="a@5").view.controller == read.view(1, controller="a@5").controller == "b@3"
+    assert read.views == [2]
+
+
+def test_peers_are_the_views_and_a_controller_that_is_not_in_it() -> None:
+    read = Read()
+    read.view(1)
+    read.member("c@1", "theirs")
+    read.member("d@1", "theirs")
+    assert read.of.peer_addresses() == {"b@3": "b:2"}
+    assert read("controller", b'{"member":"c@1","nonce":"n"}').peer_addresses() == {"b@3": "b:2", "c@1": "h:2"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("else", b"{}", "key 'else' is not one of a topology topic"),
+        ("view", b"[]", "."),
+        ("controller", b"{", "not of this version: JSONDecodeError"),
+        ("controller", b'{"member":"a@5"}', r"not of this version: KeyError\('nonce'\)"),
+        ("member/a", b'{"member":"a","client":"","peer":""}', "not of this version: ValueError"),
+    ],
+)
+def test_what_is_none_of_this_version_is_named_with_its_place(key: str, value: bytes, problem: str) -> None:
+    read = Read()
+    with pytest.raises(RecordError, match=rf"^t\[0\]@7: {problem}"):
+        read(key, value)
+    assert read.changes == 0
