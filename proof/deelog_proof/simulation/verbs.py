@@ -294,10 +294,10 @@ def compact(cluster: Cluster) -> None:
 @_verb("", "segment")
 def overflow(cluster: Cluster, node_id: str, segment: str) -> bool:
     """Fills an op log, on a primary or a backup."""
-    node = _live(cluster, node_id)
-    if node is None or node.paused or not node.core.history(int(segment)):
+    node, number = _live(cluster, node_id), int(segment)
+    if node is None or node.paused or not node.core.history(number):
         return False
-    node.now(node.core.overflow, int(segment))
+    node.now(lambda: node.core.history(number) and node.core.overflow(number))  # it may lose the segment until then
     return True
 
 

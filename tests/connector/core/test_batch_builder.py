@@ -12,9 +12,9 @@ from deelog_connector.core.batch_builder import BatchBuilder
 from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem
 from deelog_connector.core.ledger import CommittedRun, Ledger
 from deelog_connector.core.replica import Replica
-from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.reset_strategy import KeysInKafka, Strategy
 from deelog_connector.core.resets import Resets
-from deelog_connector.core.segment import Phase, Segment, Snapshot
+from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
@@ -147,6 +147,17 @@ def test_only_suspects_write_after_a_refusal() -> None:
     batch = builder(state).only([2, 0])
     assert written(batch) == {0: [1, 2], 2: [1, 2]}
     assert kinds(batch)[0] == (3, Kind.CLAIM)
+
+
+def test_a_reset_that_may_not_write_its_rows_after_a_refusal_holds_up_no_suspect() -> None:
+    state = node(reset_strategy=Strategy.TOMBSTONES)
+    waiting = Reset("r", "signal", (7, 0), keys_in_kafka=KeysInKafka(0))
+    primary(state, 7, Phase.ROWS, reset=waiting)  # of the other partition
+    for number in (0, 1):
+        primary(state, number, Phase.OWED, owed="signal")
+    one = builder(state)
+    assert [k for k in kinds(one.only([1])) if k[1] is Kind.RESET_BEGIN] == [(1, Kind.RESET_BEGIN)]
+    assert (0, Kind.RESET_BEGIN) not in kinds(one.next(due=False))  # the keys of one partition at a time
 
 
 def test_the_position_of_an_idle_segment_is_renewed() -> None:
