@@ -599,7 +599,7 @@ RESETS: Final = (
     Mutant(
         "reset-holds-up-suspects",
         "",
-        "a reset that may not write its rows after a refusal keeps the suspects from beginning theirs: all stands still",
+        "a reset that may not write its rows after a refusal keeps suspects from beginning theirs: all stands still",
         (Edit(BUILDER, "for s in writers if s.collects_keys}", "for s in segments if s.collects_keys}"),),
         detector="pytest tests/connector/core/test_batch_builder.py -k holds_up_no_suspect",
         because=RARE,
