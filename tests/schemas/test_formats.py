@@ -10,7 +10,7 @@ from deelog_schemas.config import FIELDS
 from deelog_schemas.envelope import Stamp
 from deelog_schemas.fold import Change
 from deelog_schemas.formats import FORMATS, PARTS, codec_of, connected
-from deelog_schemas.operation import Entry
+from deelog_schemas.operation import Entry, Operation, Reason
 from tests.support.changes import config_of
 
 ENTRY = Entry(b"k", b"v", 5)
@@ -24,6 +24,18 @@ def test_every_format_that_the_configuration_allows_is_in_the_table(part: str) -
 
 def test_every_format_can_be_configured() -> None:
     assert {name for part in PARTS for name in FIELDS[f"{part}.converter"].allowed or ()} == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_reads_what_it_writes(name: str, tmp_path: Path) -> None:
+    more = {"key_converter": name} if name in (FIELDS["key.converter"].allowed or ()) else {}
+    config = config_of("127.0.0.1:1", "p", str(tmp_path), value_converter=name, **more)
+    assert connected(config, "grid") is config
+    codec = codec_of(config, "grid")
+    assert codec.decode_key(codec.key(b"k")) == b"k"
+    operation = Operation(1, 2, Reason.PUT, b"k", b"v", 5, 7, False)
+    envelope = codec.decode_value(codec.change(operation, STAMP))
+    assert (envelope.op, envelope.after, envelope.source["seq"]) == ("c", ENTRY, 2)
 
 
 def test_keys_and_values_of_different_formats(tmp_path: Path) -> None:
