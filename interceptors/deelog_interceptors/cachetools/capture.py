@@ -159,6 +159,7 @@ class Capture:
 
     def start(self, context: CaptureContext, lock: AbstractContextManager[Any], timeout: float) -> None:
         """For `capture()`: starts the connector, then captures the cache, so that the queue has a reader."""
+        made: type[AnyCache] | None = None
         try:
             try:
                 self._runner.start(timeout)
@@ -172,10 +173,12 @@ class Capture:
                 made = captured_class(self._plain, context, expiry)
                 _captured_classes.add(made)
                 self.cache.__class__ = made
+            self._runner.begin()
         except BaseException:
             self._end(timeout)
+            if made is not None:  # at last: until then a failure may set a class
+                self._detach()
             raise
-        self._runner.begin()
         _live.add(self)
 
     def _load(self, context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None) -> None:

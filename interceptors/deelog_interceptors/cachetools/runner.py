@@ -63,7 +63,8 @@ class Runner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connector: Connector | None = None
         self._served: MetricsShare | None = None
-        self._reported = False
+        self._failure: BaseException | None = None
+        """Was passed to `failed`."""
         self._owns = False
         """Whether the segments were promoted. Until then changes stay in the queue, without positions."""
         self.stop_error: BaseException | None = None
@@ -80,8 +81,10 @@ class Runner:
         return self._connector.stats
 
     def begin(self) -> None:
-        """Takes over all segments; the mirror is loaded."""
+        """Takes over all segments; the mirror is loaded. Raises what has failed since the start."""
         self._begin.set()
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self, seconds: float) -> None:
         """Writes what was captured and releases the segments. Sets `stop_error` where `seconds` are not enough."""
@@ -125,8 +128,8 @@ class Runner:
             self._started.set_exception(error)
         elif self._stop.is_set():
             self.stop_error = self.stop_error or error
-        elif not self._reported:
-            self._reported = True
+        elif self._failure is None:
+            self._failure = error
             self._failed(error)
 
     async def _main(self) -> None:

@@ -18,6 +18,7 @@ from deelog_connector.errors import NodeSuperseded, TransformFailed
 from deelog_connector.kafka.threads import READERS
 from deelog_connector.runtime import Connector
 from deelog_interceptors.cachetools import runner
+from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from tests.connector.rest.client import Api
 from tests.connector.transforms.transforms_for_tests import BOMB, Bomb, Slow
@@ -183,6 +184,23 @@ def test_a_write_waits_no_longer_than_it_takes_to_make_room(live: LiveMemory, pr
     topic = told(live, prefix)
     assert len(topic.entries) == 600
     assert topic.resets == {"start": SEGMENTS}
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "raise"])
+def test_a_failure_while_the_entries_are_read_is_raised(
+    live: LiveMemory, prefix: str, on_failure: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache: Any = cachetools.LRUCache(10)
+    cache["k"] = "v"
+
+    def serializer(value: str) -> str:
+        live.produce(f"{prefix}.sessions.positions", b"foreign", b"record")
+        waiting(lambda: "no longer reach Kafka" in caplog.text, SECONDS, "the failure")
+        return value
+
+    with pytest.raises(RecordError):
+        deelog.capture(cache, config(live, prefix), value_serializer=serializer, on_failure=on_failure)
+    assert type(cache) is cachetools.LRUCache
 
 
 @pytest.mark.parametrize("on_failure", ["continue", "raise"])
