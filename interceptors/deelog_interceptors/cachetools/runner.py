@@ -107,6 +107,8 @@ class Runner:
             waiting.result(self._max_block + 10)
         except (concurrent.futures.CancelledError, TimeoutError) as error:
             waiting.cancel()
+            if self._stop.is_set():  # closed meanwhile: it is written without capture
+                return
             raise CaptureFailed("the connector made no room in the op log; see Capture.failure") from error
 
     async def _make_room(self, segment: int, size: int) -> None:

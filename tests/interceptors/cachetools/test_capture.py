@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +186,20 @@ def test_a_write_waits_no_longer_than_it_takes_to_make_room(live: LiveMemory, pr
     topic = told(live, prefix)
     assert len(topic.entries) == 600
     assert topic.resets == {"start": SEGMENTS}
+
+
+def test_a_write_that_waits_for_room_is_done_when_the_capture_is_closed(live: LiveMemory, prefix: str) -> None:
+    cache: Any = cachetools.LRUCache(1000)
+    capture = deelog.capture(cache, config(live, prefix, max_queue_size=100, max_block_ms=60_000))
+    ready(capture)
+    live.kafka.up = False
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [operator.setitem(cache, f"k{turn}", "v") for turn in range(300)])
+        waiting(lambda: capture.stats.overflow.get("block"), SECONDS, "a full op log")
+        with pytest.raises(deelog.CaptureFailed, match="could not be written"):
+            capture.close(timeout=0.1)
+        writing.result(SECONDS)
+    assert len(cache) == 300
 
 
 @pytest.mark.parametrize("on_failure", ["continue", "raise"])
