@@ -109,24 +109,24 @@ class Election:
         last = ""
         deadline = time.monotonic() + self._seconds
         while time.monotonic() < deadline:
+            producer, metadata = self._producer, self._metadata  # once for an attempt: `rejoin` comes at any time
+            if producer is None or metadata is None:
+                raise NotController("not elected")
             try:
-                self._commit_once(records)
+                self._commit_once(producer, metadata, records)
                 return
             except KafkaException as error:
                 cause = _error(error)
                 last = cause.str()
                 self._report_denied(cause, "producer")
-                if not cause.txn_requires_abort() or not self._aborted():
+                if not cause.txn_requires_abort() or not self._aborted(producer):
                     break
                 if cause.code() == KafkaError.UNKNOWN_MEMBER_ID:
                     break
                 time.sleep(_POLL_SECONDS)  # a rebalance: the next poll gets the group's new generation
         raise NotController(f"a view cannot be committed: {last}")
 
-    def _commit_once(self, records: Sequence[tuple[str, bytes]]) -> None:
-        producer, metadata = self._producer, self._metadata
-        if producer is None or metadata is None:
-            raise NotController("not elected")
+    def _commit_once(self, producer: Any, metadata: Any, records: Sequence[tuple[str, bytes]]) -> None:
         producer.begin_transaction()
         for key, value in records:
             producer.produce(self._topic, value, key.encode(), partition=0)
@@ -135,9 +135,9 @@ class Election:
         _within(2 * self._seconds, lambda: producer.send_offsets_to_transaction(offsets, metadata, self._seconds))
         producer.commit_transaction(self._seconds)
 
-    def _aborted(self) -> bool:
+    def _aborted(self, producer: Any) -> bool:
         try:
-            self._producer.abort_transaction(self._seconds)
+            producer.abort_transaction(self._seconds)
         except KafkaException as error:
             log.warning("a view's transaction cannot be aborted: %s", _error(error).str())
             return False
