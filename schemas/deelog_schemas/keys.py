@@ -37,7 +37,7 @@ def segments_of(partition: int, partitions: int, segments: int) -> range:
 
 
 def control_key(kind: str, segment: int, member: str, number: int) -> bytes:
-    """The reserved entry key of one control record. `number` makes it unique within the member's life."""
+    """The reserved entry key of one control record. `number` makes it unique until the next restart."""
     return RESERVED_PREFIX + f"{kind}/{segment}/{member}/{number}".encode()
 
 
