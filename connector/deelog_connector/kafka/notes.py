@@ -37,7 +37,7 @@ class Notes:
     @property
     def dropped(self) -> int:
         if self._producer is not None:
-            with contextlib.suppress(KafkaException):  # a fatal error: the next `send` makes a new producer
+            with contextlib.suppress(KafkaException):  # a fatal error: the second `send` from now has a new producer
                 self._producer.poll(0)  # serves delivery reports
         return self._dropped
 
@@ -74,7 +74,7 @@ class Notes:
         self._dropped += 1
         why = missing_acl(error, "producer", topic=("Write", topic)) or error.str()
         log.warning("a record for %s is dropped: %s", topic, why)
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:  # of a client whose fatal error `dropped` has heard
             self._producer = None  # the next record makes a new one
 
 
