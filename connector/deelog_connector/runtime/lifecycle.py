@@ -114,15 +114,20 @@ class Lifecycle:
         self._lock = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
 
-    async def join(self, cache: str, connector: Connector) -> None:
-        """Adds a cache to the connector before its start; it is paused or stopped if the others are."""
+    async def join(self, cache: str, make: Callable[[Config], Connector]) -> Connector:
+        """Makes another cache's connector, of the present configuration, and adds it before its start.
+
+        It is paused or stopped if the others are.
+        """
         async with self._lock:
+            connector = make(_of_cache(self.config, cache))
             others = self._working()
             if others and all(one.state.wants_pause or one.state.stopped for one in others):
                 connector.pause()
                 if all(one.state.stopped for one in others):
                     connector.apply(Event.STOP)
             self.connectors[cache] = connector
+            return connector
 
     async def end(self, *connectors: Connector) -> None:
         """Ends pauses of these connectors, or of all, so that they write what they captured; later requests skip them.
@@ -310,9 +315,8 @@ class Lifecycle:
             try:
                 for cache, connector in list(self.connectors.items()):
                     if connector in self._working() and connector.started:
-                        of_cache = config if config["cache.name"] else config.of_cache(cache)
                         try:
-                            prepared.append((connector, await connector.prepared(of_cache)))
+                            prepared.append((connector, await connector.prepared(_of_cache(config, cache))))
                         except Exception:
                             if connector in self._working():
                                 raise
@@ -351,6 +355,10 @@ class Lifecycle:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
+
+
+def _of_cache(config: Config, cache: str) -> Config:
+    return config if config["cache.name"] else config.of_cache(cache)
 
 
 def _fixed(name: str) -> str:

@@ -138,11 +138,15 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         member = f"{self._config['node.id']}@{time.time_ns() // 1_000_000}"
         side = MirrorCacheSide(self._mirror)
-        connector = self._connector = Connector(self._config, member, side, connector_name="cachetools")
-        side.acked = connector.sink.acked
         cache = self._config["cache.name"]
+
+        def made(config: Config) -> Connector:
+            self._connector = Connector(config, member, side, connector_name="cachetools")
+            side.acked = self._connector.sink.acked
+            return self._connector
+
         try:
-            await self._host.join(cache, connector)
+            connector = await self._host.join(cache, made)
             self._served = MetricsShare(self._config, {cache: connector})
             await self._start(connector)
             self._started.set_result(None)
@@ -152,7 +156,8 @@ class Runner:
                 await self._serve(side)
         except BaseException as error:
             self._report(error)  # before writers that wait for room are cancelled with this loop
-            await connector.stop(release=False)
+            if self._connector is not None:
+                await self._connector.stop(release=False)
             raise
         await self._finish(connector)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from deelog_connector.metrics.shared_server import page
@@ -60,17 +60,18 @@ class ConnectorThread:
 
     # -- on the loop ----------------------------------------------------------------------------------------------
 
-    async def join(self, cache: str, connector: Connector) -> None:
-        """Adds a connector before it starts; it takes over the others' paused or stopped state.
+    async def join(self, cache: str, make: Callable[[Config], Connector]) -> Connector:
+        """Makes and adds a connector, which is not started; it takes over the others' paused or stopped state.
 
         Raises `ConfigError` where the REST API cannot be served as configured.
         """
         assert self._lifecycle is not None
         assert self._opening is not None
-        await self._lifecycle.join(cache, connector)
+        connector = await self._lifecycle.join(cache, make)
         async with self._opening:
             if self._rest is None:
                 self._rest = await served(self._config, self._lifecycle, page(self._connectors))
+        return connector
 
     async def end(self, connector: Connector) -> None:
         """The connector writes what it captured; REST requests no longer change it."""

@@ -209,11 +209,11 @@ def test_a_cache_that_leaves_or_comes_during_a_restart(kafka: Broker, prefix: st
                 await started(found)
             lifecycle = Lifecycle(first, {"a": one.connector, "b": two.connector})
             real = one.connector.replace
-            joining: list[asyncio.Task[None]] = []
+            joining: list[asyncio.Task[Connector]] = []
 
             async def slow(shell: Shell) -> None:
                 del lifecycle.connectors["b"]
-                joining.append(asyncio.create_task(lifecycle.join("d", three.connector)))
+                joining.append(asyncio.create_task(lifecycle.join("d", lambda _: three.connector)))
                 for _ in range(100):
                     await asyncio.sleep(0)
                 assert "d" not in lifecycle.connectors
@@ -409,7 +409,7 @@ def test_a_cache_that_is_starting_when_the_others_are_stopped_starts_stopped(mem
     async def work() -> None:
         async with several(memory, "a") as (lifecycle, _):
             late = Cache(lifecycle.config.of_cache("b"), 1, port=memory.port())
-            await lifecycle.join("b", late.connector)
+            await lifecycle.join("b", lambda _: late.connector)
             starting = asyncio.create_task(late.connector.start())
             await asyncio.sleep(0)
             await lifecycle.stop()
@@ -554,6 +554,10 @@ def test_the_state_is_what_all_caches_have_in_common() -> None:
     run(work(), 20)
 
 
+async def joined(lifecycle: Lifecycle, cache: str) -> Double:
+    return cast("Double", await lifecycle.join(cache, lambda config: cast("Connector", Double(config=config))))
+
+
 def test_a_cache_that_comes_later_is_paused_or_stopped_as_the_others_are() -> None:
     async def work() -> None:
         for events, holds in (
@@ -561,20 +565,19 @@ def test_a_cache_that_comes_later_is_paused_or_stopped_as_the_others_are() -> No
             ([Event.PAUSE], {"paused"}),
             ([Event.STOP], {"paused", "stopped"}),
         ):
-            one, two, later = Double(), Double(), Double()
+            one, two = Double(), Double()
             lifecycle = of(one, two)
             for event in events:
                 one.apply(event)
-            await lifecycle.join("early", cast("Connector", early := Double()))
+            early = await joined(lifecycle, "early")
             assert early.holds == set(), "one of the others writes"
             for event in events:
                 two.apply(event)
                 early.apply(event)
-            await lifecycle.join("later", cast("Connector", later))
+            later = await joined(lifecycle, "later")
             assert later.holds == holds
             assert set(lifecycle.connectors) == {"c0", "c1", "early", "later"}
-        alone = Double()
-        await of().join("c", cast("Connector", alone))
+        alone = await joined(of(), "c")
         assert alone.holds == set()
 
     run(work(), 20)

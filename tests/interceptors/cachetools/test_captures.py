@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import cachetools
 import pytest
 
 import deelog_interceptors.cachetools as deelog
+from deelog_connector.devkafka.ports import free_port
+from deelog_connector.runtime.shell import Shell
 from deelog_schemas.config import ConfigError, Role, load
+from tests.connector.rest.client import Api
 from tests.interceptors.cachetools.reading import read
 from tests.interceptors.cachetools.test_capture import BEATING, config, our_threads, ready
 from tests.support.kafka import Broker
 from tests.support.memory import LiveMemory, Memory
+from tests.support.waiting import waiting
 
 
 def connector(kafka: Broker | Memory, prefix: str, **more: Any) -> dict[str, Any]:
@@ -76,6 +81,59 @@ def test_one_that_cannot_go_on_leaves_the_others(live: LiveMemory, prefix: str) 
             assert one.failure is not None
             assert two.failure is None
     assert read(live, f"{prefix}.second").entries == dict(second)
+
+
+def restarting(captures: deelog.Captures, live: LiveMemory) -> None:
+    """Kafka is away while the first cache is being restarted: the restart waits for it."""
+    lifecycle = captures._host._lifecycle
+    assert lifecycle is not None
+    (connector,) = lifecycle.connectors.values()
+    shell, real = connector._shell, connector.replace
+
+    async def replace(shell: Shell) -> None:
+        live.kafka.up = False
+        await real(shell)
+
+    connector.replace = replace  # type: ignore[method-assign]
+    Api(captures._config["rest.port"]).do("POST", "/connectors/sessions/restart?includeTasks=true")
+    waiting(lambda: connector._shell is not shell, 30, "the restart")
+
+
+def test_a_cache_captured_later_has_the_configuration_of_now(live: LiveMemory, prefix: str) -> None:
+    port = free_port()
+    with deelog.Captures(connector(live, prefix, **{"rest.port": port})) as captures:
+        captures.capture("first", cache())
+        Api(port).do("PATCH", "/connectors/sessions/config", {"max.batch.size": "777"})
+        captures.capture("second", cache())
+        assert captures._host._lifecycle is not None
+        limits = {name: one.config["max.batch.size"] for name, one in captures._host._lifecycle.connectors.items()}
+        assert limits == {"first": 777, "second": 777}
+
+
+def test_a_capture_while_a_restart_waits_for_kafka_ends_in_time(live: LiveMemory, prefix: str) -> None:
+    with deelog.Captures(connector(live, prefix, **{"rest.port": free_port()})) as captures:
+        captures.capture("first", cache())
+        restarting(captures, live)
+        begun = time.monotonic()
+        with pytest.raises(deelog.CaptureFailed, match=r"not ready within 0\.5 s"):
+            captures.capture("second", cache(), start_timeout=0.5)
+        assert time.monotonic() - begun < 5
+        live.kafka.up = True
+
+
+def test_the_api_says_that_a_capture_has_failed(live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not its connector: the capture gives up."""
+    port = free_port()
+    with deelog.Captures(connector(live, prefix, **{"rest.port": port})) as captures:
+        one = captures.capture("first", cache())
+
+        def gives_up() -> None:
+            raise deelog.CaptureFailed("another process captures it")
+
+        monkeypatch.setattr(one._runner, "_raise_failure", gives_up)
+        waiting(lambda: one.failure, 30, "the failure")
+        waiting(lambda: Api(port).state("sessions") == "FAILED", 30, "its state")
+        assert Api(port).ask("GET", "/health").status == 503
 
 
 def test_what_it_refuses(live: LiveMemory, prefix: str, tmp_path: Path) -> None:
