@@ -15,8 +15,8 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
 
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Stats
@@ -138,7 +138,6 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         member = f"{self._config['node.id']}@{time.time_ns() // 1_000_000}"
         side = MirrorCacheSide(self._mirror)
-        cache = self._config["cache.name"]
 
         def made(config: Config) -> Connector:
             self._connector = Connector(config, member, side, connector_name="cachetools")
@@ -146,9 +145,7 @@ class Runner:
             return self._connector
 
         try:
-            connector = await self._host.join(cache, made)
-            self._served = MetricsShare(self._config, {cache: connector})
-            await self._start(connector)
+            connector = await self._unless_stopped(self._start(made))
             self._started.set_result(None)
             await self._until(self._begin)
             if self._begin.is_set():
@@ -161,15 +158,22 @@ class Runner:
             raise
         await self._finish(connector)
 
-    async def _start(self, connector: Connector) -> None:
-        starting = asyncio.ensure_future(connector.start())
+    async def _start(self, make: Callable[[Config], Connector]) -> Connector:
+        cache = self._config["cache.name"]
+        connector = await self._host.join(cache, make)
+        self._served = MetricsShare(self._config, {cache: connector})
+        await connector.start()
+        return connector
+
+    async def _unless_stopped(self, start: Coroutine[Any, Any, Connector]) -> Connector:
+        starting = asyncio.ensure_future(start)
         while not starting.done():
             await asyncio.wait([starting], timeout=0.1)
             if self._stop.is_set():
                 starting.cancel()
                 await asyncio.wait([starting])
                 raise CaptureFailed("closed before the connector was ready")
-        await starting
+        return await starting
 
     async def _until(self, event: threading.Event) -> None:
         while not (event.is_set() or self._stop.is_set()):
