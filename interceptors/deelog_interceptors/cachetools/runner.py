@@ -154,6 +154,10 @@ class Runner:
         except BaseException as error:
             self._report(error)  # before writers that wait for room are cancelled with this loop
             if self._connector is not None:
+                failure = self._connector.failure
+                if not failure.done() and isinstance(error, Exception):
+                    failure.set_exception(error)  # REST and the metrics ask for it
+                    failure.exception()  # else the loop logs that nobody did
                 await self._connector.stop(release=False)
             raise
         await self._finish(connector)
