@@ -26,8 +26,9 @@ from deelog_interceptors.grid.resp.host import Host
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.view import Registration, SegmentState, State, View
 from deelog_schemas.config import parse
-from deelog_schemas.keys import segment_of
+from deelog_schemas.keys import segment_of, slot_of
 from deelog_schemas.operation import Entry, Operation
+from tests.connector.cache import run
 
 SEGMENTS = 4
 ME, OTHER = "n1@1", "n2@2"
@@ -104,6 +105,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
+        self.reading = True
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -115,7 +117,13 @@ class Wire(asyncio.Transport):
         return self.closed
 
     def is_reading(self) -> bool:
-        return True
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def abort(self) -> None:
         self.closed = True
@@ -504,4 +512,93 @@ def test_a_command_beyond_the_limit_is_not_kept(served: FakeNode) -> None:
     chunk = b"x" * 262_144
     answers = b"".join(client.raw(chunk) for _ in range(12) if not client.wire.closed)
     assert b"invalid bulk length" in answers
+    assert client.wire.closed
+
+
+async def answered(client: Client) -> None:
+    """Returns once the command that waits was answered."""
+    assert client.connection._task is not None
+    await client.connection._task
+
+
+def test_a_backup_serves_reads_to_who_asked_for_them_and_redirects_after_one_wait(served: FakeNode) -> None:
+    async def work() -> None:
+        client = Client(served)
+        served.follow(primary=OTHER, in_sync=(OTHER, ME), owners=(OTHER, ME))
+        assert client("GET", K) is False  # no answer yet
+        assert client.connection.waited
+        await answered(client)
+        moved = b"-MOVED %d 10.0.0.2:7002\r\n" % slot_of(K.encode())
+        assert (client.wire.written, client.connection.waited) == (moved, False)
+        assert client("READONLY") == b"OK"
+        assert client.raw(b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(K), K.encode())) == b"$-1\r\n"
+        client("SET", K, "v")
+        assert client.connection.waited
+        await answered(client)
+        assert client.wire.written == moved
+        assert client("READWRITE") == b"OK"
+        client("GET", K)
+        await answered(client)
+        assert client.wire.written == moved
+
+    run(work(), 20)
+
+
+def test_a_closed_segment_lets_writes_wait_and_answers_reads(served: FakeNode, client: Client) -> None:
+    segment = served.store.segments[segment_of(K.encode(), SEGMENTS)]
+
+    async def work() -> None:
+        opened = asyncio.Event()
+        served.role_changed = opened.wait  # type: ignore[method-assign, assignment]
+        segment.stepped_down = True
+        assert client("GET", K) is None
+        request = b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$1\r\nv\r\n" % (len(K), K.encode())
+        assert client.raw(request + b"*1\r\n$4\r\nPING\r\n") == b""
+        await asyncio.sleep(0)
+        assert (client.wire.written, client.wire.reading, len(served.operations)) == (b"", False, 0)
+        segment.stepped_down = False
+        opened.set()
+        await answered(client)
+        assert (client.wire.written, client.wire.reading) == (b"+OK\r\n+PONG\r\n", True)
+
+    run(work(), 20)
+
+
+def test_integers_are_written_as_redis_writes_them(client: Client) -> None:
+    for bad in ("01", "+1", " 1", "1_0", 2**63, -(2**63) - 1, "x"):
+        assert client.error("SCAN", bad) == "ERR value is not an integer or out of range"
+
+
+def test_what_is_told_of_commands_and_of_the_node(client: Client, served: FakeNode) -> None:
+    get, nothing, mget = client("COMMAND", "INFO", "GET", "nope", "mget")
+    assert (get[:2], get[3:6], nothing, mget[3:6]) == ([b"get", 2], [1, 1, 1], None, [1, -1, 1])
+    assert client("COMMAND", "INFO") == client("COMMAND")
+    ping = next(info for info in client("COMMAND") if info[0] == b"ping")
+    assert ping[3:6] == [0, 0, 0]
+    for arity in (("GET",), ("GET", K, K), ("MGET",), ("get",)):
+        assert client.error(*arity) == f"ERR wrong number of arguments for '{arity[0].lower()}' command"
+    second = Client(served)
+    assert [each("CLIENT", "ID") for each in (client, second)] == [1, 2]
+    assert [second("CLIENT", "GETNAME"), second.connection.readonly] == [None, False]
+    told = client("INFO", "clients", "Keyspace").decode()
+    assert told.split("\r\n") == ["# Clients", "connected_clients:2", "maxclients:100", "", "# Keyspace", ""]
+    client("SET", K, "v")
+    assert "db0:keys=1," in client("INFO").decode()
+    uptime = client("INFO", "server").decode().partition("uptime_in_seconds:")[2].partition("\r")[0]
+    assert abs(int(uptime) - time.monotonic()) < 60
+    number = segment_of(K.encode(), SEGMENTS)
+    assert client("DEELOG.DUMP", number)[3:] == [[K.encode(), b"v", -1]]
+    assert client.error("DEELOG.DUMP", SEGMENTS) == client.error("DEELOG.DUMP", -1)
+    client("PEXPIREAT", K, now_ms() + 100_000)
+    assert client("DEELOG.DUMP", number)[3][2] > now_ms()
+
+
+def test_options_that_are_none(client: Client) -> None:
+    for wrong in (("FLUSHALL", "x"), ("FLUSHALL", "SYNC", "x"), ("SCAN", 0, "COUNT"), ("SCAN", 0, "COUNT", 0)):
+        assert client.error(*wrong) == "ERR syntax error"
+    assert client.error("SCAN", 16384) == client.error("SCAN", -1) == "ERR invalid cursor"
+    assert client.error("HELLO", 3, "x").endswith("HELLO option 'x'")
+    assert "no password" in client.error("HELLO", 3, "AUTH", "u", "p")
+    assert client("SCAN", 16383)[0] == b"0"
+    assert client("QUIT") == b"OK"
     assert client.wire.closed
