@@ -596,9 +596,23 @@ def test_what_is_told_of_commands_and_of_the_node(client: Client, served: FakeNo
 def test_options_that_are_none(client: Client) -> None:
     for wrong in (("FLUSHALL", "x"), ("FLUSHALL", "SYNC", "x"), ("SCAN", 0, "COUNT"), ("SCAN", 0, "COUNT", 0)):
         assert client.error(*wrong) == "ERR syntax error"
+    assert client("SET", f"[b-a]{{{K}}}", "v") == b"OK"
+    assert client("SCAN", 0, "MATCH", f"[b-a]{{{K}}}")[1] == [f"[b-a]{{{K}}}".encode()]
     assert client.error("SCAN", 16384) == client.error("SCAN", -1) == "ERR invalid cursor"
     assert client.error("HELLO", 3, "x").endswith("HELLO option 'x'")
     assert "no password" in client.error("HELLO", 3, "AUTH", "u", "p")
     assert client("SCAN", 16383)[0] == b"0"
     assert client("QUIT") == b"OK"
     assert client.wire.closed
+
+
+def test_a_client_that_does_not_read_its_replies_is_not_read_from(client: Client) -> None:
+    async def work() -> None:
+        client.connection.pause_writing()
+        assert (client.raw(b"*1\r\n$4\r\nPING\r\n"), client.wire.reading) == (b"", False)
+        client.connection.resume_writing()
+        assert client.wire.reading
+        await asyncio.sleep(0)
+        assert client.wire.written == b"+PONG\r\n"
+
+    run(work(), 20)

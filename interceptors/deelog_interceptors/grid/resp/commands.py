@@ -113,9 +113,7 @@ def unknown_subcommand(call: Call) -> bytes:
 
 
 def keys_of(spec: Command, arguments: list[bytes]) -> list[bytes]:
-    """The keys among a command's arguments."""
-    if not spec.first:
-        return []
+    """The keys among the arguments of a command that has some."""
     last = spec.last if spec.last >= 0 else len(arguments) + spec.last
     return arguments[spec.first : last + 1 : spec.step]
 
