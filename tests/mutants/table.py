@@ -600,7 +600,7 @@ RESETS: Final = (
         "reset-holds-up-suspects",
         "",
         "a reset that may not write its rows after a refusal keeps suspects from beginning theirs: all stands still",
-        (Edit(BUILDER, "for s in writers if s.collects_keys}", "for s in segments if s.collects_keys}"),),
+        (Edit(BUILDER, "self._begins(batch, group)", "self._begins(batch, primaries)"),),
         detector="pytest tests/connector/core/test_batch_builder.py -k holds_up_no_suspect",
         because=RARE,
     ),

@@ -35,13 +35,14 @@ class BatchBuilder:
         """The next batch, perhaps empty. `due`: the commit interval is over, few operations will do."""
         batch, room = Batch(self._node), self._node.settings.max_batch_size
         primaries = list(self._node.primaries.values())
-        self._control(batch, primaries, primaries)
+        self._control(batch, primaries)
+        self._begins(batch, primaries)
         ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
         if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in primaries):
             self._next_first = (self._next_first + 1) % max(1, len(primaries))
             self._entries(batch, self._rotated(primaries), room)
             if not batch.items:  # a clear came first in its segment: that is a begin
-                self._control(batch, primaries, primaries)
+                self._begins(batch, primaries)
         if batch.items or due:
             self._chunks(batch, self._rotated(primaries), room)
         if due:
@@ -54,7 +55,8 @@ class BatchBuilder:
         batch, room = Batch(self._node), self._node.settings.max_batch_size
         primaries = list(self._node.primaries.values())
         group = [s for s in primaries if s.number in numbers]
-        self._control(batch, primaries, group)
+        self._control(batch, primaries)
+        self._begins(batch, group)
         self._entries(batch, group, room)
         self._chunks(batch, group, room)
         return batch
@@ -62,21 +64,23 @@ class BatchBuilder:
     def _rotated(self, segments: list[Segment]) -> list[Segment]:
         return segments[self._next_first :] + segments[: self._next_first]
 
-    def _control(self, batch: Batch, segments: Sequence[Segment], writers: Sequence[Segment]) -> None:
-        takes_back = self._node.settings.reset_strategy.takes_back
-        # Who may not write its rows now keeps the keys of its reset, and holds up nobody.
-        collecting = {s.partition for s in writers if s.collects_keys}
+    def _control(self, batch: Batch, segments: Sequence[Segment]) -> None:
         for segment in segments:
             if segment.phase is Phase.CLAIM:
                 self._takeover.claim(batch, segment)
             elif segment.phase is Phase.ACTIVE:
                 self._takeover.active(batch, segment)
-            elif segment.phase is Phase.OWED and segment in writers:
-                # The keys that Kafka holds take memory: of one partition at a time, whose log is read once for all.
-                if takes_back:
-                    if not collecting <= {segment.partition}:
-                        continue
-                    collecting = {segment.partition}
+
+    def _begins(self, batch: Batch, segments: Sequence[Segment]) -> None:
+        """Of resets of these segments. Who may not write its rows now keeps the keys of its reset, and holds up nobody.
+
+        The keys that Kafka holds take memory: of one partition at a time, whose log is read once for all.
+        """
+        takes_back = self._node.settings.reset_strategy.takes_back
+        collecting = {s.partition for s in segments if s.collects_keys}
+        for segment in segments:
+            if segment.phase is Phase.OWED and (not takes_back or collecting <= {segment.partition}):
+                collecting.add(segment.partition)
                 self._resets.begin(batch, segment)
 
     def _entries(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
