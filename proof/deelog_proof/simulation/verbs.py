@@ -345,14 +345,12 @@ def send(cluster: Cluster, kind: str, segment: str = "0") -> None:
 
 def _signal(cluster: Cluster, kind: str, data: Mapping[str, object]) -> None:
     """Appends it, whether or not the nodes reach the brokers."""
-    topic, key = cluster.config.topics.signal, cluster.config["topic.prefix"]
     cluster.counts[f"sent {kind}"] += 1
-    number = cluster.counts["signals"] = cluster.counts["signals"] + 1
-    value = orjson.dumps({"id": f"a{number}", "type": kind, "data": data})
-    record = OutRecord(
-        topic, 0, b"other" if kind == "other-key" else key.encode(), value[:-1] if kind == "malformed" else value, []
-    )
-    cluster.kafka.logs[topic, 0].append(record, None)
+    topic = cluster.config.topics.signal
+    log = cluster.kafka.logs[topic, 0]
+    key = "another" if kind == "other-key" else cluster.config["topic.prefix"]
+    value = orjson.dumps({"id": f"a{log.end}", "type": kind, "data": data})
+    log.append(OutRecord(topic, 0, key.encode(), value[:-1] if kind == "malformed" else value, []), None)
 
 
 @_verb("key")
