@@ -32,7 +32,7 @@ class PositionState(NamedTuple):
 
     `read_from`: every record of the segment below this offset is in the history of every in-sync owner. All sequences
     above `read_from_sequence` are at that offset or after it, so a reader that begins there knows which it must find.
-    No sequence above `coalesced_to` was replaced by a later one.
+    Of those at or below `coalesced_to`, later ones replaced at most `coalesced`; of those above it none.
     `base_offset`: the offset where the last completed reset begins. `leader_epoch` and `topic_id` are as last read
     from Kafka.
     """
@@ -42,6 +42,7 @@ class PositionState(NamedTuple):
     read_from: int
     read_from_sequence: int
     coalesced_to: int
+    coalesced: int
     base_offset: int
     leader_epoch: int
     topic_id: str

@@ -567,6 +567,42 @@ RESETS: Final = (
         because=RARE,
     ),
     Mutant(
+        "promoted-member-trusts-its-runs",
+        "truncation-noticed",
+        "a member that was promoted again, and fenced before it has decided, does not miss what it wrote before",
+        (
+            Edit(
+                TAKEOVERS,
+                "if position.member != self._node.member or not ledger.is_complete:",
+                "if position.member != self._node.member or not segment.recheck:",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_takeover.py -k before_its_promotion",
+        because=RARE,
+    ),
+    Mutant(
+        "own-history-not-missed",
+        "truncation-noticed",
+        "where the position is beyond its history, an owner misses nothing within it",
+        (
+            Edit(
+                LEDGER,
+                "parts = [(above, min(self.shared, self.upto), True), (max(above, self.shared), self.upto, False)]",
+                "parts = [(max(above, self.shared), self.upto, False)]",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_takeover.py -k within_ones_own_history",
+        because=RARE,
+    ),
+    Mutant(
+        "nothing-missed-below-coalesced",
+        "truncation-noticed",
+        "an owner misses nothing below a sequence that was coalesced",
+        (Edit(LEDGER, "above = max(self.above, reset_at)", "above = max(self.above, reset_at, self.coalesced_to)"),),
+        detector="pytest tests/connector/core/test_takeover.py -k below_what_was_coalesced",
+        because=RARE,
+    ),
+    Mutant(
         "late-heartbeats-are-news",
         "",
         "heartbeats that a cut held back count as heard now: a controller that is none any more answers its own",

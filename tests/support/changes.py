@@ -206,7 +206,7 @@ class Cache:
         with self.batch():
             self.control(segment, Kind.RESET_END, (live.epoch, live.sequence), fields)
             if live.begin >= 0 and reset is None:
-                state = PositionState(live.epoch, live.sequence, live.begin, -1, 0, live.begin, 0, "t", MEMBER)
+                state = PositionState(live.epoch, live.sequence, live.begin, -1, 0, 0, live.begin, 0, "t", MEMBER)
                 self._positions(segment, position_key(segment), encode_state(state), Kind.POSITION)
                 self._positions(segment, reset_key(segment), None, Kind.RESET_STATE)
 

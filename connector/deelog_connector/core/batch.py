@@ -96,6 +96,7 @@ class Batch:
             ledger.read_from,
             ledger.read_from_sequence,
             ledger.coalesced_to,
+            ledger.coalesced,
             ledger.base_offset,
             changes.leader_epoch(segment.partition),
             changes.topic_id,

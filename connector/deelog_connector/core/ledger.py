@@ -23,8 +23,8 @@ class CommittedRun(NamedTuple):
     last: int
     number: int
     offset: int
-    known: bool = True
-    """Whether they are in this node's history; otherwise all of them are beyond it."""
+    known: bool | None = True
+    """Whether they are in this node's history, or all of them beyond it; None: either."""
 
     @property
     def is_snapshot(self) -> bool:
@@ -34,7 +34,37 @@ class CommittedRun(NamedTuple):
     def is_followed_by(self, run: CommittedRun) -> bool:
         """Whether both are operations of this node's history, and nothing is between them."""
         changes = self.number > 0 and run.number > 0 and not self.is_snapshot
-        return changes and self.known and self.last + 1 == run.first
+        return changes and self.known is True and self.last + 1 == run.first
+
+
+class Inherited(NamedTuple):
+    """What another owner has committed, or this member in an earlier promotion, by the position that it wrote.
+
+    Every sequence above `above`, up to `upto`, is at `offset` or later, but for those that were coalesced: at most
+    `coalesced`, none above `coalesced_to`. Up to `shared` they are in this node's history, above that none is; -1: that
+    is not known.
+    """
+
+    above: int
+    upto: int
+    offset: int
+    shared: int
+    coalesced_to: int = 0
+    coalesced: int = 0
+
+    def runs(self, reset_at: int) -> list[CommittedRun]:
+        """What must be found of it after a reset whose end has that sequence (-1: after none)."""
+        above = max(self.above, reset_at)
+        if self.shared < 0:
+            parts: list[tuple[int, int, bool | None]] = [(above, self.upto, None)]
+        else:
+            parts = [(above, min(self.shared, self.upto), True), (max(above, self.shared), self.upto, False)]
+        runs = []
+        for low, high, known in parts:
+            number = high - low - (self.coalesced if low < self.coalesced_to else 0)
+            if number > 0:
+                runs.append(CommittedRun(low + 1, high, number, self.offset, known))
+        return runs
 
 
 class LogEnd(NamedTuple):
@@ -55,7 +85,11 @@ class Ledger:
     base_offset: int = -1
     """Where the last complete reset begins; -1: there was none."""
     coalesced_to: int = 0
-    """Up to here sequences may be missing in the topic, because later operations replaced them."""
+    coalesced: int = 0
+    """Of the sequences above `read_from_sequence`, up to `coalesced_to`, so many are not in the topic, or will not be:
+    later operations replaced them."""
+    is_complete: bool = False
+    """Whether the runs are all that this member has committed. After a promotion, not before DECIDE."""
     since_last_look: list[CommittedRun] = field(default_factory=list)
     before_last_look: list[CommittedRun] = field(default_factory=list)
     observed_end: LogEnd | None = None
@@ -109,11 +143,13 @@ class Ledger:
     def begin(self, offset: int) -> None:
         """The segment's life in Kafka begins at this offset, without a reset and with its first operation."""
         self.read_from, self.read_from_sequence, self.base_offset = offset, 0, -1
+        self.is_complete = True
 
     def rebase(self, offset: int) -> None:
         """A complete reset begins at this offset: nothing below it counts any more."""
         self.base_offset = self.read_from = offset
         self.read_from_sequence = -1
+        self.is_complete = True
         self._forget_ends()
 
     def lose(self) -> None:
@@ -124,11 +160,19 @@ class Ledger:
     def resume(self, runs: Iterable[CommittedRun]) -> None:
         """READ has found what was committed so far. These runs of it are verified by the looks to come."""
         self.before_last_look, self.since_last_look = [], list(runs)
+        self.is_complete = True
         self._forget_ends()
 
     def forget_runs(self) -> None:
         """A promotion: what this member committed is looked for as anybody else's would be."""
         self.before_last_look, self.since_last_look = [], []
+        self.is_complete = False
+
+    def coalesce(self, upto: int, number: int) -> None:
+        """Of the sequences up to `upto`, so many more gave way to later ones."""
+        if self.read_from_sequence >= self.coalesced_to:
+            self.coalesced = 0
+        self.coalesced_to, self.coalesced = upto, self.coalesced + number
 
     def _forget_ends(self) -> None:
         self.observed_end = self.next_read_from = None

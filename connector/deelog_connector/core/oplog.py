@@ -97,6 +97,14 @@ class OpLog:
         end = min(len(operations), first + limit)
         return operations[first : bisect_right(operations, upto, first, end, key=_sequence)]
 
+    def gaps_after(self, sequence: int) -> int:
+        """How many sequences above this one gave way to later ones here."""
+        operations = self._operations[self._upto(sequence) :]
+        if not operations:
+            return 0
+        first = max(sequence + 1, self.complete_from)
+        return operations[-1].sequence + 1 - first - len(operations)
+
     def keys_after(self, sequence: int) -> set[bytes]:
         """The keys that have an operation above `sequence`."""
         return {o.key for o in self._operations[self._upto(sequence) :]}

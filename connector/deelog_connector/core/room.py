@@ -33,7 +33,7 @@ class Room:
         dropped = segment.log.coalesce(low, segment.replicated) if segment.phase is Phase.WRITING else 0
         if dropped:
             segment.atomic_to = max(segment.atomic_to, segment.replicated)
-            segment.ledger.coalesced_to = segment.atomic_to
+            segment.ledger.coalesce(segment.atomic_to, dropped)
             self._node.counts.overflow["coalesce"] += 1
         return dropped
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History, end_of
-from deelog_connector.core.ledger import CommittedRun
+from deelog_connector.core.ledger import CommittedRun, Inherited
 from deelog_schemas.header import Kind, Position
 from deelog_schemas.positions import PositionState, ResetState
 
@@ -59,7 +59,7 @@ class SegmentScan:
     complete_resets: dict[int, int] = field(default_factory=dict)
     """Resets that were read with all of their rows: the offset of the begin by the sequence of the end."""
     reset_at: int = -1
-    """The sequence of the last reset's end."""
+    """The sequence of the last reset's end, within `history` or beyond it."""
 
     expected: int = -1
     """The sequence within `history` that must be read, or one above it."""
@@ -67,9 +67,7 @@ class SegmentScan:
     """The same, within or beyond `history`."""
     runs: Sequence[CommittedRun] = ()
     """What this very node committed and must find."""
-    inherited_from: tuple[int, int] | None = None
-    """`(sequence, offset)`: above that sequence, and up to the expected one, all was written by somebody else and is at
-    that offset or later."""
+    inherited: Inherited | None = None
     inherited_unverified: bool = False
     """The leader has changed since it was written: every sequence of it must be found."""
 
@@ -114,8 +112,6 @@ class SegmentScan:
             self.sequences.add(record.sequence)
             if record.kind is Kind.CHANGE:
                 self.phantoms.discard(record.key)  # a later change of the key is the truth again
-            else:
-                self.reset_at = max(self.reset_at, record.sequence)
             return
         self.sequences_beyond.add(record.sequence)
         if record.kind is Kind.CHANGE:
@@ -135,7 +131,7 @@ class SegmentScan:
         self.changed.clear()
         if not self.missing:
             self.complete_resets[record.sequence] = self.begin
-        self.rows = None
+        self.rows, self.reset_at = None, record.sequence
         if known:
             self.phantoms.clear()  # the reset holds the truth about everything before it
 
@@ -156,13 +152,7 @@ class SegmentScan:
 
     def inherited_runs(self) -> list[CommittedRun]:
         """What somebody else has committed, and this node must find until the log's end was looked at."""
-        if self.inherited_from is None:
-            return []
-        (above, offset), upto = self.inherited_from, max(self.expected, self.expected_anywhere)
-        above = max(above, self.reset_at)
-        if upto <= above:
-            return []
-        return [CommittedRun(above + 1, upto, upto - above, offset, self.expected_anywhere < 0)]
+        return self.inherited.runs(self.reset_at) if self.inherited is not None else []
 
     def to_find_again(self, offset: int) -> list[CommittedRun]:
         """What was found, none of it below `offset`: a look at the log's end has not verified all of it yet."""
@@ -185,6 +175,8 @@ class SegmentScan:
         if not run.number:
             return self.complete_resets.get(run.first, -1) < run.offset
         sequences = self.sequences if run.known else self.sequences_beyond
+        if run.known is None:
+            sequences = self.sequences | self.sequences_beyond
         return sum(run.first <= sequence <= run.last for sequence in sequences) < run.number
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from deelog_connector.core import history as past
 from deelog_connector.core.batch import Batch
 from deelog_connector.core.effects import Corrected, Released, SteppedDown, Superseded
+from deelog_connector.core.ledger import Inherited
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.rules import (
     foreign,
@@ -165,18 +166,23 @@ class Takeover:
         ledger.read_from_sequence = -1
         if position is None:
             return
-        ledger.coalesced_to = max(ledger.coalesced_to, position.coalesced_to)
+        above = position.read_from_sequence
         if not trusted:
             scan.expected_anywhere = position.sequence
-            end = past.end_of(segment.history, position.epoch)
-            above = past.last_of(segment.history) if end < 0 else end
         else:
-            above = ledger.read_from_sequence = position.read_from_sequence
+            ledger.read_from_sequence = above
             if position.sequence > above:
                 scan.expected = position.sequence
-        if position.member != self._node.member or not segment.recheck:
+        if not ledger.is_complete:
+            ledger.coalesced_to, ledger.coalesced = position.coalesced_to, position.coalesced
+            unwritten = segment.log.gaps_after(position.sequence)
+            if unwritten:
+                ledger.coalesce(segment.last_sequence, unwritten)
+        if position.member != self._node.member or not ledger.is_complete:
             # By a promotion a member forgets its own runs: then what it wrote is missed as another's would be.
-            scan.inherited_from = (max(above, ledger.coalesced_to), segment.scan_next)
+            shared = past.end_of(segment.history, position.epoch)
+            coalesced = position.coalesced_to, position.coalesced
+            scan.inherited = Inherited(above, position.sequence, segment.scan_next, shared, *coalesced)
             leader_epoch = self._node.changes.leader_epoch(segment.partition)
             scan.inherited_unverified = position.leader_epoch != leader_epoch
         scan.runs = ledger.unverified

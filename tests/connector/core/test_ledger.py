@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from deelog_connector.core.ledger import CommittedRun, Ledger, LogEnd, advanced_read_from
+from deelog_connector.core.ledger import CommittedRun, Inherited, Ledger, LogEnd, advanced_read_from
 
 
 def test_adjacent_runs_are_one() -> None:
@@ -23,6 +25,7 @@ def test_adjacent_runs_are_one() -> None:
         (CommittedRun(1, 3, 3, 10), CommittedRun(4, 4, 0, 12)),  # the end of a reset
         (CommittedRun(3, 3, 0, 10), CommittedRun(4, 4, 1, 12)),
         (CommittedRun(1, 3, 3, 10, known=False), CommittedRun(4, 4, 1, 12)),
+        (CommittedRun(1, 3, 3, 10, known=None), CommittedRun(4, 4, 1, 12)),
         (CommittedRun(-1, -1, 3, 10), CommittedRun(0, 0, 1, 12)),
     ],
 )
@@ -143,3 +146,55 @@ def test_a_promotion_forgets_runs() -> None:
     ledger = looked_at()
     ledger.forget_runs()
     assert ledger.unverified == []
+
+
+@pytest.mark.parametrize(
+    ("inherited", "reset_at", "runs"),
+    [
+        (Inherited(2, 9, 7, 9), -1, [CommittedRun(3, 9, 7, 7)]),  # all of it is in the history
+        (Inherited(2, 9, 7, 12), -1, [CommittedRun(3, 9, 7, 7)]),
+        (Inherited(2, 9, 7, 5), -1, [CommittedRun(3, 5, 3, 7), CommittedRun(6, 9, 4, 7, known=False)]),
+        (Inherited(2, 9, 7, 2), -1, [CommittedRun(3, 9, 7, 7, known=False)]),
+        (Inherited(2, 9, 7, 0), -1, [CommittedRun(3, 9, 7, 7, known=False)]),
+        (Inherited(2, 9, 7, -1), -1, [CommittedRun(3, 9, 7, 7, known=None)]),
+        (Inherited(2, 9, 7, 5), 4, [CommittedRun(5, 5, 1, 7), CommittedRun(6, 9, 4, 7, known=False)]),
+        (Inherited(2, 9, 7, 5), 6, [CommittedRun(7, 9, 3, 7, known=False)]),
+        (Inherited(2, 9, 7, 5), 9, []),
+        (Inherited(2, 2, 7, 2), -1, []),
+    ],
+)
+def test_what_another_owner_committed(inherited: Inherited, reset_at: int, runs: list[CommittedRun]) -> None:
+    assert inherited.runs(reset_at) == runs
+
+
+@pytest.mark.parametrize(
+    ("shared", "reset_at", "runs"),
+    [
+        (9, -1, [CommittedRun(3, 9, 5, 7)]),
+        (4, -1, [CommittedRun(5, 9, 3, 7, known=False)]),  # both that are in the history may be among the coalesced
+        (9, 5, [CommittedRun(6, 9, 2, 7)]),  # so may any two of four
+        (9, 6, [CommittedRun(7, 9, 3, 7)]),
+    ],
+)
+def test_what_was_coalesced_is_not_missed(shared: int, reset_at: int, runs: list[CommittedRun]) -> None:
+    assert Inherited(2, 9, 7, shared, coalesced_to=6, coalesced=2).runs(reset_at) == runs
+
+
+def test_how_many_sequences_were_coalesced_is_counted_until_readers_begin_after_them() -> None:
+    ledger = Ledger(read_from_sequence=3)
+    ledger.coalesce(9, 2)
+    ledger.coalesce(12, 1)
+    assert (ledger.coalesced_to, ledger.coalesced) == (12, 3)
+    ledger.read_from_sequence = 12
+    ledger.coalesce(15, 4)
+    assert (ledger.coalesced_to, ledger.coalesced) == (15, 4)
+
+
+def test_the_runs_are_complete_from_a_decision_to_the_next_promotion() -> None:
+    for decided in (partial(Ledger.resume, runs=[]), partial(Ledger.begin, offset=4), partial(Ledger.rebase, offset=4)):
+        ledger = Ledger()
+        assert not ledger.is_complete
+        decided(ledger)
+        assert ledger.is_complete
+        ledger.forget_runs()
+        assert not ledger.is_complete

@@ -242,11 +242,11 @@ def test_a_position_that_is_read_back_prunes_and_moves_read_from() -> None:
     captured(segment, *map(operation, range(1, 6)))
     segment.ledger.next_read_from = LogEnd(10, 3)
     watch = LogWatch(state)
-    watch.position_read(segment, PositionState(7, 2, 0, 2, 0, 0, 0, "t", MEMBER))
+    watch.position_read(segment, PositionState(7, 2, 0, 2, 0, 0, 0, 0, "t", MEMBER))
     assert (segment.written, segment.log.complete_from, state.counts.pruned) == (2, 3, 2)
     assert segment.ledger.read_from == -1
-    watch.position_read(segment, PositionState(7, 3, 0, 2, 0, 0, 0, "t", MEMBER))
+    watch.position_read(segment, PositionState(7, 3, 0, 2, 0, 0, 0, 0, "t", MEMBER))
     assert (segment.written, segment.ledger.read_from, state.counts.pruned) == (3, 10, 3)
-    watch.position_read(segment, PositionState(7, 1, 0, 2, 0, 0, 0, "t", MEMBER))
-    watch.position_read(segment, PositionState(7, 6, 0, 2, 0, 0, 0, "t", MEMBER))  # beyond its history
+    watch.position_read(segment, PositionState(7, 1, 0, 2, 0, 0, 0, 0, "t", MEMBER))
+    watch.position_read(segment, PositionState(7, 6, 0, 2, 0, 0, 0, 0, "t", MEMBER))  # beyond its history
     assert (segment.written, segment.log.complete_from, state.counts.pruned) == (3, 4, 3)

@@ -6,7 +6,7 @@ from deelog_connector.core.positions_table import PositionsTable
 from deelog_connector.core.segment import PositionsView
 from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, StateRecord
 
-POSITION = PositionState(2, 7, 40, 6, 0, 12, 0, "t", "n0@1")
+POSITION = PositionState(2, 7, 40, 6, 0, 0, 12, 0, "t", "n0@1")
 RESET = ResetState("n0@1/3", 2, 7, "signal", 12, "n0@1")
 
 

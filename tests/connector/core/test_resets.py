@@ -443,7 +443,7 @@ def test_a_backup_remembers_a_request_for_a_while_and_once() -> None:
         assert one.take_request(backup) == reason
         assert one.take_request(backup) is None
     one.ask(0, "signal")
-    state.positions.apply(StateRecord("position", 0, "", PositionState(7, 0, 0, 0, 0, 12, 0, "t", "n1@1")))
+    state.positions.apply(StateRecord("position", 0, "", PositionState(7, 0, 0, 0, 0, 0, 12, 0, "t", "n1@1")))
     assert one.take_request(backup) is None  # another reset has ended since
 
 

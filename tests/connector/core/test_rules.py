@@ -48,7 +48,7 @@ def test_every_other_claimant_is_fenced_but_the_producer_of_ones_own_node_is_fen
 
 
 def position(epoch: int, sequence: int, topic_id: str = "t") -> PositionState:
-    return PositionState(epoch, sequence, 40, sequence, 0, 12, 0, topic_id, "n1@1")
+    return PositionState(epoch, sequence, 40, sequence, 0, 0, 12, 0, topic_id, "n1@1")
 
 
 @pytest.mark.parametrize(

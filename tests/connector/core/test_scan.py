@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deelog_connector.core.effects import ScannedRecord
-from deelog_connector.core.ledger import CommittedRun
+from deelog_connector.core.ledger import CommittedRun, Inherited
 from deelog_connector.core.scan import SegmentScan, reason_to_reset
 from deelog_schemas.header import Kind
 
@@ -135,13 +135,9 @@ def test_a_reset_makes_phantoms_good_unless_it_ends_beyond_the_history() -> None
     read(scan, (END, 4, 4, b""))
     assert (scan.phantoms, scan.open_reset, scan.end_beyond, scan.written, scan.reset_at) == (set(), False, False, 4, 4)
     scan = read(SegmentScan(HISTORY), phantom, (BEGIN, 4, 3, b""), (END, 5, 9, b""))
-    assert (scan.phantoms, scan.open_reset, scan.end_beyond, scan.written, scan.reset_at) == (
-        {b"a"},
-        False,
-        True,
-        None,
-        -1,
-    )
+    assert (scan.phantoms, scan.open_reset, scan.end_beyond, scan.written) == ({b"a"}, False, True, None)
+    assert scan.reset_at == 9
+    assert read(scan, (BEGIN, 1, 3, b""), (END, 1, 3, b"")).reset_at == 3  # the last one's
 
 
 def claim(scan: SegmentScan, kind: Kind, epoch: int, member: str) -> None:
@@ -175,6 +171,8 @@ def test_the_position_that_is_named_must_be_read(expected: int, anywhere: int, t
         (CommittedRun(1, 2, 2, 0), True),
         (CommittedRun(4, 5, 1, 0, known=False), False),
         (CommittedRun(4, 5, 2, 0, known=False), True),
+        (CommittedRun(3, 4, 2, 0, known=None), False),  # 3 within the history, 4 beyond it
+        (CommittedRun(2, 4, 3, 0, known=None), True),
         (CommittedRun(4, 4, 0, 3), False),  # the reset that begins at offset 3
         (CommittedRun(4, 4, 0, 4), True),
         (CommittedRun(5, 5, 0, 3), True),
@@ -188,13 +186,11 @@ def test_what_was_committed_must_be_found(run: CommittedRun, truncated: bool) ->
 
 def test_what_another_owner_committed_is_looked_for_where_the_leader_has_changed() -> None:
     def scan(unverified: bool, **fields: Any) -> SegmentScan:
-        found = SegmentScan(HISTORY, inherited_from=(1, 7), inherited_unverified=unverified, **fields)
+        found = SegmentScan(HISTORY, inherited=Inherited(1, 3, 7, 3), inherited_unverified=unverified, **fields)
         return read(found, (CHANGE, 1, 3, b"a"))
 
     assert SegmentScan(HISTORY, expected=3).inherited_runs() == []
-    assert scan(False, expected=3).inherited_runs() == [CommittedRun(2, 3, 2, 7)]
-    assert scan(False, expected_anywhere=3).inherited_runs() == [CommittedRun(2, 3, 2, 7, known=False)]
-    assert scan(False, expected=1).inherited_runs() == []
+    assert scan(False).inherited_runs() == [CommittedRun(2, 3, 2, 7)]
     assert not scan(False, expected=3).is_truncated
     assert scan(True, expected=3).is_truncated  # 2 is missing
     after_reset = read(scan(True, expected=3), (BEGIN, 1, 2, b""), (END, 1, 2, b""))

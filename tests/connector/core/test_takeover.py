@@ -433,3 +433,72 @@ def test_a_claim_that_was_lost_is_made_again() -> None:
     world.settle()
     assert world.reader(0).resets[-1] == "truncated"
     world.check()
+
+
+def test_a_loss_below_what_was_coalesced_is_missed() -> None:
+    world, (n0, n1) = started()
+    lose_unseen(world, 2)
+    world.watching = False
+    for value in (b"a", b"b", b"c"):
+        world.put(key_of(0), value)
+    assert n0.core.coalesce(0) == 2
+    world.settle(n0)
+    assert n0.core.written(0) == 5
+    world.watching = True
+    n1.follow()
+    world.fail_over(n0, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()
+
+
+def test_what_was_coalesced_is_no_loss_to_the_next_owner() -> None:
+    world, (n0, n1) = started()
+    world.watching = False
+    for value in (b"a", b"b", b"c"):
+        world.put(key_of(0), value)
+    assert n0.core.coalesce(0) == 2
+    world.put(key_of(0, 1), b"d")
+    world.settle()
+    world.watching, world.leader_epoch = True, 1
+    n1.follow()
+    world.fail_over(n0, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
+@pytest.mark.parametrize("acks_all", [True, False])
+def test_a_loss_within_ones_own_history_is_missed_whoever_wrote_after_it(acks_all: bool) -> None:
+    world, (n0, n1) = started()
+    lose_unseen(world, 2)
+    world.watching = False
+    # Below cache.acks=all the primary writes what its backup has not got, and so the position is beyond its history.
+    world.put(key_of(0, 2), b"ahead", acked=acks_all)
+    n0.core.acked_here(0, 3)
+    world.settle(n0)
+    world.watching = True
+    n1.follow()
+    world.fail_over(n0, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+@pytest.mark.parametrize("steps", range(6))
+def test_what_a_member_wrote_before_its_promotion_is_missed_until_it_has_decided(steps: int, fenced: bool) -> None:
+    world, (n0, _) = started()
+    lose_unseen(world, 2)
+    world.watching = False
+    world.own(0, n0)
+    for _ in range(steps):
+        world.now += 0.1
+        n0.step()
+    if fenced:
+        world.broker.init("n0")
+    world.settle()
+    world.watching = True
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()

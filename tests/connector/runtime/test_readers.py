@@ -40,7 +40,7 @@ def claim(state: ClaimState | None = CLAIM) -> InRecord:
     return record(Kind.CLAIM_STATE, claim_key(3, "n2@1"), state)
 
 
-POSITION = record(Kind.POSITION, position_key(3), PositionState(2, 5, 40, 5, 0, 10, 8, "id", "n2@1"))
+POSITION = record(Kind.POSITION, position_key(3), PositionState(2, 5, 40, 5, 0, 0, 10, 8, "id", "n2@1"))
 
 
 class Reader:

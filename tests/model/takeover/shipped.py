@@ -128,7 +128,7 @@ class Shipped:
         """Where READ begins."""
         _, position, reset, _ = known
         state = (
-            PositionState(position[0], position[1], position[2], position[1], 0, position[3], 0, TOPIC, "")
+            PositionState(position[0], position[1], position[2], position[1], 0, 0, position[3], 0, TOPIC, "")
             if position
             else None
         )
