@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, RetriesExhausted
-from deelog_connector.kafka_port import REQUEST_SECONDS, KafkaPort, WriteFailed
+from deelog_connector.kafka_port import KafkaPort, WriteFailed
 from deelog_schemas.config import Config, ConfigError
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 FIRST_WAIT_SECONDS: Final = 0.1
 """The wait before the first retry, to which up to a second is added by chance."""
+START_SECONDS: Final = 60.0
+"""How long a first start asks again for what it reads: Kafka has answered by then, since the topics are made first."""
 
 
 class Tasks:
@@ -97,11 +99,11 @@ class Retries:
         await self._again_on(WriteFailed, stop, once)
 
     async def reading(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Runs it until Kafka answers; at the first start for at most the time of one request."""
+        """Runs it until Kafka answers; at the first start for at most `START_SECONDS`."""
         # Partitions of a new topic, or of a broker that has just restarted, have no leader for a moment. In a restart,
         # retry for ever: Kafka may be unavailable for long.
         clock = self._port.clock
-        until = math.inf if self.proven else clock.monotonic() + REQUEST_SECONDS
+        until = math.inf if self.proven else clock.monotonic() + START_SECONDS
         error = (KafkaUnusable, ConfigError) if self.proven else KafkaUnavailable
         return await self._again_on(error, lambda: clock.monotonic() >= until, run, *args)
 

@@ -12,8 +12,7 @@ from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, RetriesExhausted
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import REQUEST_SECONDS, WriteFailed
-from deelog_connector.runtime import tasks as tasks_module
-from deelog_connector.runtime.tasks import Retries, Tasks
+from deelog_connector.runtime.tasks import START_SECONDS, Retries, Tasks
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError, FieldError
 from tests.connector.cache import config_of, run
@@ -177,15 +176,22 @@ def test_what_a_start_is_refused_ends_it(error: Exception) -> None:
     assert call.calls == 1
 
 
-def test_a_start_asks_again_for_as_long_as_one_request_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = Failing(KafkaUnavailable("no leader yet"))
-    run(_nothing(retries(started=False).reading(call)), 20)
-    assert call.calls == 2
-    monkeypatch.setattr(tasks_module, "REQUEST_SECONDS", 0.0)
-    call = Failing(KafkaUnavailable("away"))
+def test_a_start_asks_again_though_a_request_took_all_of_its_time_and_ends_after_a_minute(memory: Memory) -> None:
+    calls: list[float] = []
+
+    async def silent(answered: int) -> None:
+        calls.append(memory.loop.time())
+        await asyncio.sleep(REQUEST_SECONDS)
+        if len(calls) != answered:
+            raise KafkaUnavailable("away")
+
+    some = Retries(config(), memory.port())
+    memory.run(some.reading(silent, 4))
+    assert len(calls) == 4
+    calls.clear()
     with pytest.raises(KafkaUnavailable, match="away"):
-        run(_nothing(retries(started=False).reading(call)), 20)
-    assert call.calls == 1
+        memory.run(some.reading(silent, 0))
+    assert len(calls) == START_SECONDS / REQUEST_SECONDS
 
 
 def test_waits_grow_and_a_connector_that_runs_waits_for_ever(memory: Memory) -> None:
