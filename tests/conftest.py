@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from deelog_connector.devkafka.jars import fetch
 from deelog_schemas.java import use_java
+from tests.support.java import quick_jvms
 from tests.support.kafka import Broker, running_broker
 from tests.support.memory import LiveMemory, Memory
 from tests.support.registry import Apicurio
@@ -92,8 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _configure_jvms(config: pytest.Config) -> None:
     """Set the options of every JVM of the run, in the environment that workers and their processes inherit.
 
-    A JVM runs for minutes here, and its optimizing compiler would take half of the CPU. Its temporary files are
-    deleted at the end of the run, also after `kill -9` of the JVM; after `kill -9` of the run, by the next run.
+    Temporary files of JVMs are deleted at the end of the run, also after `kill -9` of the JVM; after `kill -9` of the
+    run, by the next run.
     """
     for left in Path("/tmp").glob("deelog-tests-*-*"):
         if not psutil.pid_exists(int(left.name.split("-")[2])):
@@ -101,8 +102,7 @@ def _configure_jvms(config: pytest.Config) -> None:
     # Short: Unix sockets are made in it.
     temporary = tempfile.mkdtemp(prefix=f"deelog-tests-{os.getpid()}-", dir="/tmp")
     config.add_cleanup(lambda: shutil.rmtree(temporary, ignore_errors=True))
-    given = os.environ.get("JAVA_TOOL_OPTIONS", "")
-    os.environ["JAVA_TOOL_OPTIONS"] = f"{given} -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={temporary}".strip()
+    os.environ |= quick_jvms(Path(temporary))
 
 
 @pytest.fixture(scope="session")

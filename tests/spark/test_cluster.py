@@ -18,8 +18,9 @@ from tests.spark import scenes
 from tests.spark.processes import WAIT, Job
 from tests.spark.reference import expected, in_parquet, in_topic, unordered
 from tests.support.changes import Cache, config_of
+from tests.support.java import QUICK
 from tests.support.kafka import Broker
-from tests.support.spark import DRIVER_NEEDS, EXECUTORS_NEED, QUICK, python_with, pythons, standalone, submit
+from tests.support.spark import DRIVER_NEEDS, EXECUTORS_NEED, python_with, pythons, standalone, submit
 from tests.support.waiting import waiting
 from tools import pyfiles
 from tools.pyfiles import ROOT, build

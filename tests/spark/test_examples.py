@@ -26,8 +26,9 @@ from tests.spark.reference import in_topic
 from tests.spark.test_diff_job import configured, run
 from tests.spark.test_tables import diff_ends
 from tests.support.changes import Cache
+from tests.support.java import QUICK
 from tests.support.kafka import Broker
-from tests.support.spark import HOME, QUICK, connect_server
+from tests.support.spark import HOME, connect_server
 from tools.pyfiles import ROOT
 
 if TYPE_CHECKING:

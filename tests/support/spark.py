@@ -19,8 +19,6 @@ HOME = Path(pyspark.__file__).parent
 EXECUTORS_NEED = ("confluent-kafka", "numpy", "orjson", "pyarrow", "tenacity")
 """The packages that docs/diff-job.md names."""
 DRIVER_NEEDS = (*EXECUTORS_NEED, "click", "javaproperties", "pandas", "python-dateutil", "pytz", "tzdata")
-QUICK = "-XX:TieredStopAtLevel=1"
-"""For a JVM that runs for a minute: only the fast compiler."""
 _SECONDS = 60.0
 
 

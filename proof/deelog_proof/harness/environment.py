@@ -165,11 +165,12 @@ def _diff_job(directory: Path, shared: Mapping[str, str], spark_jars: Sequence[P
     # Not below `directory`: Spark puts its sockets here, whose paths have at most 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix=f"deelog-spark-{os.getpid()}-", dir="/tmp"))
     stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     env = {
         "DEELOG_SPARK_JARS": ",".join(map(str, spark_jars)),
         "SPARK_LOCAL_DIRS": str(temporary),
         # Java ignores TMPDIR, and writes its counters into /tmp.
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
+        "SPARK_SUBMIT_OPTS": f"{given} -Djava.io.tmpdir={temporary} -XX:-UsePerfData".strip(),
     }
     return Child("Spark job", deelog_command("diff", "--config", str(config)), directory / "diff.log", env)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from deelog_connector.devkafka.jars import fetch
 from deelog_proof.harness.child import Child, until
 from deelog_schemas.java import find_java
-from tests.support.spark import QUICK
+from tests.support.java import QUICK
 from tests.system.consumers.environments import python_of
 from tests.system.consumers.page import BOOTSTRAP, TOPIC, recipe, replaced
 
