@@ -144,10 +144,9 @@ class Node:
                 return True
             self._answer(effect, cause or broker.commit(self.node_id, self.session))
         elif isinstance(effect, Fence):
-            for node_id in effect.node_ids:
-                broker.init(node_id)
-                self.world.fences.append((self.node_id, node_id))
-            core.fenced(effect.segments)
+            broker.init(effect.node_id)
+            self.world.fences.append((self.node_id, effect.node_id))
+            core.fenced(effect.node_id, effect.takeovers)
         elif isinstance(effect, Scan):
             return self._scan(effect)
         else:

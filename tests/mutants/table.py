@@ -16,6 +16,7 @@ TAKEOVERS: Final = "connector/deelog_connector/core/takeover.py"
 SNAPSHOTS: Final = "connector/deelog_connector/core/snapshots.py"
 RESET: Final = "connector/deelog_connector/core/resets.py"
 TRANSACTIONS: Final = "connector/deelog_connector/core/transactions.py"
+FENCING: Final = "connector/deelog_connector/core/fencing.py"
 LEDGER: Final = "connector/deelog_connector/core/ledger.py"
 LOG_WATCH: Final = "connector/deelog_connector/core/log_watch.py"
 REPLICA: Final = "connector/deelog_connector/core/replica.py"
@@ -56,11 +57,19 @@ TAKEOVER: Final = (
         (
             Edit(
                 TAKEOVERS,
-                "segment.go(Phase.FENCE if foreign(segment.victims, member) else Phase.ACTIVE)",
+                "segment.go(Phase.FENCE if segment.unfenced else Phase.ACTIVE)",
                 "segment.go(Phase.ACTIVE)",
             ),
         ),
         faults=("pause",),
+    ),
+    Mutant(
+        "fence-of-another-takeover",
+        "claim-before-fence",
+        "the answer to an earlier takeover's fence lets a later one go on, whose claimants nobody has fenced",
+        (Edit(FENCING, " or segment.epoch != epoch:", ":"),),
+        detector="pytest tests/connector/core/test_fencing.py -k of_another_takeover",
+        because=RARE,
     ),
     Mutant(
         "fence-before-claim",
@@ -75,11 +84,11 @@ TAKEOVER: Final = (
                 "        from deelog_connector.core.rules import foreign\n"
                 "        from deelog_schemas.member import node_id_of\n"
                 "        known = foreign(self.table.claimants(segment), self.member)\n"
-                "        self._node.outbox.append(Fence(frozenset(map(node_id_of, known)), ()))\n",
+                "        self._node.outbox += [Fence(node_id_of(one), ()) for one in sorted(known)]\n",
             ),
             Edit(
                 TAKEOVERS,
-                "segment.go(Phase.FENCE if foreign(segment.victims, member) else Phase.ACTIVE)",
+                "segment.go(Phase.FENCE if segment.unfenced else Phase.ACTIVE)",
                 "segment.go(Phase.ACTIVE)",
             ),
         ),
@@ -911,7 +920,7 @@ SHELL: Final = (
         "no-node-is-fenced",
         "",
         "the core is told that nodes are fenced, and none is",
-        (Edit(EXECUTOR, "for one in ids))", "for one in ids[:0]))"),),
+        (Edit(EXECUTOR, "        await self._retries.writing(self._clients.brokers.fence, transactional_id)\n", ""),),
     ),
     Mutant(
         "commit-not-awaited",
@@ -1110,11 +1119,11 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "await asyncio.gather(*(self._retries.writing(brokers.fence",
-                "asyncio.gather(*(self._retries.writing(brokers.fence",
+                "await self._retries.writing(self._clients.brokers.fence, transactional_id)",
+                "self._tasks.spawn(self._retries.writing(self._clients.brokers.fence, transactional_id))",
             ),
         ),
-        detector="pytest tests/connector/runtime/test_executor.py -k every_node_of_a_fence",
+        detector="pytest tests/connector/runtime/test_executor.py -k a_node_is_fenced",
         because=RARE,
     ),
     Mutant(

@@ -15,7 +15,7 @@ import pyspark
 import pytest
 
 from deelog_connector.devkafka.jars import fetch
-from deelog_schemas.java import JavaError, cache_dir, find_java
+from deelog_schemas.java import JavaError, find_java
 
 QUICK: Final = "-XX:TieredStopAtLevel=1"
 """For a JVM that runs for a minute: only the fast compiler. The optimizing one would take half of the CPU."""
@@ -63,7 +63,8 @@ def quick_jvms(temporary: Path) -> dict[str, str]:
     """The variables with which the JVMs that are started from here start quickly, and put their files in `temporary`.
 
     Kafka and Spark load their classes from archives (JEP 350), which halves the CPU of a start. The archives are in
-    the cache directory; making them takes half a minute, once for each Java. Without a Java there are none.
+    this Python environment, since paths of classes are part of them; making them takes half a minute, once for each
+    Java. Without a Java there are none.
     """
     variables = {"JAVA_TOOL_OPTIONS": f"{QUICK} -Djava.io.tmpdir={temporary}", "SPARK_SUBMIT_OPTS": ""}
     try:
@@ -88,7 +89,7 @@ def _archive(name: str, java: Path, program: tuple[str, str], variable: str, cla
     """The archive of the classes that a JVM loads in `program`, an interpreter and a text; made where there is none."""
     parts = (str(java.resolve()), str(java.stat().st_mtime), *program, *map(str, classpath))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    archive = cache_dir() / "java" / f"{name}-{key}.jsa"
+    archive = Path(sys.prefix) / "java" / f"{name}-{key}.jsa"
     if archive.exists():
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ One transaction and one scan per partition are under way at most; each effect is
 |---|---|
 | `OpenProducer` | `producer_opened()` |
 | `Commit` | `committed(token)` or `commit_failed(token, cause)` |
-| `Fence` | `fenced(segments)` |
+| `Fence` | `fenced(node_id, takeovers)` |
 | `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached)` |
 | `Corrected`, `Released`, `SteppedDown`, `Superseded`, `SnapshotRead`, `SnapshotRefused` | nothing: they inform |
 
@@ -116,10 +116,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Initialise these nodes' transactional ids: that aborts what they have open and refuses what they send later."""
+    """Initialise this node's transactional id: that aborts what it has open and refuses what it sends later."""
 
-    node_ids: frozenset[str]
-    segments: tuple[int, ...]
+    node_id: str
+    takeovers: tuple[tuple[int, int], ...]
+    """`(segment, epoch)` of those that wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from deelog_connector.core.effects import Fence
-from deelog_connector.core.rules import foreign
 from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.state import NodeState
 from deelog_schemas.member import node_id_of
 
 
 class Fencing:
-    """See the module. One fence for takeovers is under way at a time; it serves all segments that wait for one."""
+    """See the module. One fence of a node is under way at a time; it serves all takeovers that wait for it."""
 
     def __init__(self, node: NodeState) -> None:
         self._node = node
-        self._under_way = False
+        self._under_way: set[str] = set()
+        """The nodes whose fence takeovers wait for."""
 
     def effects(self) -> list[Fence]:
-        """The fence that takeovers wait for."""
-        if self._under_way:
-            return []
-        waiting = [s for s in self._node.primaries.values() if s.phase is Phase.FENCE]
-        if not waiting:
-            return []
-        self._under_way = True
-        members = {member for s in waiting for member in foreign(s.victims, self._node.member)}
-        return [self._fence(members, tuple(s.number for s in waiting))]
+        """The fences that takeovers wait for."""
+        waiting: dict[str, list[tuple[int, int]]] = {}
+        for segment in self._node.primaries.values():
+            if segment.phase is Phase.FENCE:
+                for node_id in segment.unfenced - self._under_way:
+                    waiting.setdefault(node_id, []).append((segment.number, segment.epoch))
+        self._under_way.update(waiting)
+        return self._fences({node_id: tuple(takeovers) for node_id, takeovers in waiting.items()})
 
-    def fenced(self, segments: Iterable[int]) -> None:
-        """The claimants of these segments are fenced."""
-        for number in segments:
-            self._under_way = False
+    def fenced(self, node_id: str, takeovers: Iterable[tuple[int, int]]) -> None:
+        """The node is fenced. That counts for the takeovers that asked for it: it came after their claims."""
+        if takeovers:
+            self._under_way.discard(node_id)
+        for number, epoch in takeovers:
             segment = self._node.primaries.get(number)
-            if segment and segment.phase is Phase.FENCE:
+            # CHECK claim-before-fence: a later takeover of the segment has others to fence, and its claim came later.
+            if segment is None or segment.phase is not Phase.FENCE or segment.epoch != epoch:
+                continue
+            segment.unfenced -= {node_id}
+            if not segment.unfenced:
                 segment.go(Phase.ACTIVE)
 
     def forget(self) -> None:
-        """The fence under way is not answered."""
-        self._under_way = False
+        """The fences under way are not answered."""
+        self._under_way.clear()
 
     def lose_patience(self) -> None:
         """An open transaction on the positions topic has hidden our own record for too long."""
@@ -62,9 +66,8 @@ class Fencing:
             for epoch, member in node.positions.claimants(segment.number)
             if epoch < segment.epoch and node_id_of(member) != node_id_of(node.member)
         }
-        if members:
-            node.outbox.append(self._fence(members, ()))
+        node.outbox += self._fences({node_id_of(member): () for member in members})
 
-    def _fence(self, members: set[str], segments: tuple[int, ...]) -> Fence:
-        self._node.counts.fenced += len(members)
-        return Fence(frozenset(map(node_id_of, members)), segments)
+    def _fences(self, takeovers: Mapping[str, tuple[tuple[int, int], ...]]) -> list[Fence]:
+        self._node.counts.fenced += len(takeovers)
+        return [Fence(node_id, takeovers[node_id]) for node_id in sorted(takeovers)]

@@ -192,6 +192,8 @@ class Segment:
     """The ACTIVE to come follows a fence or failure: look at the claims again."""
     victims: frozenset[Claimant] = frozenset()
     """The claimants to fence, whose claims the ACTIVE removes."""
+    unfenced: frozenset[str] = frozenset()
+    """The nodes that are still to be fenced before it."""
     scan: SegmentScan | None = None
     scan_next: int = -1
     """The offset from which to read on."""

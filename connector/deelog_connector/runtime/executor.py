@@ -152,11 +152,10 @@ class Executor:
         return work.result()
 
     async def _fence(self, effect: Fence) -> None:
-        config, brokers = self._clients.config, self._clients.brokers
-        ids = [config.topics.transactional_id_node(n) for n in sorted(effect.node_ids)]
-        log.info("fencing %s for %d segments", ", ".join(sorted(effect.node_ids)), len(effect.segments))
-        await asyncio.gather(*(self._retries.writing(brokers.fence, one) for one in ids))
-        self._core.fenced(effect.segments)
+        transactional_id = self._clients.config.topics.transactional_id_node(effect.node_id)
+        log.info("fencing %s for %d segments", effect.node_id, len(effect.takeovers))
+        await self._retries.writing(self._clients.brokers.fence, transactional_id)
+        self._core.fenced(effect.node_id, effect.takeovers)
         self._context.wake()
 
     # -- scans ----------------------------------------------------------------------------------------------------

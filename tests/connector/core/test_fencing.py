@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from deelog_connector.core.effects import Cause, Fence
 from deelog_connector.core.fencing import Fencing
-from deelog_connector.core.segment import Phase
+from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.state import NodeState
 from tests.connector.core.builders import claimed, node, primary
 from tests.connector.world import (
     key_of,
@@ -52,28 +53,73 @@ def test_recheck_keeps_place() -> None:
         world.now += 0.1
         n1.follow()
         for effect in n1.core.poll(world.now, 0):
-            if not isinstance(effect, Fence) or not effect.segments:
+            if not isinstance(effect, Fence) or not effect.takeovers:
                 n1.carry_out(effect, False)
     world.broker.init("n1")
     n1.core._transactions.reopen()
     assert n1.core.phase(0) == "fence"
 
 
-def test_one_fence_serves_all_that_wait_and_no_other_begins_meanwhile() -> None:
+def fencing(state: NodeState, number: int, *nodes: str, epoch: int = 7) -> Segment:
+    """A segment that waits until these nodes are fenced."""
+    return primary(state, number, Phase.FENCE, epoch=epoch, unfenced=frozenset(nodes))
+
+
+def test_one_fence_of_a_node_serves_all_that_wait_and_no_other_begins_meanwhile() -> None:
     state = node()
-    fencing = Fencing(state)
-    assert fencing.effects() == []
-    victims = [frozenset({(1, "n1@1"), (2, "n2@3")}), frozenset({(3, "n1@1"), (4, "n0@4")})]
-    waiting = [primary(state, n, Phase.FENCE, victims=v) for n, v in enumerate(victims)]
-    assert fencing.effects() == [Fence(frozenset({"n1", "n2"}), (0, 1))]  # this node's own id is fenced by its session
+    fences = Fencing(state)
+    assert fences.effects() == []
+    first, second = fencing(state, 0, "n1", "n2"), fencing(state, 1, "n1", epoch=8)
+    assert fences.effects() == [Fence("n1", ((0, 7), (1, 8))), Fence("n2", ((0, 7),))]
     assert state.counts.fenced == 2
-    waiting.append(primary(state, 2, Phase.FENCE, victims=frozenset({(1, "n3@1")})))
-    assert fencing.effects() == []
-    waiting[1].phase = Phase.CLAIM
-    fencing.fenced((0, 1, 5))
-    assert [segment.phase for segment in waiting] == [Phase.ACTIVE, Phase.CLAIM, Phase.FENCE]
-    assert fencing.effects() == [Fence(frozenset({"n3"}), (2,))]
-    assert state.counts.fenced == 3
+    third = fencing(state, 2, "n1", "n3")
+    assert fences.effects() == [Fence("n3", ((2, 7),))]  # its claim came after the fence of n1 had begun
+    fences.fenced("n1", ((0, 7), (1, 8), (5, 7)))
+    assert [segment.phase for segment in (first, second, third)] == [Phase.FENCE, Phase.ACTIVE, Phase.FENCE]
+    assert fences.effects() == [Fence("n1", ((2, 7),))]
+    fences.fenced("n2", ((0, 7),))
+    fences.fenced("n3", ((2, 7),))
+    assert [segment.phase for segment in (first, third)] == [Phase.ACTIVE, Phase.FENCE]
+    fences.fenced("n1", ((2, 7),))
+    assert third.phase is Phase.ACTIVE
+    assert state.counts.fenced == 4
+
+
+def test_a_node_whose_fence_is_not_answered_holds_up_nobody_else() -> None:
+    state = node()
+    fences = Fencing(state)
+    away, other = fencing(state, 0, "n1"), fencing(state, 1, "n2")
+    fences.effects()
+    fences.fenced("n2", ((1, 7),))
+    assert (away.phase, other.phase) == (Phase.FENCE, Phase.ACTIVE)
+    later = fencing(state, 2, "n2")
+    assert fences.effects() == [Fence("n2", ((2, 7),))]
+    fences.fenced("n2", ((2, 7),))
+    assert later.phase is Phase.ACTIVE
+
+
+def test_the_answer_to_a_fence_of_another_takeover_does_not_count() -> None:
+    state = node()
+    fences = Fencing(state)
+    segment = fencing(state, 0, "n1")
+    fences.effects()
+    segment.epoch = 9  # promoted again meanwhile: n1 may have claimed once more in between
+    fences.fenced("n1", ((0, 7),))
+    assert (segment.phase, segment.unfenced) == (Phase.FENCE, {"n1"})
+    assert fences.effects() == [Fence("n1", ((0, 9),))]
+    segment.phase = Phase.CLAIM
+    fences.fenced("n1", ((0, 9),))
+    assert segment.phase is Phase.CLAIM
+
+
+def test_a_fence_that_nobody_waits_for_stands_for_no_other() -> None:
+    state = node()
+    fences = Fencing(state)
+    segment = fencing(state, 0, "n1")
+    fences.effects()
+    fences.fenced("n1", ())
+    assert fences.effects() == []
+    assert segment.phase is Phase.FENCE
 
 
 def test_superseded_claimants_are_fenced_when_our_own_record_is_hidden_for_too_long() -> None:
@@ -93,7 +139,7 @@ def test_superseded_claimants_are_fenced_when_our_own_record_is_hidden_for_too_l
     assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
     state.now = 110.0
     fencing.lose_patience()
-    assert state.take_outbox() == [Fence(frozenset({"n1", "n2"}), ())]
+    assert state.take_outbox() == [Fence("n1", ()), Fence("n2", ())]
     assert [segment.asked_at for segment in asked] == [110.0, 110.0]
     assert (state.counts.scans_in_vain, state.counts.fenced) == (1, 2)
     fencing.lose_patience()

@@ -183,7 +183,7 @@ def test_a_scan_in_vain_fences_who_is_superseded() -> None:
     scans = Scans(state, Fencing(state))
     scans.effects(())
     assert scans.ended(0, False) == []
-    assert state.outbox == [Fence(frozenset({f"n{first + 1}"}), ())]
+    assert state.outbox == [Fence(f"n{first + 1}", ())]
     assert state.counts.scans_in_vain == 1
 
 
