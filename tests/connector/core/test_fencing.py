@@ -105,7 +105,7 @@ def test_the_answer_to_a_fence_of_another_takeover_does_not_count() -> None:
     fences.effects()
     segment.epoch = 9  # promoted again meanwhile: n1 may have claimed once more in between
     fences.fenced("n1", ((0, 7),))
-    assert (segment.phase, segment.unfenced) == (Phase.FENCE, {"n1"})
+    assert (segment.phase, segment.unfenced) == (Phase.FENCE, frozenset({"n1"}))
     assert fences.effects() == [Fence("n1", ((0, 9),))]
     segment.phase = Phase.CLAIM
     fences.fenced("n1", ((0, 9),))

@@ -127,7 +127,7 @@ def test_a_fence_under_way_is_carried_out_by_the_next_shell(cluster_of: Clusters
     cluster.kafka.uncoordinated.add(first.config.topics.transactional_id_node("n0"))
     for segment in range(SEGMENTS):
         cluster.own(segment, second)
-    until(cluster, lambda: second.core._fencing._under_way)
+    until(cluster, lambda: bool(second.core._fencing._under_way))
     asked = second.ask(second.lifecycle.restart())
     until(cluster, asked.done)
     assert second.core.unwritten() > 0
