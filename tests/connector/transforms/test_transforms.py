@@ -1,9 +1,8 @@
 """Transforms without Kafka: how they are found and configured, what they may return, and the built-in ones.
 
 Bad input: a missing class, module or option; a class that is not a transform, is abstract, or raises when it is
-imported or created; an option of the wrong type; a Filter without a predicate; aliases that are not in the lists, are
-repeated, or have no type; an undeclared predicate; all of `GARBAGE`, and a predicate that returns None; captured values
-that do not fit their format; classes that REST may not name.
+imported or created; an option of the wrong type; a Filter without a predicate; aliases that are not in the lists once
+they are known; all of `GARBAGE`, and a predicate that returns None; captured values that do not fit their format.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from deelog_connector.transforms.pipeline import (
     Skipped,
     TransformedOperation,
 )
-from deelog_schemas.config import Config, ConfigError, parse, refused_from_rest
+from deelog_schemas.config import Config, ConfigError, parse
 from deelog_schemas.digest import digest_of
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry, Operation
@@ -144,49 +143,6 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: 
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"transforms": "a"}, "transforms.a.type: is required, since transforms names a"),
-        ({"transforms": "a,a", "transforms.a.type": "m.C"}, "transforms = 'a,a': must not name an alias twice"),
-        ({"transforms": "a b", "transforms.a b.type": "m.C"}, "must be a comma separated list of aliases"),
-        ({"transforms.a.type": "m.C"}, "transforms.a.type: belongs to no alias: add a to transforms, or remove it"),
-        ({"transforms": "ab", "transforms.ab.type": "m.C", "transforms.abc.x": "1"}, "did you mean transforms.ab.x?"),
-        ({"transforms": "a", "transforms.a.type": "C"}, "transforms.a.type = 'C': must be text that matches"),
-        ({"transforms": "a", "transforms.a.type": "os.system()"}, "must be text that matches"),
-        (
-            {"transforms": "a", "transforms.a.type": "m.C", "transforms.a.predicate": "pp", "predicates": "p",
-             "predicates.p.type": "m.P"},
-            "transforms.a.predicate = 'pp': must be an alias of predicates; did you mean p?",
-        ),
-        (
-            {"transforms": "a", "transforms.a.type": "m.C", "transforms.a.negate": "true"},
-            "transforms.a.negate = 'true': says nothing without transforms.a.predicate",
-        ),
-        ({"transforms": "a", "transforms.a.type": "m.C", "transforms.a.negate": "maybe"}, "must be true or false"),
-        ({"skipped.operations": "none,c"}, "must be none alone, or some of c, u, d"),
-        ({"skipped.operations": ""}, "must not be empty"),
-        ({"skipped.operations": "t"}, "must be a comma separated list of none, c, u, d"),
-        ({"event.processing.failure.handling.mode": "ignore"}, "must be one of fail, skip, warn, dead-letter"),
-        (
-            {"event.processing.failure.handling.mode": "dead-letter"},
-            "errors.deadletterqueue.topic.name: is required, since event.processing.failure.handling.mode is dead-",
-        ),
-        ({"binary.handling.mode": "utf8"}, "must be one of bytes, base64, base64-url-safe, hex"),
-    ],
-)  # fmt: skip
-def test_names_that_do_not_go_together_are_refused_by_any_program(fields: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        parse(REQUIRED | fields)
-    assert any(told in str(error) for error in raised.value.errors), str(raised.value)
-
-
-def test_the_spark_job_reads_the_same_file_without_the_classes() -> None:
-    given = {"transforms": "a", "transforms.a.type": "only.on.the.Nodes", "diff.checkpoint.location": "/x"}
-    config = parse({k: v for k, v in (REQUIRED | given).items() if k != "node.id"}, "diff")
-    assert config["transforms"] == ("a",)
-
-
 def test_a_secret_of_a_transform_is_masked_and_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEPPER", "hunter2")
     config = of({"type": f"{MINE}.Suffix", "text": "${env:PEPPER}", "password": "hunter2"})
@@ -200,23 +156,6 @@ def test_aliases_behind_a_reference_are_checked_when_they_are_known(monkeypatch:
     monkeypatch.setenv("WHICH", "b")
     config = parse(REQUIRED | {"transforms": "${env:WHICH}", "transforms.a.type": f"{MINE}.Suffix"})
     assert sum("transforms." in error for error in errors_of(config)) == 2
-
-
-def test_rest_may_name_what_comes_along_and_what_the_nodes_file_names() -> None:
-    own = {"transforms": "x", "transforms.x.type": "mine.Allowed", "transforms.y.type": "${env:SOME}"}
-    allowed = {
-        "transforms.a.type": "mine.Allowed", "predicates.b.type": " mine.Allowed ", "transforms.a.x": "os.system",
-        "transforms.c.type": f"{OURS}.Filter", "transforms.d.type": f"{OURS}:Filter",
-        "transforms.e.type": "${env:SOME}",
-    }  # fmt: skip
-    assert refused_from_rest(allowed, own) == []
-    bad = ["os.system", "mine.Allowed2", f"{OURS}.loading.importlib", f"{OURS}x.Filter", "${env:OTHER}", "x" * 500]
-    for text in bad:
-        for name in ("transforms.a.type", "predicates.a.type"):
-            (error,) = refused_from_rest({name: text}, own)
-            assert error.field == name
-            assert "code that REST may not bring in" in error.problem
-            assert len(error.value or "") < 100
 
 
 # -- a transform's input, and its effect --------------------------------------------------------------------------

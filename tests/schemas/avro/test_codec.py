@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from deelog_schemas.avro import pinned
 from deelog_schemas.avro.codec import AvroCodec, AvroKeys, Written
 from deelog_schemas.avro.schema import adjusted, envelope_text, key_text, registry_prefix
-from deelog_schemas.connect import Names, names_of
+from deelog_schemas.connect import names_of
 from deelog_schemas.envelope import Envelope, JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
@@ -341,16 +341,6 @@ def test_a_later_schema_of_ours_is_read_by_its_fields() -> None:
 
 
 # -- schemas ------------------------------------------------------------------------------------------------------
-
-
-def test_names_are_adjusted_as_debezium_does() -> None:
-    adjust = adjusted(names_of("my-shop.2nd cache", "redis"))
-    assert adjust == Names(
-        "my_shop._nd_cache.Key",
-        "my_shop._nd_cache.Value",
-        "my_shop._nd_cache.Envelope",
-        "io.deelog.connector.redis.Source",
-    )
 
 
 def test_reasons_that_a_connector_gives_are_all_told() -> None:
