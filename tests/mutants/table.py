@@ -72,6 +72,14 @@ TAKEOVER: Final = (
         because=RARE,
     ),
     Mutant(
+        "base-offset-as-of-the-claim",
+        "",
+        "a reset that the old owner ends behind the claim is forgotten: readers that begin at the one before keep keys",
+        (Edit(TAKEOVERS, "max(ledger.base_offset, *scan.complete_resets.values(), -1)", "ledger.base_offset"),),
+        detector="pytest tests/connector/core/test_takeover.py -k base_offset_is_that_of",
+        because=RARE,
+    ),
+    Mutant(
         "fence-before-claim",
         "claim-before-fence",
         "who is fenced before the claim stands re-reads the claims and does not find it",

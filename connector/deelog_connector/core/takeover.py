@@ -223,6 +223,9 @@ class Takeover:
         segment.go(Phase.WRITING)
         offset = min([ledger.read_from, *(run.offset for run in scan.runs)])
         ledger.resume(scan.inherited_runs() or scan.to_find_again(offset))
+        # An old owner may have ended a reset after this node's claim was read. A reader that begins at an older reset
+        # would hold keys for ever whose rows that one left out.
+        ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)
         segment.written = segment.sent = segment.in_flight = written
         self._node.counts.pruned += segment.log.prune(written)
         if scan.phantoms:

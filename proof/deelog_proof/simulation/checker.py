@@ -10,7 +10,8 @@ with the same history hold the same entries, and the derived state equals that o
 written), `stock` (where resets take back, a consumer that ignores resets holds the same), `limit` (no op log exceeds
 its bound), `equal` and `alive` (after the faults end: derived equals cached, on every owner, in time), `broken` (an
 assertion or exception), `held` (a paused or stopped connector writes nothing, a stopped one has no session),
-`status` (REST says of a connector what it is), and `expected` (a count that the script expects).
+`status` (REST says of a connector what it is), `base` (a segment's base offset never goes back, and a reader that
+begins there, behind any compaction, derives the same), and `expected` (a count that the script expects).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from deelog_connector.runtime.readers import WATCH_SECONDS
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View, decode_view
 from deelog_proof.memory.broker import Log
+from deelog_proof.simulation.base_offsets import base_offset_problems
 from deelog_proof.simulation.context import CHANGES, Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
 from deelog_proof.simulation.process import Process
@@ -109,6 +111,7 @@ class Checker:
         self.writes: list[Write] = []
         self._loose = self._again = False
         self._lost_at = -LOOKED_SECONDS
+        self._cut: set[int] = set()
         self._views: View | None = None
         self._topology_read = 0
 
@@ -347,6 +350,7 @@ class Checker:
         """Committed records of a partition are lost (None: all): readers start over, and a reset must follow for
         segments whose entries they changed."""
         now = self._lost_at = self.world.engine.now
+        self._cut.add(partition)
         gone = [decode(*r) for r in records or ()]
         lost = {r.header.segment for r in gone if self._note_loss(r)}
         if records is None:
@@ -520,6 +524,8 @@ class Checker:
                 self._stock(number, seen, held)
             self._repaired(number, seen)
             self._vouched(number, seen)
+        for problem in base_offset_problems(self.world, self._cut, {n: seen.reader for n, seen in self.seen.items()}):
+            self.fail("base", problem)
         failed = {w.value for w in self.writes if w.status == "failed" and w.value is not None}
         for number, seen in self.seen.items():
             if bad := {captured(e.value) for e in seen.reader.entries.values()} & failed:

@@ -502,3 +502,24 @@ def test_what_a_member_wrote_before_its_promotion_is_missed_until_it_has_decided
     world.settle()
     assert world.reader(0).resets == ["initial", "truncated"]
     world.check()
+
+
+def test_the_base_offset_is_that_of_a_reset_which_the_old_owner_ended_behind_the_claim() -> None:
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    world.own(0, n1)
+    while n1.core.phase(0) != "look":
+        world.now += 0.1
+        n1.step()
+    n0.core.ask_reset(0, "signal")
+    while len(world.reader(0).resets) < 2:
+        world.now += 0.1
+        n0.step()
+    world.settle()
+    begin = [r.offset for r in world.records(0) if r.header.kind is Kind.RESET_BEGIN][-1]
+    world.put(key_of(0), b"b")
+    world.settle()
+    assert world.reader(0).resets == ["initial", "signal"]
+    assert n1.core.table.base_offset(0) == begin
+    world.check()
