@@ -97,7 +97,7 @@ class World(ABC):
 
     @abstractmethod
     def expire(self, topic: str) -> None:
-        """Returns once the transaction that writes to this topic has timed out. For an iterable that is consumed."""
+        """Returns once the first transaction of this topic has timed out. For an iterable that is consumed."""
 
     @abstractmethod
     async def settled(self, topic: str) -> None:
