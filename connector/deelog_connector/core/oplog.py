@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Final
 
-from deelog_schemas.operation import Operation
+from deelog_schemas.operation import Operation, Reason
 
 _sequence: Final = itemgetter(Operation._fields.index("sequence"))
 _size: Final = attrgetter("size")
@@ -112,18 +112,20 @@ class OpLog:
     def coalesce(self, above: int, upto: int) -> int:
         """Replaces the operations of a key in (above, upto] by its newest one there; returns how many were dropped.
 
-        The newest keeps its position and takes the first one's `existed` and `before`. The caller passes sequences that
-        every in-sync owner holds (coalesce-acked), and none that a transaction holds.
+        The newest keeps its position and takes the first one's `existed` and `before`. A clear replaces all before it.
+        The caller passes sequences that every in-sync owner holds (coalesce-acked), and none that a transaction holds.
         """
         run = slice(self._upto(above), self._upto(upto))
-        within = self._operations[run]
+        dropped = self._operations[run]
+        cleared = max((index for index, o in enumerate(dropped) if o.reason == Reason.CLEAR), default=0)
+        within = dropped[cleared:]
         first, last = {o.key: o for o in reversed(within)}, {o.key: o for o in within}
         kept = [o if first[o.key] is o else o.merged(first[o.key]) for o in within if last[o.key] is o]
         self._operations[run] = kept
-        self._release(within)
+        self._release(dropped)
         self._budget.operations += len(kept)
         self._budget.bytes += sum(map(_size, kept))
-        return len(within) - len(kept)
+        return len(dropped) - len(kept)
 
     def __iter__(self) -> Iterator[Operation]:
         return iter(self._operations)

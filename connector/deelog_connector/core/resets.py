@@ -191,5 +191,4 @@ class Resets:
         sequence = reset.position[1]
         segment.reset, segment.sent = None, sequence
         segment.ledger.committed(CommittedRun(sequence, sequence, 0, reset.begin_offset))
-        segment.atomic_to = 0
         segment.go(Phase.OWED if segment.owed else Phase.WRITING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from deelog_connector.core.batch import Advance, Batch
@@ -36,6 +37,26 @@ def test_a_coalesced_run_is_in_one_transaction() -> None:
     n0.step()
     n0.step()
     assert [r.header.sequence for r in world.records(0) if r.header.kind is Kind.CHANGE] == [6, 7, 8, 9]
+
+
+def test_a_coalesced_run_behind_a_clear_is_in_one_transaction_as_well() -> None:
+    world, (n0, _) = started(batch=2)
+    world.put(key_of(0), b"a")
+    world.settle()
+    world.put(key_of(0), b"b")
+    world.clear(0)
+    for i in range(9):
+        world.put(key_of(0, i % 4), b"%d" % i)
+    n0.core.coalesce(0)
+    while world.reader(0).resets[-1] != "clear":
+        world.now += 0.1
+        n0.step()
+    n0.step()
+    changes = [r for r in world.records(0) if r.header.kind is Kind.CHANGE]
+    assert [r.header.sequence for r in changes] == [1, 9, 10, 11, 12]
+    assert [orjson.loads(r.value or b"")["op"] for r in changes] == ["c"] * 5
+    world.settle()
+    world.check()
 
 
 def test_clear_is_a_begin_and_an_end_with_its_position() -> None:

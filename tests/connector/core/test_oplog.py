@@ -105,6 +105,20 @@ def test_a_coalesced_operation_says_what_was_there_before_the_first_one() -> Non
     assert (merged.sequence, merged.value, merged.existed) == (2, b"new", False)
 
 
+def test_a_clear_replaces_all_before_it_and_nothing_is_merged_across_it() -> None:
+    log = filled(b"aba")
+    log.append(Operation(1, 4, Reason.CLEAR, b"", None, None, 0, True))
+    log.append(operation(5, b"c"))
+    log.append(Operation(1, 6, Reason.CLEAR, b"", None, None, 0, True))
+    log.append(operation(7, b"a", existed=False))
+    log.append(operation(8, b"b", existed=False))
+    log.append(operation(9, b"a", existed=True))
+    log.append(Operation(1, 10, Reason.CLEAR, b"", None, None, 0, True))
+    assert log.coalesce(1, 9) == 5
+    assert sequences(log) == [1, 6, 8, 9, 10]
+    assert [o.existed for o in log] == [True, True, False, False, True]
+
+
 def test_the_budget_is_that_of_what_is_in_the_logs() -> None:
     budget = Budget(1000, 1_000_000)
     one, other = filled(b"aabca", budget), filled(b"xy", budget)

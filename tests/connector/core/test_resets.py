@@ -494,7 +494,6 @@ def test_rows_wait_until_their_position_is_acknowledged() -> None:
 def test_another_reset_that_was_asked_for_meanwhile_follows() -> None:
     state = node()
     reset = Reset("id", Reason.CLEAR, (7, 4), position=(7, 4))
-    segment = primary(state, 0, Phase.ROWS, owed="signal", atomic_to=4, reset=reset)
+    segment = primary(state, 0, Phase.ROWS, owed="signal", reset=reset)
     resets(state).rows_committed(segment, 0, True)
     assert (segment.phase, state.counts.written, state.reset_here) == (Phase.OWED, 1, set())
-    assert segment.atomic_to == 0  # the reset has written it
