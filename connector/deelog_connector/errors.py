@@ -9,7 +9,7 @@ DeelogError                   1   (schemas)
 │   └── KafkaUnavailable      9   the brokers do not answer, or not as they should, at the moment
 │       └── KafkaUnauthorized 5   they answer, but not to this user
 ├── TopologyError             3   the grid cannot use its topology topic or its controller group
-├── MapError                  5   the topic was written with another number of segments or partitions
+├── MapError                  5   the topic is another cache's, or has another number of segments or partitions
 ├── NodeSuperseded            6   a newer process has this `node.id`
 ├── RetriesExhausted          9   more errors in a row than `errors.max.retries` allows
 ├── TransformFailed          10   a transform failed, and `event.processing.failure.handling.mode` is `fail`
@@ -59,7 +59,7 @@ class TopologyError(DeelogError):
 
 
 class MapError(DeelogError):
-    """The topic was written with another number of segments or partitions: configure what it was made with."""
+    """The topic is another cache's, or has another number of segments or partitions: do what the message names."""
 
     exit_code = 5
 

@@ -16,12 +16,15 @@ from deelog_schemas.header import Kind, Position
 class ClaimState(NamedTuple):
     """`claim/<segment>/<member>`: a member claimed a segment, and no member that fenced it is active yet.
 
-    `segments` and `partitions` are the claimant's segment map; a different map is refused. `number` distinguishes the
-    claimant's own records: one is written with its CLAIM and another with each ACTIVE, and they are read back.
+    `prefix` and `cache` are its `topic.prefix` and `cache.name`: other names may give the same topic. `segments` and
+    `partitions` are its segment map. Other names and another map are refused. `number` distinguishes the claimant's own
+    records: one is written with its CLAIM and another with each ACTIVE, and they are read back.
     """
 
     epoch: int
     member: str
+    prefix: str
+    cache: str
     segments: int
     partitions: int
     number: int

@@ -80,6 +80,26 @@ TAKEOVER: Final = (
         because=RARE,
     ),
     Mutant(
+        "higher-claim-is-no-news",
+        "claim-then-look",
+        "an owner that nobody has fenced writes on beside one with a higher claim that it has read",
+        (
+            Edit(
+                TAKEOVERS, "            segment.look_again()  # who claims this", "            pass  # who claims this"
+            ),
+        ),
+        detector="pytest tests/connector/core/test_takeover.py -k though_nobody_was_fenced",
+        because="every session of ours is fenced",
+    ),
+    Mutant(
+        "claim-of-another-cache",
+        "",
+        "two caches whose names give one topic write it for ever, and readers drop half of it",
+        (Edit(READERS, "if (claim.prefix, claim.cache) != names:", "if False:"),),
+        detector="pytest tests/connector/runtime/test_readers.py -k claim_of_another_cache",
+        because="the simulation has one cache",
+    ),
+    Mutant(
         "fence-before-claim",
         "claim-before-fence",
         "who is fenced before the claim stands re-reads the claims and does not find it",
@@ -514,6 +534,28 @@ WRITING: Final = (
         ),
         detector="scenario coalesce_acked",
         because=RARE,
+    ),
+    Mutant(
+        "coalesced-across-a-clear",
+        "",
+        "a create behind a clear is told as an update, with an image from before the clear",
+        (Edit(OPLOG, "within = dropped[cleared:]", "within = dropped"),),
+        detector="pytest tests/connector/core/test_oplog.py -k a_clear_replaces_all",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "run-cut-behind-a-clear",
+        "coalesce-acked",
+        "a coalesced run behind a clear comes in several transactions",
+        (
+            Edit(
+                RESET,
+                "segment.reset, segment.sent = None, sequence",
+                "segment.reset, segment.sent, segment.atomic_to = None, sequence, 0",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_batch_builder.py -k behind_a_clear",
+        because=ONE_CASE,
     ),
     Mutant(
         "coalesce-unreplicated",

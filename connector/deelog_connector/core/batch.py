@@ -77,11 +77,10 @@ class Batch:
 
     def claim_state(self, segment: Segment, position: Position) -> None:
         """Adds this member's claim, with the number that is awaited there."""
-        node = self.node
-        state = ClaimState(
-            segment.epoch, node.member, node.settings.segments, node.settings.partitions, segment.awaited
-        )
-        self.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, node.member), state)
+        member, settings = self.node.member, self.node.settings
+        names, layout = (settings.prefix, settings.cache), (settings.segments, settings.partitions)
+        state = ClaimState(segment.epoch, member, *names, *layout, segment.awaited)
+        self.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), state)
 
     def reset_state(self, segment: Segment, reset: Reset) -> None:
         """Adds the open reset."""

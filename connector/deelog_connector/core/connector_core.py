@@ -270,8 +270,8 @@ class ConnectorCore:
             return
         if isinstance(state, PositionState):
             self._log_watch.position_read(seg, state)
-        elif isinstance(state, ClaimState) and state.member == self.member and state.number == seg.awaited:
-            self._takeover.claim_read(seg)
+        elif isinstance(state, ClaimState):
+            self._takeover.claim_read(seg, state)
 
     def topic_is(self, topic_id: str) -> bool:
         """The change topic's id; whether it is another one than before: the topic was deleted and created again."""

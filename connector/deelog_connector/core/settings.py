@@ -26,6 +26,8 @@ class Settings:
 
     segments: int
     partitions: int
+    prefix: str = ""
+    cache: str = ""
     max_batch_size: int = 8192
     chunk_size: int = 1024
     """Rows of one segment in one transaction, at most."""

@@ -29,8 +29,10 @@ from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, release_key
 from deelog_schemas.member import is_newer_process, node_id_of
 from deelog_schemas.operation import Operation, Reason
-from deelog_schemas.positions import PositionState, ReleaseState
+from deelog_schemas.positions import ClaimState, PositionState, ReleaseState
 
+_WRITES = (Phase.OWED, Phase.BEGUN, Phase.ROWS, Phase.WRITING, Phase.STOPPED)
+"""The phases behind a decision in which a higher claim is news."""
 _SNAPSHOTS = ("unknown_history", "start")
 """Reasons that are no loss where Kafka holds nothing of a segment: its first snapshot."""
 
@@ -96,11 +98,14 @@ class Takeover:
             segment.victims = frozenset()
         self._start_scan(segment)
 
-    def claim_read(self, segment: Segment) -> None:
-        """The member's own claim is read on the positions topic."""
-        # CHECK read-to-own-record: what was known when one's own record came, no later and no earlier.
-        segment.awaited, segment.known = 0, self._node.positions.known(segment.number)
-        self._start_scan(segment)
+    def claim_read(self, segment: Segment, claim: ClaimState) -> None:
+        """A claim is read on the positions topic: perhaps the member's own that it waits for."""
+        if claim.member == self._node.member and claim.number == segment.awaited:
+            # CHECK read-to-own-record: what was known when one's own record came, no later and no earlier.
+            segment.awaited, segment.known = 0, self._node.positions.known(segment.number)
+            self._start_scan(segment)
+        elif claim.epoch > segment.epoch and claim.member != self._node.member and segment.phase in _WRITES:
+            segment.look_again()  # who claims this has fenced this node, or has not and should have
 
     def released(self, segment: Segment) -> None:
         """The release is read back."""

@@ -19,6 +19,8 @@ def settings_of(config: Config, pipeline: Pipeline | None) -> Settings:
     return Settings(
         segments=config["segment.count"],
         partitions=config["topic.creation.default.partitions"],
+        prefix=config["topic.prefix"],
+        cache=config["cache.name"],
         max_batch_size=config["max.batch.size"],
         chunk_size=config["incremental.snapshot.chunk.size"],
         commit_interval=config["commit.interval.ms"] / 1000,

@@ -87,17 +87,28 @@ class Readers:
             read = decode_state(record.key, record.value, record.header.kind)
         except DeelogError as error:
             raise type(error)(f"{place}: {error}") from error
-        state, layout = read.state, (self._core.settings.segments, self._core.settings.partitions)
-        if isinstance(state, ClaimState) and (state.segments, state.partitions) != layout:
-            raise MapError(
-                f"{place}: {state.member} claims with segment.count={state.segments} on {state.partitions} "
-                f"partitions, this node has {layout[0]} on {layout[1]}: set segment.count and "
-                "topic.creation.default.partitions to what the topic was made with"
-            )
+        state = read.state
+        if isinstance(state, ClaimState):
+            self._must_be_of_this_cache(state, place)
         self._core.state_read(read)
         self._context.pruned()
         if state is None or isinstance(state, ClaimState):
             self._context.wake()
+
+    def _must_be_of_this_cache(self, claim: ClaimState, place: str) -> None:
+        own = self._core.settings
+        names, layout = (own.prefix, own.cache), (own.segments, own.partitions)
+        if (claim.prefix, claim.cache) != names:
+            raise MapError(
+                f"{place}: {claim.member} claims with topic.prefix={claim.prefix} and cache.name={claim.cache}, this "
+                f"node has {names[0]} and {names[1]}, which give the same topic: set names that give one of its own"
+            )
+        if (claim.segments, claim.partitions) != layout:
+            raise MapError(
+                f"{place}: {claim.member} claims with segment.count={claim.segments} on {claim.partitions} "
+                f"partitions, this node has {layout[0]} on {layout[1]}: set segment.count and "
+                "topic.creation.default.partitions to what the topic was made with"
+            )
 
     # -- the change topic -----------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ _CONSUMER: Final = words(
 ALLOWED: Final = {"producer": _COMMON | _PRODUCER, "consumer": _COMMON | _CONSUMER, "admin": _COMMON}
 
 _OWN_FIELD = "has a field of its own: set {}"
-_ID = "is made from topic.prefix, cache.name and node.id: fencing rests on it"
+_ID = "is made from the change topic and node.id: fencing rests on it"
 _ORDER = "records would be lost, repeated or reordered without the value that the writer sets"
 _READS = "readers of deelog see only committed records and go by offsets that they were given"
 _GROUP = "membership decides who is controller; it is not for tuning"

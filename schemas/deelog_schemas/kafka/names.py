@@ -1,6 +1,7 @@
 """Every name that deelog uses on a Kafka cluster: topics, transactional ids, consumer groups.
 
-All names are made here. At the start, those that Kafka would refuse later or that would collide are refused.
+All names are made here. At the start, those that Kafka would refuse later or that would collide are refused. Ids and
+groups are named by the change topic: whoever writes one topic has the same ones, whatever its prefix and cache.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Topics:
     @property
     def controller_group(self) -> str:
         """The consumer group that elects the grid's controller: the one member with the partition is it."""
-        return f"{self.prefix}.{self.cache}.controller"
+        return f"{self.changes}.controller"
 
     @property
     def reader_group(self) -> str:
@@ -82,24 +83,24 @@ class Topics:
     @property
     def diff_group(self) -> str:
         """The consumer group of the Spark job."""
-        return f"{self.prefix}.{self.cache}.diff"
+        return f"{self.changes}.diff"
 
     @property
     def transactional_id_controller(self) -> str:
         """The id of the producer by which the grid's controller commits its views."""
-        return f"{self.prefix}/{self.cache}/controller"
+        return f"{self.changes}/controller"
 
     def transactional_id_node(self, node_id: str) -> str:
         """The id of a node's only producer. Initialising a producer with this id fences the node."""
         if not _NODE_ID.fullmatch(node_id):
             raise ConfigError([FieldError("node.id", "must match [A-Za-z0-9_-]{1,64}", repr(node_id[:80]))])
-        return f"{self.prefix}/{self.cache}/node/{node_id}"
+        return f"{self.changes}/node/{node_id}"
 
     def transactional_id_diff(self, partition: int) -> str:
         """The id of the Spark job's producer for one partition of the diff topic."""
         if partition < 0:
             raise ValueError(f"partition {partition} is negative")
-        return f"{self.prefix}/{self.cache}/diff/{partition}"
+        return f"{self.changes}/diff/{partition}"
 
     def _suffixed(self, suffix: str) -> str:
         return f"{self.changes}{self.delimiter}{suffix}"

@@ -63,7 +63,9 @@ def captured(segment: Segment, *operations: Operation) -> None:
 
 def claimed(state: NodeState, number: int, epoch: int, member: str) -> None:
     """Applies a claim, as if it were read from the positions topic."""
-    state.positions.apply(StateRecord("claim", number, member, ClaimState(epoch, member, SEGMENTS, PARTITIONS, 1)))
+    state.positions.apply(
+        StateRecord("claim", number, member, ClaimState(epoch, member, "", "", SEGMENTS, PARTITIONS, 1))
+    )
 
 
 def scanned(

@@ -41,7 +41,7 @@ def test_the_claim_is_the_one_that_is_awaited() -> None:
     batch, segment = batch_of_one()
     segment.awaited = 9
     batch.claim_state(segment, (5, 7))
-    state = ClaimState(5, MEMBER, 8, 2, 9)
+    state = ClaimState(5, MEMBER, "", "", 8, 2, 9)
     assert batch.items == [StateItem(Kind.CLAIM_STATE, 3, segment.partition, (5, 7), claim_key(3, MEMBER), state)]
 
 

@@ -90,7 +90,7 @@ def test_a_segments_life_from_owner_to_owner() -> None:
 
 def test_the_state_of_a_segment_that_is_not_ours_is_known_all_the_same() -> None:
     one = core()
-    one.state_read(StateRecord("claim", 3, "n0@5", ClaimState(9, "n0@5", 8, 2, 1)))
+    one.state_read(StateRecord("claim", 3, "n0@5", ClaimState(9, "n0@5", "", "", 8, 2, 1)))
     assert (one.highest_claim(), one.owned()) == (9, [])
 
 

@@ -11,7 +11,7 @@ RESET = ResetState("n0@1/3", 2, 7, "signal", 12, "n0@1")
 
 
 def claim(epoch: int, member: str, segment: int = 0) -> StateRecord:
-    return StateRecord("claim", segment, member, ClaimState(epoch, member, 4, 2, 1))
+    return StateRecord("claim", segment, member, ClaimState(epoch, member, "", "", 4, 2, 1))
 
 
 def test_the_latest_state_of_a_key_counts_and_each_claimant_has_a_key() -> None:

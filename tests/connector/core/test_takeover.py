@@ -7,9 +7,10 @@ import pytest
 from deelog_connector.core.effects import Cause, Corrected
 from deelog_connector.core.positions_table import PositionsTable
 from deelog_schemas.header import Kind
-from deelog_schemas.positions import decode_state
+from deelog_schemas.positions import ClaimState, StateRecord, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
 from tests.connector.world import (
+    PARTITIONS,
     POSITIONS,
     SEGMENTS,
     SteppedDown,
@@ -512,6 +513,7 @@ def test_the_base_offset_is_that_of_a_reset_which_the_old_owner_ended_behind_the
     while n1.core.phase(0) != "look":
         world.now += 0.1
         n1.step()
+    n0.tails.clear()  # it has not read the claim yet
     n0.core.ask_reset(0, "signal")
     while len(world.reader(0).resets) < 2:
         world.now += 0.1
@@ -523,3 +525,30 @@ def test_the_base_offset_is_that_of_a_reset_which_the_old_owner_ended_behind_the
     assert world.reader(0).resets == ["initial", "signal"]
     assert n1.core.table.base_offset(0) == begin
     world.check()
+
+
+def test_a_higher_claim_seen_while_writing_ends_it_though_nobody_was_fenced() -> None:
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    state = ClaimState(9, "stranger@7", "", "", SEGMENTS, PARTITIONS, 1)
+    n0.core.state_read(StateRecord("claim", 0, "stranger@7", state))
+    world.settle()
+    assert [(e.segment, e.reason) for e in n0.announced(SteppedDown)] == [
+        (0, "stranger@7 claimed epoch 9, above 1"),
+    ]
+    assert (n0.core.phase(0), n0.core.phase(1)) == ("idle", "writing")
+    assert world.fences == []
+    assert world.refused == []
+    assert n1.core.phase(0) == "idle"
+
+
+def test_ones_own_older_or_lower_claims_are_no_news() -> None:
+    world, (n0, _) = started()
+    before = world.kinds(0)
+    for member, epoch in (("n1@2", 1), (n0.member, 9)):
+        state = ClaimState(epoch, member, "", "", SEGMENTS, PARTITIONS, 77)
+        n0.core.state_read(StateRecord("claim", 0, member, state))
+        world.settle()
+    assert world.kinds(0) == before
+    assert n0.core.phase(0) == "writing"

@@ -194,6 +194,23 @@ def test_another_number_of_partitions_or_segments_is_refused(kafka: Broker, pref
     run(work())
 
 
+def test_another_cache_whose_names_give_the_same_topic_is_refused(kafka: Broker, prefix: str) -> None:
+    async def work() -> None:
+        one = config_of(kafka.bootstrap, prefix, **{"cache.name": "a.b"})
+        other = config_of(kafka.bootstrap, f"{prefix}.a", **{"cache.name": "b"})
+        assert one.topics.changes == other.topics.changes
+        async with cache(one) as found:
+            await started(found)
+            with pytest.raises(
+                MapError, match=r"claims with topic\.prefix=\S+ and cache\.name=a\.b, this node has \S+ and b"
+            ):
+                async with cache(other, 2):
+                    pass
+            await started(found)
+
+    run(work())
+
+
 def test_a_topic_deleted_and_made_again_is_noticed_and_repaired(kafka: Broker, prefix: str) -> None:
     async def work() -> None:
         config = config_of(kafka.bootstrap, prefix)

@@ -252,7 +252,7 @@ def test_a_control_record_has_a_key_of_its_own() -> None:
 
 
 def test_a_state_goes_to_the_positions_topic_and_none_removes_it() -> None:
-    state, key = ClaimState(2, MEMBER, 8, 2, 1), claim_key(SEGMENT, MEMBER)
+    state, key = ClaimState(2, MEMBER, "p", "c", 8, 2, 1), claim_key(SEGMENT, MEMBER)
     made, removed = encoded(
         StateItem(Kind.CLAIM_STATE, SEGMENT, PARTITION, (2, 0), key, state),
         StateItem(Kind.CLAIM_STATE, SEGMENT, PARTITION, (2, 0), key, None),

@@ -28,7 +28,7 @@ from tests.connector.cache import config_of, run
 
 CONFIG = config_of("h:1", "p", **{"retriable.restart.connector.wait.ms": "1"})
 ENCODER = Encoder(JsonCodec("p.c", "test", "p", "c"), "p.c", CONFIG.topics.positions, "n1@1", True, clock=time)
-CLAIM = ClaimState(2, "n2@1", 8, 2, 1)
+CLAIM = ClaimState(2, "n2@1", "p", "c", 8, 2, 1)
 
 
 def record(kind: Kind, key: bytes, state: State | None) -> InRecord:
@@ -85,7 +85,7 @@ class Core:
     """Remembers what it hears, and doubts what it is told to."""
 
     def __init__(self) -> None:
-        self.settings = cast("Any", type("Settings", (), {"segments": 8, "partitions": 2}))
+        self.settings = cast("Any", type("Settings", (), {"segments": 8, "partitions": 2, "prefix": "p", "cache": "c"}))
         self.states: list[Any] = []
         self.ends: list[tuple[int, int, int, bool | None]] = []
         self.ids: list[str] = []
@@ -234,6 +234,19 @@ def test_it_has_caught_up_only_with_all_that_was_there() -> None:
         assert not caught_up.is_set()
         tail.batches.put_nowait([POSITION])
         await caught_up.wait()
+
+    of_a(test)
+
+
+@pytest.mark.parametrize("other", [CLAIM._replace(prefix="p.c"), CLAIM._replace(cache="c.d")])
+def test_a_claim_of_another_cache_ends_it(other: ClaimState) -> None:
+    async def test(world: World) -> None:
+        world.readers.follow_positions()
+        (await world.tail()).batches.put_nowait([claim(other)])
+        claims = rf"n2@1 claims with topic.prefix={other.prefix} and cache.name={other.cache}, this node has p and c,"
+        with pytest.raises(MapError, match=rf"\[1\]@42: {claims} which give the same topic: set names"):
+            await world.until(lambda: False)
+        assert world.core.states == []
 
     of_a(test)
 

@@ -214,7 +214,7 @@ class Shipped:
 
 def _claim(epoch: int | None, member: int) -> StateRecord:
     text = MEMBERS[member]
-    return StateRecord("claim", 0, text, None if epoch is None else ClaimState(epoch, text, 1, 1, 0))
+    return StateRecord("claim", 0, text, None if epoch is None else ClaimState(epoch, text, "", "", 1, 1, 0))
 
 
 def _numbers(claims: Any) -> Claims:

@@ -23,9 +23,19 @@ def test_every_name_of_a_cache() -> None:
     assert (topics.topology, topics.diff) == ("shop.sessions.topology", "shop.sessions.diff")
     assert topics.signal == "shop-signal"
     assert (topics.controller_group, topics.diff_group) == ("shop.sessions.controller", "shop.sessions.diff")
-    assert topics.transactional_id_node("n1") == "shop/sessions/node/n1"
-    assert topics.transactional_id_controller == "shop/sessions/controller"
-    assert topics.transactional_id_diff(3) == "shop/sessions/diff/3"
+    assert topics.transactional_id_node("n1") == "shop.sessions/node/n1"
+    assert topics.transactional_id_controller == "shop.sessions/controller"
+    assert topics.transactional_id_diff(3) == "shop.sessions/diff/3"
+
+
+def test_who_writes_one_topic_has_one_set_of_ids() -> None:
+    """Then whoever takes over fences the other, though its prefix and cache are spelled otherwise."""
+    one, other = Topics("p", "a.b"), Topics("p.a", "b")
+    assert one.changes == other.changes
+    assert one.transactional_id_node("n1") == other.transactional_id_node("n1")
+    assert one.transactional_id_controller == other.transactional_id_controller
+    assert one.transactional_id_diff(0) == other.transactional_id_diff(0)
+    assert (one.controller_group, one.diff_group) == (other.controller_group, other.diff_group)
 
 
 def test_the_delimiter_governs_all_suffixes() -> None:
