@@ -795,7 +795,7 @@ BACKUPS: Final = (
         "in-sync-order",
         "what a backup held some views ago is taken for what it holds now",
         (Edit(PRIMARY, " or (topology_id is not None and topology_id < session.asked_in)\n", "\n"),),
-        detector="pytest tests/interceptors/grid/test_replication.py -k answer_to_an_older_question",
+        detector="pytest tests/interceptors/grid/replication/test_primary.py -k answer_to_an_older_question",
         because=RARE,
     ),
     Mutant(
@@ -1381,7 +1381,7 @@ TOPOLOGY: Final = (
         "",
         "an answer under a view that is not followed yet extends the lease",
         (Edit(LEASE, "if answer.topology_id > topology_id:", "if False:"),),
-        detector="pytest tests/interceptors/grid/test_lease.py -k not_known_here",
+        detector="pytest tests/interceptors/grid/topology/test_lease.py -k not_known_here",
         because=RARE,
     ),
     Mutant(
@@ -1389,7 +1389,7 @@ TOPOLOGY: Final = (
         "",
         "a segment is given away while a lease of its lost owners holds",
         (Edit(LIVENESS, "> self._lease_expiry)", "> self._timeout)"),),
-        detector="pytest tests/interceptors/grid/test_liveness.py -k leases_run_out",
+        detector="pytest tests/interceptors/grid/topology/test_liveness.py -k leases_run_out",
         because=RARE,
     ),
     Mutant(
@@ -1403,7 +1403,7 @@ TOPOLOGY: Final = (
                 "            pass\n",
             ),
         ),
-        detector="pytest tests/interceptors/grid/test_liveness.py -k stopped_itself",
+        detector="pytest tests/interceptors/grid/topology/test_liveness.py -k stopped_itself",
         because="needless elections, which the checker allows",
     ),
     Mutant(
@@ -1417,7 +1417,7 @@ TOPOLOGY: Final = (
                 "            if m in members\n",
             ),
         ),
-        detector="pytest tests/interceptors/grid/test_liveness.py -k made_in_and_of_the_living",
+        detector="pytest tests/interceptors/grid/topology/test_liveness.py -k made_in_and_of_the_living",
         because=RARE,
     ),
     Mutant(
@@ -1425,7 +1425,7 @@ TOPOLOGY: Final = (
         "",
         "a node that has handed all over is fenced: the process that replaces it is met",
         (Edit(LIVENESS, "if not self._replaced(m) and not self._has_left(m)]", "if not self._replaced(m)]"),),
-        detector="pytest tests/interceptors/grid/test_liveness.py -k has_left_and_holds_nothing",
+        detector="pytest tests/interceptors/grid/topology/test_liveness.py -k has_left_and_holds_nothing",
         because="it costs a session, which is opened again",
     ),
 )

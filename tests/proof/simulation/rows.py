@@ -73,7 +73,7 @@ FAULTS: Final[dict[int, str]] = {
     22: "too large: `record_refused`",
     23: "hanging and aborted transactions: `hanging_transaction`, `own_transaction_hangs`",
     24: "the network: `one_way_partition`, `swizzle`, `answers_carry_epochs`; a frame never comes twice, since a "
-    "connection that breaks takes all with it: tests/interceptors/grid/test_replication.py",
+    "connection that breaks takes all with it: tests/interceptors/grid/replication/test_backup.py",
     25: "clocks: `clocks_jump`",
     26: _READER + "tests/spark/test_diff_job.py and tests/spark/test_diff_process.py kill the job at each point",
     27: _READER + "tests/spark/test_diff_job.py starts it anywhere",
