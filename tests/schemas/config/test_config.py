@@ -13,12 +13,15 @@ import pytest
 
 from deelog_schemas.config import (
     FIELDS,
+    MASK,
+    Config,
     ConfigError,
     Role,
     Secret,
     load,
     parse,
 )
+from deelog_schemas.config.config import displayed
 from tests.schemas.config.builders import GOOD, PASSWORD, errors_of, only_error, properties, write
 from tests.support.paths import ROOT
 
@@ -32,6 +35,7 @@ def test_values_are_typed_and_defaults_filled_in() -> None:
             "max.batch.size": " 12 ",
             "tombstones.on.delete": "FALSE",
             "unclean.election": True,
+            "skip.messages.without.change": False,
             "cache.acks": 1,
             "skipped.operations": ["c", "u"],
             "transforms": "",
@@ -39,6 +43,7 @@ def test_values_are_typed_and_defaults_filled_in() -> None:
     )
     assert config["bootstrap.servers"] == ("k1:9092", "k2:9092")
     assert (config["max.batch.size"], config["tombstones.on.delete"], config["unclean.election"]) == (12, False, True)
+    assert config["skip.messages.without.change"] is False
     assert (config["cache.acks"], config["skipped.operations"]) == ("1", ("c", "u"))
     assert config["transforms"] == ()
     assert config["max.queue.size"] == 500_000
@@ -116,6 +121,7 @@ BAD_NAMES = [
     ("topic.prefix ", "is no field", "topic.prefix"),
     ("", "is no field", None),
     ("zzz", "is no field", None),
+    ("linger.ms", "is no field", None),
     ("line\nbreak", "is no field", None),
     ("x" * 5000, "is no field", None),
     ("read.max.wait.ms", "known but not implemented", None),
@@ -146,6 +152,12 @@ def test_an_unknown_name_is_an_error_with_a_reason_or_the_nearest(name: str, wor
     assert len(str(error)) < 400
 
 
+@pytest.mark.parametrize("length", [200, 201])
+def test_an_error_shows_200_characters_of_a_name(length: int) -> None:
+    error = only_error(GOOD | {"x" * length: "1"})
+    assert error.field == ("x" * 200 if length == 200 else repr("x" * 200))
+
+
 def test_names_that_are_no_text_and_too_many_names() -> None:
     assert only_error({**GOOD, 3: "x"}).field == "configuration"  # type: ignore[dict-item]
     assert "1000 keys" in only_error({f"k{i}": "" for i in range(1001)}).problem
@@ -156,6 +168,12 @@ def test_all_errors_come_at_once() -> None:
     bad = {"max.batch.sise": 1, "cache.acks": 3, "topic.prefix": "a b", "commit.interval.ms": 6000}
     errors = errors_of(lambda: parse(bad))
     assert {e.field for e in errors} == {*bad, "bootstrap.servers", "node.id", "cache.name"}
+
+
+def test_an_error_shows_the_value_if_it_is_a_text() -> None:
+    assert only_error(GOOD | {"max.batch.size": [0]}).value is None
+    assert only_error(GOOD | {"max.batch.size": 0}).value == "'0'"
+    assert only_error(GOOD | {"producer.override.message.max.bytes": ["a,b", "c"]}).value == "'a\\\\,b,c'"
 
 
 # ---- settings of the clients
@@ -225,6 +243,83 @@ def test_errors_in_a_files_fields_name_the_file(tmp_path: Path) -> None:
     assert str(caught.value).splitlines()[0] == f"{path}: 2 errors"
     restored = pickle.loads(pickle.dumps(caught.value))
     assert (str(restored), restored.errors) == (str(caught.value), caught.value.errors)
+
+
+def test_what_an_answer_may_show_of_a_map() -> None:
+    given = {
+        "cache.acks": 1,
+        "tombstones.on.delete": True,
+        "max.batch.size": "many",
+        "reader.max.lag.ms": 1.5,
+        PASSWORD: "pw",
+        "bootstrap.servers": "me:pw@h:1",
+        "topic.prefix": "x" * 70_000,
+        "unclean.election": None,
+        "transforms": ["a"],
+        "some.name": "maybe a secret",
+        "node.id": "${env:X}",
+    }
+    assert displayed(given) == {
+        "cache.acks": "1",
+        "tombstones.on.delete": "true",
+        "max.batch.size": "many",
+        "reader.max.lag.ms": "1.5",
+        PASSWORD: MASK,
+        "bootstrap.servers": MASK,
+        "topic.prefix": "x" * 65_536,
+        "node.id": "${env:X}",
+    }
+
+
+def test_it_prints_what_was_given_with_secrets_masked() -> None:
+    config = parse(GOOD | {PASSWORD: "pw"}, "connector")
+    assert config.masked() == GOOD | {PASSWORD: MASK}
+    assert repr(config) == f"Config(connector, {config.masked()!r})"
+    shown = repr(config.resolved())
+    assert "'diff.topic': 'shop.sessions.diff'" in shown  # no reference is part of it
+    assert "'pw'" not in shown
+
+
+def test_what_a_registry_said_is_kept_with_all_the_rest() -> None:
+    config = parse(GOOD | {PASSWORD: "${env:X}"})
+    assert config.registered == {}
+    given = config.with_registered({"key": b"1"})
+    assert (given.registered, config.registered) == ({"key": b"1"}, {})
+    thawed: Config = pickle.loads(pickle.dumps(given))
+    assert (thawed.registered, thawed.raw, thawed.role) == ({"key": b"1"}, given.raw, Role.NODE)
+    assert thawed["max.batch.size"] == 8192
+
+
+def test_the_same_configuration_for_another_cache() -> None:
+    config = parse({"topic.prefix": "shop", "bootstrap.servers": "h:1", "node.id": "n"}, "connector")
+    assert config["cache.name"] is None
+    assert config["diff.topic"] is None
+    named = config.of_cache("carts")
+    assert (named["cache.name"], named["diff.topic"], named.role) == ("carts", "shop.carts.diff", Role.CONNECTOR)
+    assert errors_of(lambda: config.of_cache("a b"))[0].field == "cache.name"
+
+
+def test_topics_by_reference_are_not_shown_in_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFF", "shop.sessions")
+    config = parse(GOOD | {"diff.topic": "${env:DIFF}"})
+    (error,) = errors_of(lambda: config.topics)
+    assert (error.field, error.problem) == ("diff.topic", "resolves to a name that cannot be used")
+    assert errors_of(config.resolved)[0] == error
+
+
+def test_aliases_are_declared_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse(GOOD).declared("transforms") == {}
+    fields = {"transforms": "b,a", "transforms.a.type": "m.A", "transforms.b.type": "m.B", "transforms.b.x": "${env:X}"}
+    monkeypatch.setenv("X", "1")
+    found = parse(GOOD | fields).declared("transforms")
+    assert [(alias, declared.type, declared.options) for alias, declared in found.items()] == [
+        ("b", "m.B", ("x",)),
+        ("a", "m.A", ()),
+    ]
+    monkeypatch.setenv("WHICH", "c")
+    later = parse(GOOD | {"transforms": "${env:WHICH}", "transforms.a.type": "m.A"})
+    fields_of_errors = [error.field for error in errors_of(lambda: later.declared("transforms"))]
+    assert fields_of_errors == ["transforms.c.type", "transforms.a.type"]
 
 
 def test_a_configuration_cannot_be_changed() -> None:

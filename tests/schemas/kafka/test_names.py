@@ -25,7 +25,9 @@ def test_every_name_of_a_cache() -> None:
     assert (topics.controller_group, topics.diff_group) == ("shop.sessions.controller", "shop.sessions.diff")
     assert topics.transactional_id_node("n1") == "shop.sessions/node/n1"
     assert topics.transactional_id_controller == "shop.sessions/controller"
-    assert topics.transactional_id_diff(3) == "shop.sessions/diff/3"
+    assert [topics.transactional_id_diff(n) for n in (0, 3)] == ["shop.sessions/diff/0", "shop.sessions/diff/3"]
+    assert topics.reader_group == "shop.sessions.controller.reader"
+    assert topics.heartbeat == "__debezium-heartbeat.shop"
 
 
 def test_who_writes_one_topic_has_one_set_of_ids() -> None:
@@ -69,6 +71,20 @@ def test_names_that_cannot_be(prefix: str, cache: str, delimiter: str, fields: s
     with pytest.raises(ConfigError) as caught:
         Topics(prefix, cache, delimiter)
     assert {error.field for error in caught.value.errors} == fields
+
+
+@pytest.mark.parametrize("length", [80, 81])
+def test_an_error_shows_80_characters_of_a_name(length: int) -> None:
+    name = "p" * (length - 1) + "/"
+    for names, field in (((name, "c"), "topic.prefix"), (("p", name), "cache.name")):
+        with pytest.raises(ConfigError) as caught:
+            Topics(*names)
+        (error,) = caught.value.errors
+        assert (error.field, error.value) == (field, repr(name[:80]))
+    with pytest.raises(ConfigError) as caught:
+        Topics("p", "c", diff_topic=name)
+    (error,) = caught.value.errors
+    assert error.problem.startswith(f"gives the topic {name if length == 80 else name[:80] + '…'!r}, which must be")
 
 
 def test_the_longest_name_that_can_be() -> None:

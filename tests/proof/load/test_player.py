@@ -12,7 +12,7 @@ from deelog_proof.load.history import merged
 from deelog_proof.load.player import Player, PlayError
 from deelog_proof.load.sessions import session_store
 from deelog_proof.load.traces import Write
-from tests.proof.demo.cluster_double import FailingCluster
+from tests.proof.load.cluster_double import FailingCluster
 from tests.support.waiting import waiting
 
 

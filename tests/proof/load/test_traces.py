@@ -1,8 +1,7 @@
-"""Traces and the generated load: what is read is what is written there, and the recorded histories end as they must."""
+"""Traces: what is read is what is written there, and the recorded histories end as they must."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import lzma
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import zstandard
 
-from deelog_proof.load.sessions import LONG_MS, session_store
 from deelog_proof.load.traces import (
     TraceError,
     Write,
@@ -129,30 +127,3 @@ def test_the_list_is_found_whatever_the_compression(tmp_path: Path) -> None:
     for name in ("t.tsv.zst", "t.tsv.xz", "t.tsv"):
         assert final_of(tmp_path / name) == listed
     assert read_final(listed) == {b"a": b"0123456789abcdef"}
-
-
-def _digest(seed: int) -> str:
-    digest = hashlib.sha256()
-    for write in session_store(5000, seed):
-        digest.update(repr(write).encode())
-    return digest.hexdigest()[:16]
-
-
-def test_same_seed_same_load_on_every_machine() -> None:
-    assert _digest(7) == _digest(7) == "bebf8ea6032e2bc1"
-    assert _digest(8) != _digest(7)
-
-
-def test_the_load_is_like_a_session_store() -> None:
-    writes = list(session_store(20_000, 3, 500))
-    values = [write.value for write in writes if write.value is not None]
-    assert len(set(values)) == len(values), "every value identifies its write"
-    assert 0.06 < 1 - len(values) / len(writes) < 0.10
-    assert max(map(len, values)) <= 500
-    ttls = [write.ttl_ms for write in writes if write.value is not None]
-    assert 0.10 < sum(t is not None and t < 6000 for t in ttls) / len(ttls) < 0.20
-    assert {t for t in ttls if t is None or t > 6000} == {None, LONG_MS}
-    per_key = sorted(
-        (sum(1 for _ in group) for _, group in itertools.groupby(sorted(w.key for w in writes))), reverse=True
-    )
-    assert per_key[0] > 20 * per_key[len(per_key) // 2], "few keys are busy"
