@@ -348,7 +348,12 @@ class Lifecycle:
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs to its end even if the caller is cancelled: half a restart is worse than none."""
-        await asyncio.shield(self._spawn(work))
+        task = self._spawn(work)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)  # nobody else hears of it
+            raise
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -406,4 +411,4 @@ def _same(one: Config, other: Config, name: str) -> bool:
 def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        log.error("the restart did not come to its end: %s", error)
+        log.error("what was asked for did not come to its end: %s", error)

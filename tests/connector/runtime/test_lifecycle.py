@@ -863,7 +863,7 @@ def test_a_restart_that_nobody_waits_for_is_logged_where_it_fails(caplog: pytest
         one.too_slow = TimeoutError("too slow")
         of(one).restart_soon()
         await awaiting(lambda: caplog.messages, 20, "the line in the log")
-        assert "the restart did not come to its end: too slow" in caplog.messages[0]
+        assert "what was asked for did not come to its end: too slow" in caplog.messages[0]
         caplog.clear()
         one.too_slow = None
         (lifecycle := of(one)).restart_soon()
@@ -871,6 +871,35 @@ def test_a_restart_that_nobody_waits_for_is_logged_where_it_fails(caplog: pytest
 
     run(work(), 20)
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_an_error_is_raised_or_else_logged(caplog: pytest.LogCaptureFixture, cancelled: bool) -> None:
+    async def work() -> None:
+        one = Double()
+
+        async def fails(shell: SimpleNamespace) -> None:
+            await one.goes_on.wait()
+            raise RuntimeError("a bug")
+
+        one.replace = fails  # type: ignore[method-assign]
+        one.goes_on.clear()
+        caller = asyncio.create_task(of(one).restart())
+        await awaiting(lambda: one.asked, 20, "the preparation")
+        if cancelled:
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+        one.goes_on.set()
+        if cancelled:
+            await awaiting(lambda: caplog.messages, 20, "the line in the log")
+            assert caplog.messages == ["what was asked for did not come to its end: a bug"]
+        else:
+            with pytest.raises(RuntimeError, match="a bug"):
+                await caller
+            assert caplog.messages == []
+
+    run(work(), 20)
 
 
 def test_references_are_compared_as_they_are_written(tmp_path: Path) -> None:
