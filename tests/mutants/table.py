@@ -345,7 +345,7 @@ TAKEOVER: Final = (
         "read-from-beyond",
         "",
         "READ trusts the read_from of a position that its own history does not hold",
-        (Edit(SCAN, "if inside and reset is None:", "if True:"),),
+        (Edit(SCAN, "if position.sequence <= end_of(history, position.epoch):", "if True:"),),
         detector="scenario read_from_trails",
         because=RARE,
     ),
@@ -722,10 +722,18 @@ RESETS: Final = (
         because="end-beyond-again covers for it: the next owner begins another reset, which the checker allows",
     ),
     Mutant(
+        "all-entries-in-one-poll",
+        "",
+        "a node that resets all of its segments reads them all at once, and hears nobody meanwhile",
+        (Edit(RESET, "batch.read >= self._node.settings.max_batch_size", "False"),),
+        detector="pytest tests/connector/core/test_batch_builder.py -k few_segments_in_one_poll",
+        because="the simulation's clock stands while a node works",
+    ),
+    Mutant(
         "open-reset-resumed",
         "open-reset-again",
         "a reset found open is no reason for another: readers hold the segment back for ever",
-        (Edit(SCAN, "if scan.open_reset or open_reset:", "if False:"),),
+        (Edit(SCAN, "if scan.open_reset:", "if False:"), Edit(DECIDE, "if reset is not None:", "if False:")),
         faults=("oplog", "crash"),
     ),
     Mutant(

@@ -50,6 +50,8 @@ class Batch:
     chunks: list[Chunk] = field(default_factory=list)
     entries: int = 0
     """The number of operations and rows in it."""
+    read: int = 0
+    """The number of entries that were read of the cache for it, or for later ones."""
     ends: Mapping[int, int] = field(default_factory=dict)
     """By partition the end as known when it was sent: its records are at this offset or later."""
 

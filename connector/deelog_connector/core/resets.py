@@ -16,7 +16,7 @@ from deelog_connector.core.segment import RESETTING, UNDECIDED, Phase, Requested
 from deelog_connector.core.snapshot_mode import ResetSchedule
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
-from deelog_schemas.digest import digest_of
+from deelog_schemas.digest import entry_digest, format_digest
 from deelog_schemas.header import Kind, Position
 from deelog_schemas.keys import reset_key
 from deelog_schemas.operation import Reason
@@ -106,14 +106,16 @@ class Resets:
 
     def clear(self, segment: Segment, position: Position) -> None:
         """A captured clear is written as a begin and an end at its position, without rows."""
-        segment.reset = Reset(self._new_id(), Reason.CLEAR, position, position=position, digest=digest_of(()))
+        segment.reset = Reset(self._new_id(), Reason.CLEAR, position, position=position)
         segment.go(Phase.OWED)
 
     def rows(self, batch: Batch, segment: Segment, room: int) -> None:
         """Adds deletes and rows, at most `room` and at most a chunk of them; after the last ones the end."""
         reset = segment.reset
         assert reset is not None
-        position = reset.position or self._read_entries(segment, reset)
+        if reset.position is None and batch.read >= self._node.settings.max_batch_size:
+            return  # there may be hundreds of segments, and the loop stands meanwhile
+        position = reset.position or self._read_entries(batch, segment, reset)
         if reset.keys_in_kafka is not None:
             self._take_back(reset, reset.keys_in_kafka)
         # CHECK reset-acked-only: a row whose position is not acknowledged may never have happened.
@@ -129,6 +131,7 @@ class Resets:
         if gone:
             batch.items.append(TakenBackItem(*place, gone))
         if rows:
+            reset.digest += sum(entry_digest(e.key, e.value) for e in rows)
             batch.items.append(RowsItem(*place, rows, start == 0, ended))
         batch.entries += len(gone) + len(rows)
         if ended:
@@ -138,11 +141,11 @@ class Resets:
     def _new_id(self) -> str:
         return f"{self._node.member}/{self._node.next_number()}"
 
-    def _read_entries(self, segment: Segment, reset: Reset) -> Position:
+    def _read_entries(self, batch: Batch, segment: Segment, reset: Reset) -> Position:
         # Entries and last position are read together, in one step of the one thread that changes both.
         reset.position = (segment.epoch, segment.last_sequence)
         reset.entries = self._node.cache.entries(segment.number)
-        reset.digest = digest_of((e.key, e.value) for e in reset.entries)
+        batch.read += len(reset.entries)
         return reset.position
 
     def _take_back(self, reset: Reset, keys_in_kafka: KeysInKafka) -> None:
@@ -154,7 +157,7 @@ class Resets:
         reset.keys_in_kafka = None
 
     def _end(self, batch: Batch, segment: Segment, reset: Reset, position: Position) -> None:
-        fields = {"id": reset.reset_id, "count": len(reset.entries), "digest": reset.digest}
+        fields = {"id": reset.reset_id, "count": len(reset.entries), "digest": format_digest(reset.digest)}
         if reset.gone:
             fields["taken_back"] = len(reset.gone)  # rows that follow their own delete are among the count
         batch.control(Kind.RESET_END, segment, position, fields)

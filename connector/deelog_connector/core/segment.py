@@ -113,7 +113,8 @@ class Reset:
     position: Position | None = None
     """Position at which the rows were read; None until they were."""
     entries: list[Entry] = field(default_factory=list)
-    digest: str = ""
+    digest: int = 0
+    """The sum over the rows that were written; the end has that of all."""
     keys_in_kafka: KeysInKafka | None = None
     """Read up to the begin; None once `gone` and `again` were derived from it, and where the strategy has no use."""
     gone: list[bytes] = field(default_factory=list)

@@ -20,7 +20,8 @@ from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
 from deelog_schemas.header import Kind
-from tests.connector.core.builders import captured, node, operation, primary
+from deelog_schemas.operation import Entry
+from tests.connector.core.builders import Entries, captured, node, operation, primary
 from tests.connector.world import (
     SEGMENTS,
     World,
@@ -158,6 +159,33 @@ def test_an_atomic_run_is_whole_or_waits() -> None:
     assert written(builder(state).next(due=True)) == {0: [2, 3, 4, 5]}
     segment.sent = 5
     assert written(builder(state).next(due=True)) == {0: [6]}
+
+
+def test_entries_are_read_of_few_segments_in_one_poll() -> None:
+    """Of no more than a transaction holds: their rows may wait for acknowledgements, and a node has many segments."""
+    state = node(max_batch_size=4)
+    state.cache = cache = Large()
+    for number in range(7):
+        owing = Reset("id", "signal", (7, 0), begin_offset=1)
+        primary(state, number, Phase.ROWS, history=((7, 1),), acked=0, reset=owing)
+    one, reads = builder(state), []
+    for _ in range(5):
+        assert one.next(due=True).items == []
+        reads.append(len(cache.read))
+    assert reads == [2, 4, 6, 7, 7]
+    assert sorted(cache.read) == list(range(7))
+
+
+class Large(Entries):
+    """Three entries in each segment; remembers which segments were read."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.read: list[int] = []
+
+    def entries(self, segment: int) -> list[Entry]:
+        self.read.append(segment)
+        return [Entry(b"%d" % number, b"v", None) for number in range(3)]
 
 
 def test_only_suspects_write_after_a_refusal() -> None:
