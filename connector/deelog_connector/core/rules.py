@@ -54,9 +54,12 @@ def where_to_read(
     fresh = len(history) == 1 and history[0][0] == epoch
     if position is not None and position.topic_id != topic_id:
         return ReadStart(owed="topic_recreated")
+    # CHECK open-reset-again: a reset found open is never resumed. The next one replaces all that could be read.
+    if reset is not None:
+        return ReadStart(owed="open_reset")
     if fresh and (position is None or position.epoch != epoch):
         return ReadStart()  # nothing of a history that begins with this epoch can be before its claim
-    offset, written = start_of_read(history, position, reset)
+    offset, written = start_of_read(history, position)
     return ReadStart(offset, written)
 
 

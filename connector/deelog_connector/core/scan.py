@@ -14,7 +14,7 @@ from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.history import History, end_of
 from deelog_connector.core.ledger import CommittedRun, Inherited
 from deelog_schemas.header import Kind, Position
-from deelog_schemas.positions import PositionState, ResetState
+from deelog_schemas.positions import PositionState
 
 Claimant = tuple[int, str]
 """`(epoch, member)`."""
@@ -180,29 +180,28 @@ class SegmentScan:
         return sum(run.first <= sequence <= run.last for sequence in sequences) < run.number
 
 
-def start_of_read(history: History, position: PositionState | None, reset: ResetState | None) -> tuple[int, int | None]:
+def start_of_read(history: History, position: PositionState | None) -> tuple[int, int | None]:
     """Where READ begins, and the written sequence that needs no reading: `(offset, sequence or None)`.
 
-    From `read_from`, or from the base offset where the position is beyond this history or a reset is open
-    (-1: from the partition's beginning).
+    From `read_from`, or from the base offset where the position is beyond this history (-1: from the partition's
+    beginning).
     """
     if position is None:
         return -1, None
-    inside = position.sequence <= end_of(history, position.epoch)
-    if inside and reset is None:
+    if position.sequence <= end_of(history, position.epoch):
         return position.read_from, position.sequence
-    return position.base_offset, position.sequence if inside else None
+    return position.base_offset, None
 
 
-def reason_to_reset(scan: SegmentScan, complete_from: int, owed: str | None, open_reset: bool) -> str | None:
+def reason_to_reset(scan: SegmentScan, complete_from: int, owed: str | None) -> str | None:
     """DECIDE: why the segment cannot resume, or None. An empty op log is no proof; only contiguity with Kafka is."""
     if owed is not None:
         return owed
     # CHECK truncation-noticed: what the positions topic names and the change topic lost was never written.
     if scan.is_truncated:
         return "truncated"
-    # CHECK open-reset-again: a reset found open is never resumed.
-    if scan.open_reset or open_reset:
+    # CHECK open-reset-again: begun by the old owner since one's own claim.
+    if scan.open_reset:
         return "open_reset"
     # CHECK end-beyond-again
     if scan.end_beyond:

@@ -164,7 +164,7 @@ class Takeover:
             # position's offset.
             segment.scan_next = min(start.offset, segment.scan_next)
             ledger.base_offset = position.base_offset if position else -1
-            self._expect(segment, scan, position, start.written is not None and reset is None)
+            self._expect(segment, scan, position, start.written is not None)
 
     def _expect(self, segment: Segment, scan: SegmentScan, position: PositionState | None, trusted: bool) -> None:
         """What READ must find, by the positions topic. `trusted`: it begins at the position's `read_from`."""
@@ -204,7 +204,7 @@ class Takeover:
         if segment.recheck and self._step_down(segment, known.ranked | scan.claims):
             return
         segment.recheck = False
-        reason = reason_to_reset(scan, segment.log.complete_from, segment.owed, known.reset is not None)
+        reason = reason_to_reset(scan, segment.log.complete_from, segment.owed)
         unwritten = segment.log.after(scan.written or 0, segment.last_sequence, 1)
         if reason is None and is_overtaken(unwritten[0].position if unwritten else None, scan.ahead):
             reason = "phantom_ahead"

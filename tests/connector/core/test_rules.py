@@ -59,7 +59,9 @@ def position(epoch: int, sequence: int, topic_id: str = "t") -> PositionState:
         (((7, 4),), position(7, 3), False, ReadStart(40, 3)),
         (((6, 3), (7, 3)), None, False, ReadStart(-1, None)),
         (((6, 3), (7, 3)), position(6, 3), False, ReadStart(40, 3)),
-        (((6, 3), (7, 3)), position(6, 3), True, ReadStart(12, 3)),  # from the base, where a reset is open
+        (((6, 3), (7, 3)), position(6, 3), True, ReadStart(owed="open_reset")),
+        (((7, 0),), position(6, 3), True, ReadStart(owed="open_reset")),
+        (((7, 0),), None, True, ReadStart(owed="open_reset")),
         (((6, 3), (7, 3)), position(6, 4), False, ReadStart(12, None)),  # beyond this history
         (((6, 3), (7, 3)), position(6, 3, "other"), False, ReadStart(owed="topic_recreated")),
         (((7, 0),), position(7, 0, "other"), False, ReadStart(owed="topic_recreated")),

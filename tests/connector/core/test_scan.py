@@ -96,7 +96,7 @@ def test_what_was_skipped_is_written_and_not_missed() -> None:
     assert scan.is_truncated  # the last one is not there yet
     scan.apply(skipped(2, 1, 6, 6))
     assert not scan.is_truncated
-    assert (scan.written, scan.phantoms, reason_to_reset(scan, 7, None, False)) == (6, set(), None)
+    assert (scan.written, scan.phantoms, reason_to_reset(scan, 7, None)) == (6, set(), None)
 
 
 def test_of_a_run_beyond_the_history_nothing_is_written_and_no_key_is_a_phantom() -> None:
@@ -207,19 +207,16 @@ def test_what_was_found_is_looked_for_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scan", "complete_from", "owed", "open_reset", "reason"),
+    ("scan", "complete_from", "owed", "reason"),
     [
-        (SegmentScan((), 4), 5, None, False, None),
-        (SegmentScan((), 4), 6, None, False, "hole"),
-        (SegmentScan(()), 1, None, False, "unknown_history"),
-        (SegmentScan((), 4, end_beyond=True), 5, None, False, "end_beyond"),
-        (SegmentScan((), 4, open_reset=True, end_beyond=True), 5, None, False, "open_reset"),
-        (SegmentScan((), 4), 5, None, True, "open_reset"),
-        (SegmentScan((), 4, expected=5, open_reset=True), 5, None, True, "truncated"),
-        (SegmentScan((), 4, expected=5), 5, "signal", False, "signal"),
+        (SegmentScan((), 4), 5, None, None),
+        (SegmentScan((), 4), 6, None, "hole"),
+        (SegmentScan(()), 1, None, "unknown_history"),
+        (SegmentScan((), 4, end_beyond=True), 5, None, "end_beyond"),
+        (SegmentScan((), 4, open_reset=True, end_beyond=True), 5, None, "open_reset"),
+        (SegmentScan((), 4, expected=5, open_reset=True), 5, None, "truncated"),
+        (SegmentScan((), 4, expected=5), 5, "signal", "signal"),
     ],
 )
-def test_why_a_segment_is_reset(
-    scan: SegmentScan, complete_from: int, owed: str | None, open_reset: bool, reason: str | None
-) -> None:
-    assert reason_to_reset(scan, complete_from, owed, open_reset) == reason
+def test_why_a_segment_is_reset(scan: SegmentScan, complete_from: int, owed: str | None, reason: str | None) -> None:
+    assert reason_to_reset(scan, complete_from, owed) == reason

@@ -50,6 +50,13 @@ class Kafka:
         """A segment's committed records in an offset range."""
         return tuple(r for r in self.log(w, g)[max(begin, 0) : max(end, 0)] if r and not r.status and r.seg == g)
 
+    def last_begin(self, w: World, g: int, end: int) -> int:
+        """The offset of the segment's last begin of a reset below an offset; -1 without one."""
+        log = self.log(w, g)
+        return max(
+            (x for x, r in enumerate(log[:end]) if r and not r.status and r.seg == g and r.kind == "rb"), default=-1
+        )
+
     # -- transactions ----------------------------------------------------------------------------------------------
 
     def commit(

@@ -214,7 +214,8 @@ class Lead:
         if m.re and self.shipped.seen(self._claims(m.known[0], scan), m.known[3], m.e, member).outranked:
             words = f"{name} looks at the claims of s{g} again: a higher one, steps down"
             return by_itself("steps down", words, self._down(w, i, g))
-        why = self.shipped.reset_reason(scan, m.start, m.owe, bool(m.known[2]))
+        owed = "owed" if m.owe else self.shipped.start(m.hist, m.e, m.known).owed
+        why = self.shipped.reset_reason(scan, m.start, owed)
         unwritten = min((o[:2] for o in m.log if o[1] > (scan.written or 0)), default=None)
         if not why and self.shipped.decisions.is_overtaken(unwritten, scan.ahead):
             why, w = "phantom_ahead", set_truth(w, g, excuse=1)
@@ -224,7 +225,8 @@ class Lead:
             return by_itself("must reset", f"{name} reads s{g}: {why}: must reset", x)
         written = scan.written or 0
         cand = (stable(self.kafka.log(w, g)), written)
-        x = set_seg(w, i, g, role="o", w=written, rf=m.rf, base=m.base, cand=cand, re=0)
+        base = max(m.base, self.kafka.last_begin(w, g, m.off)) if scan.complete else m.base
+        x = set_seg(w, i, g, role="o", w=written, rf=m.rf, base=base, cand=cand, re=0)
         fixed = ""
         for key in self.shipped.corrections(scan.phantoms, NO if self.config.FILTER else m.log, written):
             x, op = self.capture(x, i, g, key, m.st[key])

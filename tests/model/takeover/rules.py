@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from deelog_connector.core.history import History
+from deelog_connector.core.rules import ReadStart, where_to_read
 from deelog_connector.core.scan import Claimant, reason_to_reset
 from deelog_connector.core.segment import RECHECK, Phase
 from tests.model.explore import Result, search
@@ -48,6 +50,13 @@ def _never(reason: str) -> Callable[[Decisions], Decisions]:
         return None if found == reason else found
 
     return lambda d: d.but(reason_to_reset=decide)
+
+
+def _open_reset_ignored(d: Decisions) -> Decisions:
+    def start(history: History, epoch: int, position: Any, reset: Any, topic: str) -> ReadStart:
+        return where_to_read(history, epoch, position, None, topic)
+
+    return _never("open_reset")(d.but(where_to_read=start))
 
 
 _FROM_CLAIM: Final = dict.fromkeys(RECHECK, Phase.CLAIM)
@@ -127,7 +136,7 @@ RULES: Final[dict[str, Rule]] = {
     "answers_carry_epochs": Rule("answers of any epoch count", "PART=1 GHOST=1", "V1", 4),
     "nothing_over_a_hole": Rule("write on while a reset is owed", "OPS=2 KEYS=2 OVER=1 CRASH=1", "V1", 12),
     "reset_acked_only": Rule("rows before they are acked", "OVER=1 CRASH=1 end_beyond_again=0", "V1", 11),
-    "open_reset_again": Rule("an open reset is ignored", "OVER=1 CRASH=1", "V1", 10, _never("open_reset")),
+    "open_reset_again": Rule("an open reset is ignored", "OVER=1 CRASH=1", "V1", 10, _open_reset_ignored),
     "end_beyond_again": Rule(
         "a reset's end beyond the history counts", "OVER=1 CRASH=1 ACKS=1", "V1", 11, _never("end_beyond")
     ),

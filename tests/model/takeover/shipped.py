@@ -53,6 +53,8 @@ class Scan(NamedTuple):
     end_beyond: bool
     ahead: tuple[int, int]
     torn: bool
+    complete: bool
+    """Whether a reset was read with all of its rows."""
 
 
 class Seen(NamedTuple):
@@ -122,7 +124,8 @@ class Shipped:
             scan.apply(ScannedRecord(offset, _KINDS[r.kind], r.seg, r.epoch, r.seq, key, control))
         phantoms = frozenset(map(_KEYS.index, scan.phantoms))
         claims = _numbers(scan.claims)
-        return Scan(scan.written, phantoms, claims, scan.open_reset, scan.end_beyond, scan.ahead, scan.is_truncated)
+        last = scan.ahead, scan.is_truncated, bool(scan.complete_resets)
+        return Scan(scan.written, phantoms, claims, scan.open_reset, scan.end_beyond, *last)
 
     def start(self, history: History, epoch: int, known: tuple[Any, ...]) -> rules.ReadStart:
         """Where READ begins."""
@@ -145,11 +148,11 @@ class Shipped:
         ranked = d.ranked(PositionsView(seen, released=ended))
         return Seen(d.outranking(ranked, epoch, mine) is not None, _numbers(victims), tuple(nodes))
 
-    def reset_reason(self, scan: Scan, complete_from: int, owed: int, opened: bool) -> str | None:
+    def reset_reason(self, scan: Scan, complete_from: int, owed: str | None) -> str | None:
         """DECIDE."""
         found = SegmentScan((), scan.written, set(), set(), scan.open_reset, scan.end_beyond)
         found.missing = int(scan.torn)
-        return self.decisions.reason_to_reset(found, complete_from, "owed" if owed else None, opened)
+        return self.decisions.reason_to_reset(found, complete_from, owed)
 
     def corrections(self, phantoms: frozenset[int], log: tuple[Op, ...], written: int) -> list[int]:
         """The keys to correct."""
