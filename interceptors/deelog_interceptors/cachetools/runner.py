@@ -128,6 +128,8 @@ class Runner:
     def _report(self, error: BaseException) -> None:
         if not self._started.done():
             self._started.set_exception(error)
+        elif error is self._started.exception():
+            return  # `start()` raises it
         elif self._stop.is_set():
             self.stop_error = self.stop_error or error
         elif self._failure is None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,10 @@ import cachetools
 import pytest
 
 import deelog_interceptors.cachetools as deelog
-from deelog_connector.devkafka.ports import free_port
 from deelog_connector.errors import NodeSuperseded, TransformFailed
-from deelog_connector.kafka.threads import READERS
-from deelog_connector.runtime import Connector
-from deelog_interceptors.cachetools import runner
-from deelog_schemas.errors import RecordError
+from deelog_schemas.errors import ConfigError, RecordError
 from deelog_schemas.header import Kind
-from tests.connector.rest.client import Api
-from tests.connector.transforms.transforms_for_tests import BOMB, Bomb, Slow
+from tests.connector.transforms.transforms_for_tests import BOMB, Bomb
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.support.kafka import Broker
 from tests.support.memory import LiveMemory, Memory
@@ -142,66 +135,6 @@ def test_a_cached_function_and_threads(live: LiveMemory, prefix: str) -> None:
     assert told(live, prefix).entries == expected
 
 
-@pytest.mark.parametrize("policy", ["block", "reset"])
-def test_a_full_op_log_waits_or_resets_and_the_topic_is_right_in_the_end(
-    live: LiveMemory, prefix: str, policy: str
-) -> None:
-    cache: Any = cachetools.FIFOCache(100)
-    wait_ms = 300 if policy == "block" else 600_000  # `reset` never waits
-    small = config(live, prefix, max_queue_size=200, oplog_overflow=policy, max_block_ms=wait_ms)
-    with deelog.capture(cache, small) as capture:
-        cache["first"] = "1"
-        ready(capture)
-        live.kafka.up = False
-        longest = 0.0
-        for turn in range(260):
-            before = time.monotonic()
-            cache[f"k{turn % 120}"] = str(turn)
-            longest = max(longest, time.monotonic() - before)
-            # In this order: a change that moves from one to the other in between must not count twice.
-            assert capture.stats.unwritten + capture.pending <= 220
-        assert longest > 0.25 or policy == "reset"
-        assert capture.stats.overflow["reset"] > 0
-        live.kafka.up = True
-    topic = told(live, prefix)
-    assert topic.entries == dict(cache)
-    assert topic.resets["overflow"] > 0
-    assert topic.repeats == 0
-
-
-def test_a_write_waits_no_longer_than_it_takes_to_make_room(live: LiveMemory, prefix: str) -> None:
-    cache: Any = cachetools.FIFOCache(1000)
-    small = config(live, prefix, max_queue_size=200, max_block_ms=60_000)
-    with deelog.capture(cache, small) as capture:
-        ready(capture)
-        live.kafka.up = False
-        resumed = threading.Timer(0.7, setattr, (live.kafka, "up", True))
-        before = time.monotonic()
-        resumed.start()
-        for turn in range(600):
-            cache[f"k{turn}"] = str(turn)
-        assert time.monotonic() - before > 0.5
-        resumed.join()
-        assert capture.stats.overflow.get("reset", 0) == 0
-    topic = told(live, prefix)
-    assert len(topic.entries) == 600
-    assert topic.resets == {"start": SEGMENTS}
-
-
-def test_a_write_that_waits_for_room_is_done_when_the_capture_is_closed(live: LiveMemory, prefix: str) -> None:
-    cache: Any = cachetools.LRUCache(1000)
-    capture = deelog.capture(cache, config(live, prefix, max_queue_size=100, max_block_ms=60_000))
-    ready(capture)
-    live.kafka.up = False
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(lambda: [operator.setitem(cache, f"k{turn}", "v") for turn in range(300)])
-        waiting(lambda: capture.stats.overflow.get("block"), SECONDS, "a full op log")
-        with pytest.raises(deelog.CaptureFailed, match="could not be written"):
-            capture.close(timeout=0.1)
-        writing.result(SECONDS)
-    assert len(cache) == 300
-
-
 @pytest.mark.parametrize("on_failure", ["continue", "raise"])
 def test_a_failure_while_the_entries_are_read_is_raised(
     live: LiveMemory, prefix: str, on_failure: Any, caplog: pytest.LogCaptureFixture
@@ -265,58 +198,6 @@ def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
     assert told(live, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
 
 
-def test_a_transform_that_hangs_holds_up_neither_restarts_nor_the_close(
-    live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hanging: list[float | None] = []
-
-    class GoesOn(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            hanging.append(timeout)
-            return super().wait(timeout)
-
-    goes_on = GoesOn()
-    monkeypatch.setattr(Slow, "goes_on", goes_on)
-    monkeypatch.setattr(runner, "Connector", lambda *given, **named: Connector(*given, **named, port=live.port(1.0)))
-    port = free_port()
-    fields = config(live, prefix, name="shop", rest_port=port, transforms="s") | {
-        "transforms.s.type": f"{Slow.__module__}.Slow"
-    }
-    cache: Any = cachetools.LRUCache(10)
-    capture = deelog.capture(cache, fields)
-    ready(capture)
-    cache["k"] = BOMB
-    for _ in range(READERS + 1):
-        waiting(lambda: hanging, SECONDS, "a transform that hangs")
-        hanging.clear()
-        assert Api(port).ask("POST", "/connectors/shop/restart").status == 204
-    before = time.monotonic()
-    with pytest.raises(deelog.CaptureFailed, match="could not be written"):
-        capture.close(timeout=1)
-    assert time.monotonic() - before < 20.0
-    assert our_threads() == []
-    assert type(cache) is cachetools.LRUCache
-    goes_on.set()
-
-
-@pytest.mark.slow
-def test_of_two_processes_on_one_cache_name_one_gives_up(live: LiveMemory, prefix: str) -> None:
-    caches: list[Any] = [cachetools.LRUCache(10), cachetools.LRUCache(10)]
-    captures = []
-    for number, cache in enumerate(caches):
-        captures.append(deelog.capture(cache, config(live, prefix, node_id=f"n{number}")))
-        cache["k"] = f"of {number}"
-    waiting(lambda: any(capture.failure for capture in captures), SECONDS, "one to give up")
-    (loser,) = [capture for capture in captures if capture.failure is not None]
-    (winner,) = [capture for capture in captures if capture.failure is None]
-    assert isinstance(loser.failure, deelog.CaptureFailed)
-    assert "another process captures cache 'sessions'" in str(loser.failure)
-    winner.cache["more"] = "1"
-    loser.close()
-    winner.close()
-    assert told(live, prefix).entries == dict(winner.cache)
-
-
 SCRIPT = """
 import os, sys, cachetools
 import deelog_interceptors.cachetools as deelog
@@ -346,6 +227,18 @@ def test_a_program_that_ends_without_close_has_written_and_released(
     topic = told(kafka, prefix)
     assert topic.entries == {"k": "v"}
     assert topic.last_kinds == dict.fromkeys(range(SEGMENTS), Kind.RELEASE)
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "raise"])
+def test_a_start_that_fails_is_raised_and_leaves_the_cache_as_it_was(
+    live: LiveMemory, prefix: str, on_failure: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache: Any = cachetools.LRUCache(10)
+    fields = config(live, prefix) | {"transforms": "t", "transforms.t.type": "nowhere.Such"}
+    with pytest.raises(ConfigError, match=r"transforms\.t\.type = 'nowhere\.Such': cannot be imported"):
+        deelog.capture(cache, fields, on_failure=on_failure)
+    cache["k"] = "v"
+    assert (type(cache), dict(cache), caplog.messages) == (cachetools.LRUCache, {"k": "v"}, [])
 
 
 def test_what_capture_refuses(live: LiveMemory, prefix: str) -> None:

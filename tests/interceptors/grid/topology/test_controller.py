@@ -9,18 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deelog_interceptors.grid.topology.controller import OWNERS_LOST, UNCLEAN_ELECTION, VALID, Situation, decide
-from deelog_interceptors.grid.topology.placement import place
 from deelog_interceptors.grid.topology.requests import GROW, RELEASED, RESET_DONE, SHRINK, STEPPED_DOWN, Request
 from deelog_interceptors.grid.topology.view import (
     Registration,
     SegmentState,
     State,
     View,
-    decode_view,
-    encode_view,
-    first_slot,
 )
-from deelog_schemas.errors import RecordError
 
 A, B, C = "a@1", "b@1", "c@1"
 
@@ -221,48 +216,6 @@ def test_a_refused_transition_is_logged_with_both_states_and_stops_nobody(caplog
     assert after.rows[0].state is State.NEW
     assert after.rows[1].primary == A
     assert "segment 0: refused the transition from New to Online" in caplog.text
-
-
-def test_a_view_comes_back_from_its_record_and_nothing_else_does() -> None:
-    before = view(
-        online(A, B, must_reset=OWNERS_LOST, target=B), SegmentState(), SegmentState(State.OFFLINE, 3, None, (C,), (C,))
-    )
-    assert decode_view(encode_view(before)) == before
-    assert [before.client_address(name) for name in (A, None, "x@9")] == ["127.0.0.1:97", None, None]
-    assert [first_slot(segment, 3) for segment in range(4)] == [0, 5462, 10923, 16384]
-    short = encode_view(before).replace(b'"segment_count":3', b'"segment_count":4')
-    for data in (b"", b"{}", b"[]", b'{"version":2}', encode_view(before)[:-5], short):
-        with pytest.raises(RecordError):
-            decode_view(data)
-
-
-def test_a_view_of_all_slots_fits_one_record() -> None:
-    rows = tuple(online(A, B, C) for _ in range(16384))
-    assert len(encode_view(view(*rows))) < 1_000_000
-
-
-@given(
-    st.lists(st.lists(st.sampled_from([A, B, C, "d@1"]), max_size=3, unique=True), min_size=1, max_size=40),
-    st.sets(st.sampled_from([A, B, C, "d@1", "e@1"]), min_size=1),
-    st.integers(1, 3),
-)
-def test_placement_is_even_complete_and_repeatable(current: list[list[str]], members: set[str], copies: int) -> None:
-    owners = [tuple(row) for row in current]
-    placed = place(owners, sorted(members), copies)
-    wanted = min(copies, len(members))
-    assert all(len(row) == len(set(row)) == wanted and set(row) <= members for row in placed)
-    load = [sum(name in row for row in placed) for name in members]
-    assert max(load) - min(load) <= 1
-    assert place(placed, sorted(members), copies) == placed
-
-
-def test_neighbours_share_a_primary_and_a_newcomer_takes_no_more_than_its_share() -> None:
-    assert place([()] * 6, [A, B, C], 2) == [(A, B), (A, C), (B, C), (B, A), (C, A), (C, B)]
-    assert place([()] * 2, [], 2) == [(), ()]
-    moved = place([(A, B)] * 6, [A, B, C], 2)
-    assert sum(C in owners for owners in moved) == 4
-    assert sum(owners[0] == C for owners in moved) == 2
-    assert [owners for owners in place([(A,)] * 6, [A, B], 1) if owners == (A,)] == [(A,)] * 3
 
 
 @settings(max_examples=200)

@@ -1,0 +1,432 @@
+"""The controller at work: its term, whom it fences, and when it decides. Kafka is a double, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.kafka_port import KafkaPort, NotController, WriteFailed
+from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
+from deelog_interceptors.grid.settings import Settings
+from deelog_interceptors.grid.topology.controller_service import MAX_FENCES, ControllerService
+from deelog_interceptors.grid.topology.registry import Registry
+from deelog_interceptors.grid.topology.requests import RESET_DONE, Request
+from deelog_interceptors.grid.topology.topic import TopologyRecord
+from deelog_interceptors.grid.topology.view import Registration, State, View, decode_view
+from tests.connector.cache import config_of
+from tests.support.memory import Memory
+from tests.support.waiting import awaiting
+
+A, B, C = "a@1", "b@1", "c@1"
+CONFIG = config_of("h:1", "p", cache_failure_timeout_ms=1000)
+
+
+class Kafka:
+    """The port, its brokers and its election. What is committed is read at once, unless `held`."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.clock = self
+        self._loop = memory.loop
+        self.registry = Registry(CONFIG.topics.topology, 8, lambda view: None, lambda: None)
+        self.calls: list[str] = []
+        self.committed: list[tuple[str, bytes]] = []
+        self.held = False
+        self.fails: BaseException | None = None
+        """Raised by the next commit."""
+        self.cannot_fence: set[str] = set()
+        self.fencing = self.most_fencing = 0
+        self.fences_end: asyncio.Event | None = None
+        self.on_elected: Callable[[bool], None]
+        self.on_refused: Callable[[Exception], None]
+        self.stopped = 0.0
+        """How long the process was stopped."""
+        self._ids = 0
+
+    def monotonic(self) -> float:
+        return self._loop.time() + self.stopped
+
+    def brokers(self, config: object) -> Kafka:
+        return self
+
+    def election(
+        self,
+        config: object,
+        client_id: str,
+        on_elected: Callable[[bool], None],
+        on_refused: Callable[[Exception], None],
+    ) -> Kafka:
+        self.on_elected, self.on_refused = on_elected, on_refused
+        return self
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"id {self._ids}"
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    async def take(self) -> None:
+        self.calls.append("take")
+
+    def rejoin(self) -> None:
+        self.calls.append("rejoin")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    async def commit(self, records: Sequence[tuple[str, bytes]]) -> None:
+        if self.fails is not None:
+            error, self.fails = self.fails, None
+            raise error
+        self.committed += records
+        if not self.held:
+            self.read(records)
+
+    def read(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """The node reads these records of the topic."""
+        self.registry.read([TopologyRecord(len(self.committed), key, value) for key, value in records])
+
+    async def fence(self, transactional_id: str) -> None:
+        self.fencing += 1
+        self.most_fencing = max(self.most_fencing, self.fencing)
+        try:
+            if self.fences_end is not None:
+                await self.fences_end.wait()
+            if transactional_id in self.cannot_fence:
+                raise WriteFailed(Cause.LOST, "no coordinator")
+        finally:
+            self.fencing -= 1
+        self.calls.append(f"fence {transactional_id}")
+
+
+class Desk:
+    """The service of `a@1`, and the heartbeats of members."""
+
+    def __init__(self, memory: Memory, *members: str, floor: int = 0) -> None:
+        self.kafka = Kafka(memory)
+        self.errors: list[BaseException] = []
+        self.service = ControllerService(
+            CONFIG,
+            cast(KafkaPort, self.kafka),
+            A,
+            self.kafka.registry,
+            Settings.of(CONFIG),
+            floor=lambda: floor,
+            on_error=self.errors.append,
+            on_refused=lambda error: None,
+        )
+        self.alive = set(members)
+        self.requests: dict[str, list[Request]] = {}
+        self.answers: dict[str, Heard | None] = {}
+        self.number = 0
+        for member in members:
+            self.register(member)
+
+    def register(self, member: str) -> None:
+        """The record of a member's registration is read."""
+        self.kafka.read([self.kafka.registry.registration(Registration(member, "h:1", "h:2"))])
+
+    @property
+    def view(self) -> View:
+        return self.kafka.registry.view
+
+    def beat(self) -> None:
+        """A heartbeat of each that lives, and an answer to each."""
+        self.number += 1
+        for member in sorted(self.alive):
+            requests = self.requests.get(member, [])
+            beat = Heartbeat(self.number, self.view.topology_id, False, requests)
+            self.answers[member] = self.service.heartbeat(member, beat)
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        """Lets members beat five times in each timeout until this holds."""
+
+        turns = itertools.count()
+
+        def holds() -> Any:
+            if next(turns) % 20 == 0:
+                self.beat()
+            return condition()
+
+        await awaiting(holds, seconds, "the controller")
+
+    async def hold(self) -> None:
+        """It is elected, and publishes a view in which all segments have a primary."""
+        self.kafka.on_elected(True)
+        await self.until(lambda: self.view.rows[0].state is State.ONLINE and len(self.view.members) == len(self.alive))
+        await self.until(lambda: all(self.answers.values()))
+
+    def views(self) -> list[View]:
+        """All views that were committed."""
+        return [decode_view(value) for key, value in self.kafka.committed if key == "view"]
+
+
+def fence_of(member: str) -> str:
+    return f"fence {CONFIG.topics.transactional_id_node(member.partition('@')[0])}"
+
+
+def test_a_term_begins_once_its_own_record_is_read(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, floor=40)
+        desk.service.start()
+        assert desk.kafka.calls == ["start"]
+        desk.beat()
+        assert desk.answers == {A: None, B: None}
+        desk.kafka.held = True
+        desk.kafka.on_elected(True)
+        await awaiting(lambda: desk.kafka.committed, 10, "its record")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (desk.kafka.calls, desk.service.holds, desk.service.terms) == (["start", "take"], False, 0)
+        ((key, value),) = desk.kafka.committed
+        assert (key, orjson.loads(value)) == ("controller", {"member": A, "nonce": "id 1"})
+        desk.kafka.held = False
+        desk.kafka.read([(key, value)])
+        await awaiting(lambda: desk.service.holds, 10, "the term")
+        assert desk.service.terms == 1
+        await desk.until(lambda: desk.views())
+        assert desk.views()[0].topology_id == 41
+        await desk.until(lambda: desk.view.rows[0].state is State.ONLINE)
+        assert {row.primary for row in desk.view.rows} == {A, B}
+        assert desk.service.views == len(desk.views())
+        desk.beat()
+        assert desk.answers[B] == Heard(desk.number, desk.view.topology_id)
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_silent_member_is_fenced_before_a_view_leaves_it_out(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await asyncio.sleep(100)
+        await desk.hold()
+        silent_since = memory.loop.time()
+        desk.alive -= {C}
+        desk.kafka.calls.clear()
+        views = desk.service.views
+        desk.kafka.fences_end = asyncio.Event()
+        await desk.until(lambda: desk.kafka.fencing)
+        await asyncio.sleep(0.1)
+        assert (desk.service.deaths, desk.service.views) == (0, views)
+        desk.kafka.fences_end.set()
+        await desk.until(lambda: C not in desk.view.members)
+        assert 0.8 < memory.loop.time() - silent_since < 2.0
+        assert (desk.service.deaths, desk.kafka.calls) == (1, [fence_of(C)])
+        (detected,) = desk.service.detection_ms
+        assert 1000 < detected < 1400
+        assert desk.service.views > views
+        assert "c@1 is dead, its producer is fenced" in caplog.messages
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_one_that_cannot_be_fenced_stays_in_the_view_and_is_tried_again(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        desk.alive -= {C}
+        desk.kafka.cannot_fence = {CONFIG.topics.transactional_id_node("c")}
+        words = "the producer of c@1 cannot be fenced: "
+        await desk.until(lambda: words in caplog.text)
+        first = memory.loop.time()
+        await desk.until(lambda: caplog.text.count(words) == 2)
+        assert 1.0 <= memory.loop.time() - first < 1.5
+        assert (C in desk.view.members, desk.service.deaths) == (True, 0)
+        desk.kafka.cannot_fence = set()
+        await desk.until(lambda: C not in desk.view.members)
+        assert desk.service.deaths == 1
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_only_so_many_are_fenced_at_a_time(memory: Memory) -> None:
+    async def run() -> None:
+        others = [f"n{number}@1" for number in range(MAX_FENCES + 2)]
+        desk = Desk(memory, A, *others)
+        await desk.hold()
+        desk.kafka.fences_end = asyncio.Event()
+        desk.alive = {A}
+        await desk.until(lambda: desk.kafka.fencing)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert desk.kafka.fencing == MAX_FENCES
+        desk.kafka.fences_end.set()
+        await desk.until(lambda: desk.view.members.keys() == {A})
+        assert (desk.kafka.most_fencing, desk.service.deaths) == (MAX_FENCES, len(others))
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_controller_that_was_replaced_answers_nobody_and_stands_again(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        desk.kafka.fails = NotController("fenced")
+        desk.alive -= {B}
+        await desk.until(lambda: "rejoin" in desk.kafka.calls)
+        assert "a@1 is controller no more: fenced" in caplog.messages
+        assert (desk.service.holds, desk.errors) == (False, [])
+        desk.beat()
+        assert desk.answers[A] is None
+        taken = desk.kafka.calls.count("take")
+        await desk.until(lambda: desk.number > 30)
+        assert desk.kafka.calls.count("take") == taken
+        desk.kafka.on_elected(True)
+        await desk.until(lambda: desk.service.holds)
+        assert (desk.service.terms, desk.kafka.calls.count("take")) == (2, taken + 1)
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_one_that_is_deposed_decides_no_more_but_answers_until_it_knows_of_another(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        desk.kafka.on_elected(False)
+        assert not desk.service.holds
+        views = desk.service.views
+        desk.beat()
+        assert desk.answers[B] == Heard(desk.number, desk.view.topology_id)
+        desk.register(C)
+        desk.alive |= {C}
+        desk.service.changed()
+        await desk.until(lambda: desk.number > 30)
+        assert desk.service.views == views
+        desk.kafka.read([("controller", orjson.dumps({"member": B, "nonce": "n"}))])
+        desk.beat()
+        assert desk.answers[A] is None
+        await desk.service.stop()
+        assert desk.errors == []
+
+    memory.run(run())
+
+
+def test_what_is_no_loss_of_the_seat_ends_the_node(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A)
+        defect = RuntimeError("a defect")
+        desk.kafka.fails = defect
+        desk.kafka.on_elected(True)
+        await awaiting(lambda: desk.errors, 10, "the error")
+        assert desk.errors == [defect]
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_one_that_resigns_answers_nobody(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        await desk.service.stop()
+        desk.beat()
+        assert (desk.answers, desk.service.holds) == ({A: None, B: None}, False)
+        assert desk.kafka.calls[-1] == "stop"
+        desk.service.refused(B)
+        desk.service.doubt()
+        assert desk.errors == []
+
+    memory.run(run())
+
+
+def test_after_a_pause_it_answers_once_kafka_has_confirmed_it(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        records = len(desk.kafka.committed)
+        desk.service.doubt()
+        desk.beat()
+        assert desk.answers == {A: None, B: None}
+        await awaiting(lambda: len(desk.kafka.committed) > records, 0.2, "a record at once")
+        assert desk.kafka.committed[-1][0] == "controller"
+        await asyncio.sleep(0.01)
+        desk.beat()
+        assert all(desk.answers.values())
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_pause_of_its_own_is_held_against_nobody(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        desk.kafka.stopped = 20.0
+        await desk.until(lambda: desk.number % 5 == 0)
+        assert (desk.service.deaths, set(desk.view.members)) == (0, {A, B})
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+@pytest.mark.parametrize("news", ["a request", "a refused connection", "a registration", "nothing"])
+def test_news_are_decided_at_once_and_all_of_a_moment_together(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, news: str
+) -> None:
+    """Otherwise a decision comes four times in the timeout."""
+
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        await desk.until(lambda: desk.number % 5 == 0)
+        decided: list[float] = []
+        decide = desk.service._decide
+
+        async def noted(*given: Any) -> None:
+            decided.append(memory.loop.time())
+            await decide(*given)
+
+        monkeypatch.setattr(desk.service, "_decide", noted)
+        await awaiting(lambda: decided, 1.0, "a decision")
+        begun = decided[0]
+        await asyncio.sleep(0)
+        if news == "a request":
+            row = desk.view.rows[0]
+            desk.requests = {str(row.primary): [Request(RESET_DONE, 0, row.epoch)]}
+            desk.beat()
+        elif news == "a refused connection":
+            desk.service.refused(C)
+        elif news == "a registration":
+            desk.service.changed()
+        await awaiting(lambda: len(decided) == 2, 1.0, "the next decision")
+        assert decided[1] - begun == pytest.approx(0.26 if news == "nothing" else 0.01, abs=0.015)
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_of_a_refused_connection_only_the_first_is_news(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        assert "a@1 is controller from view 0 on" in caplog.messages
+        desk.service.refused(C)
+        assert desk.service._event.is_set()
+        desk.service._event.clear()
+        desk.service.refused(C)
+        assert not desk.service._event.is_set()
+        desk.alive -= {C}
+        await desk.until(lambda: C not in desk.view.members, 0.9)  # sooner than by its silence
+        await desk.service.stop()
+
+    memory.run(run())

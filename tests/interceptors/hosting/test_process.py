@@ -1,0 +1,141 @@
+"""A hosted cache as a process: which end it comes to, and what is closed at each."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from deelog_interceptors.hosting import process
+from deelog_interceptors.hosting.process import Hosted, run
+from deelog_schemas.errors import DeelogError
+from tests.connector import cache
+from tests.connector.cache import config_of
+from tests.support.waiting import awaiting
+
+CONFIG = config_of("h:1", "p")
+
+
+class Cache:
+    """A hosted cache, and the REST API beside it, which note their calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rest: bool = True) -> None:
+        self.calls: list[str] = []
+        self.lifecycle = object()
+        self.connector = SimpleNamespace()
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+        self.start_error: Exception | None = None
+        self._rest = rest
+        monkeypatch.setattr(process, "served", self._served)
+
+    async def run(self) -> None:
+        """Runs it, as a process does."""
+        loop = asyncio.get_running_loop()
+        self.failure = loop.create_future()
+        self.connector.finished = loop.create_future()
+        await run(CONFIG, cast(Hosted, self), lambda: (b"", ""), lambda: self.calls.append("serves"))
+
+    async def _served(self, config: Any, lifecycle: Any, metrics: Any) -> Any:
+        assert (config, lifecycle, metrics()) == (CONFIG, self.lifecycle, (b"", ""))
+        self.calls.append("rest")
+        return SimpleNamespace(stop=self._rest_stopped) if self._rest else None
+
+    async def _rest_stopped(self) -> None:
+        if "rest stopped" not in self.calls:
+            self.calls.append("rest stopped")
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        await self.may_start.wait()
+        if self.start_error is not None:
+            raise self.start_error
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    async def abort(self) -> None:
+        self.calls.append("abort")
+
+    def failed(self, error: BaseException) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(error)
+
+
+STOPPED = ["rest", "start", "serves", "rest stopped", "stop"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    async def work() -> None:
+        hosted = Cache(monkeypatch)
+        running = asyncio.ensure_future(hosted.run())
+        await awaiting(lambda: "serves" in hosted.calls, 20, "it to serve")
+        assert not running.done()
+        signal.raise_signal(number)
+        await running
+        assert hosted.calls == STOPPED
+
+    cache.run(work(), 60)
+
+
+def test_the_end_of_the_connector_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        hosted = Cache(monkeypatch, rest=False)
+        running = asyncio.ensure_future(hosted.run())
+        await awaiting(lambda: "serves" in hosted.calls, 20, "it to serve")
+        hosted.connector.finished.set_result(None)
+        await running
+        assert hosted.calls == ["rest", "start", "serves", "stop"]
+
+    cache.run(work(), 60)
+
+
+@pytest.mark.parametrize("by", ["failure", "exception", "message"])
+def test_a_failure_stops_it_and_is_raised(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """Also what nobody else has heard on the loop."""
+    error = DeelogError("it cannot go on")
+
+    async def work() -> None:
+        hosted = Cache(monkeypatch)
+        running = asyncio.ensure_future(hosted.run())
+        await awaiting(lambda: "serves" in hosted.calls, 20, "it to serve")
+        handle = asyncio.get_running_loop().call_exception_handler
+        if by == "failure":
+            hosted.failed(error)
+        elif by == "exception":
+            handle({"message": "a task", "exception": error})
+        else:
+            handle({"message": "it cannot go on"})
+        with pytest.raises(RuntimeError if by == "message" else DeelogError, match="it cannot go on"):
+            await running
+        assert hosted.calls == STOPPED
+
+    cache.run(work(), 60)
+
+
+def test_a_signal_during_the_start_ends_it_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        hosted = Cache(monkeypatch)
+        hosted.may_start.clear()
+        running = asyncio.ensure_future(hosted.run())
+        await awaiting(lambda: "start" in hosted.calls, 20, "the start")
+        signal.raise_signal(signal.SIGTERM)
+        await running
+        assert hosted.calls == ["rest", "start", "abort", "rest stopped"]
+
+    cache.run(work(), 60)
+
+
+def test_a_start_that_fails_is_aborted_and_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        hosted = Cache(monkeypatch)
+        hosted.start_error = DeelogError("the port is taken")
+        with pytest.raises(DeelogError, match="the port is taken"):
+            await hosted.run()
+        assert hosted.calls == ["rest", "start", "abort", "rest stopped"]
+
+    cache.run(work(), 60)
