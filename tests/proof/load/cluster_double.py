@@ -15,7 +15,7 @@ import hiredis
 
 from deelog_schemas.keys import slot_of
 
-_HELLO = b"%3\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n$4\r\nmode\r\n$7\r\ncluster\r\n"
+HELLO = b"%3\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n$4\r\nmode\r\n$7\r\ncluster\r\n"
 _COMMAND = b"*6\r\n$3\r\n%b\r\n:-2\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n"
 _COMMANDS = b"*2\r\n" + _COMMAND % b"set" + _COMMAND % b"del"
 
@@ -103,7 +103,7 @@ class FailingCluster:
     def _answer(self, command: list[bytes], index: int) -> bytes | None:
         match command[0].upper():
             case b"HELLO":
-                return _HELLO
+                return HELLO
             case b"CLUSTER":
                 return self._slots()
             case b"COMMAND":
