@@ -378,7 +378,7 @@ WRITING: Final = (
         "snapshot-row-before-its-change",
         "",
         "a row of an incremental snapshot says what is not written yet, and may never be",
-        (Edit(SNAPSHOTS, "if key not in pending]", "if key]"),),
+        (Edit(SNAPSHOTS, "            if key in pending:", "            if not key:"),),
     ),
     Mutant(
         "snapshot-row-beyond-what-is-written",
@@ -396,7 +396,7 @@ WRITING: Final = (
         "snapshot-of-a-segment-forgets-a-key",
         "",
         "an incremental snapshot that is told as whole lacks an entry",
-        (Edit(SNAPSHOTS, "snapshot.keys[snapshot.cursor : upto]", "snapshot.keys[snapshot.cursor + 1 : upto]"),),
+        (Edit(SNAPSHOTS, "snapshot.keys[snapshot.cursor : ", "snapshot.keys[snapshot.cursor + 1 : "),),
     ),
     Mutant(
         "overtaken-by-a-phantom",
@@ -431,8 +431,8 @@ WRITING: Final = (
         (
             Edit(
                 BUILDER,
-                "        batch.entries += len(operations)\n",
-                "        batch.entries += len(operations)\n        segment.log.prune(last.sequence)\n",
+                "        last = operations[-1]\n",
+                "        last = operations[-1]\n        segment.log.prune(last.sequence)\n",
             ),
         ),
         detector="scenario own_transaction_hangs",
@@ -451,8 +451,8 @@ WRITING: Final = (
         (
             Edit(
                 BUILDER,
-                "segment.log.after(segment.sent, segment.acked, room)",
-                "segment.log.after(segment.sent, segment.last_sequence, room)",
+                "max_batch_size - batch.entries, segment.acked, False",
+                "max_batch_size - batch.entries, segment.last_sequence, False",
             ),
         ),
         detector="scenario split_brain",
@@ -528,8 +528,8 @@ WRITING: Final = (
         (
             Edit(
                 ROOM,
-                "segment.log.coalesce(low, segment.replicated)",
-                "segment.log.coalesce(low, segment.last_sequence)",
+                "segment.log.fitting(low, segment.replicated,",
+                "segment.log.fitting(low, segment.last_sequence,",
             ),
         ),
         detector="scenario coalesce_acked",
@@ -561,7 +561,7 @@ WRITING: Final = (
         "coalesce-unreplicated",
         "coalesce-acked",
         "below acks=all an operation that the next owner may lack replaces one that it holds",
-        (Edit(ROOM, "segment.log.coalesce(low, segment.replicated)", "segment.log.coalesce(low, segment.acked)"),),
+        (Edit(ROOM, "segment.log.fitting(low, segment.replicated,", "segment.log.fitting(low, segment.acked,"),),
         detector="scenario coalesced_and_lost",
         because=RARE,
     ),
@@ -720,6 +720,22 @@ RESETS: Final = (
         (Edit(RESET, "if segment.acked < position[1] and reset.reason != Reason.CLEAR:", "if False:"),),
         detector="pytest tests/proof/simulation/test_scenarios.py -k [reset_acked_only]",
         because="end-beyond-again covers for it: the next owner begins another reset, which the checker allows",
+    ),
+    Mutant(
+        "transaction-without-bound",
+        "",
+        "a transaction too large for its time is tried again for ever",
+        (Edit(BATCH, "            if self.size >= limit:\n", "            if False:\n"),),
+        detector="pytest tests/connector/core/test_batch_builder.py -k fills_it",
+        because="the simulation's brokers are as fast as anybody wants",
+    ),
+    Mutant(
+        "too-slow-once-and-again",
+        "",
+        "a transaction that was too slow is tried again as it was",
+        (Edit(TRANSACTIONS, "self._node.too_slow()", "pass"),),
+        detector="pytest tests/connector/core/test_transactions.py -k where_kafka_is_slow",
+        because="the simulation's brokers are as fast as anybody wants",
     ),
     Mutant(
         "all-entries-in-one-poll",

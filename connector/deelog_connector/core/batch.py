@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,8 @@ class Batch:
     chunks: list[Chunk] = field(default_factory=list)
     entries: int = 0
     """The number of operations and rows in it."""
+    size: int = 0
+    """Of their keys and values, in bytes."""
     read: int = 0
     """The number of entries that were read of the cache for it, or for later ones."""
     ends: Mapping[int, int] = field(default_factory=dict)
@@ -59,6 +61,22 @@ class Batch:
     def writers(self) -> list[int]:
         """The segments with entries in it. If the broker refused a record, it is of one of them."""
         return sorted({i.segment for i in self.items if isinstance(i, OperationsItem | RowsItem | TakenBackItem)})
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many entries, or bytes of them, as a transaction may have."""
+        return self.entries >= self.node.settings.max_batch_size or self.size >= self.node.max_batch_bytes
+
+    def take(self, sizes: Iterable[int]) -> int:
+        """How many entries of these sizes in bytes go in until it is full, the one that fills it included."""
+        limit, count = self.node.max_batch_bytes, 0
+        for size in sizes:
+            count += 1
+            self.size += size
+            if self.size >= limit:
+                break
+        self.entries += count
+        return count
 
     def advance(self, segment: Segment, value: int = 0, first: int = 0, count: int = 0, ended: bool = False) -> None:
         """The commit takes the segment on from its present phase."""

@@ -3,12 +3,15 @@
 One transaction is under way at a time, and it carries every segment that can move; so a takeover of eighty segments
 takes as many transactions as that of one. Control records come first (there are at most a few per segment); rows and
 operations share what is left of `max_batch_size`, beginning with another segment each time so that none starves. Rows
-of incremental snapshots come last and take what room is left, one chunk at least.
+of incremental snapshots come last and take what room is left, one row at least. It is bounded in bytes as well, since
+it has to be sent in time: docs/decisions.md, "A transaction takes a part of its time".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
 
 from deelog_connector.core.batch import Batch
 from deelog_connector.core.effects import OperationsItem
@@ -19,6 +22,8 @@ from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Reason
+
+_SIZE: Final = attrgetter("size")
 
 
 class BatchBuilder:
@@ -40,11 +45,11 @@ class BatchBuilder:
         ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
         if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in primaries):
             self._next_first = (self._next_first + 1) % max(1, len(primaries))
-            self._entries(batch, self._rotated(primaries), room)
+            self._entries(batch, self._rotated(primaries))
             if not batch.items:  # a clear came first in its segment: that is a begin
                 self._begins(batch, primaries)
         if batch.items or due:
-            self._chunks(batch, self._rotated(primaries), room)
+            self._chunks(batch, self._rotated(primaries))
         if due:
             self._renewals(batch, primaries)
             self._releases(batch, primaries)
@@ -52,13 +57,13 @@ class BatchBuilder:
 
     def only(self, numbers: Sequence[int]) -> Batch:
         """The next batch, perhaps empty, with entries of these segments only."""
-        batch, room = Batch(self._node), self._node.settings.max_batch_size
+        batch = Batch(self._node)
         primaries = list(self._node.primaries.values())
         group = [s for s in primaries if s.number in numbers]
         self._control(batch, primaries)
         self._begins(batch, group)
-        self._entries(batch, group, room)
-        self._chunks(batch, group, room)
+        self._entries(batch, group)
+        self._chunks(batch, group)
         return batch
 
     def _rotated(self, segments: list[Segment]) -> list[Segment]:
@@ -83,22 +88,23 @@ class BatchBuilder:
                 collecting.add(segment.partition)
                 self._resets.begin(batch, segment)
 
-    def _entries(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
+    def _entries(self, batch: Batch, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            if batch.entries >= room:
+            if batch.is_full:
                 return
             if segment.phase is Phase.ROWS:
-                self._resets.rows(batch, segment, room - batch.entries)
+                self._resets.rows(batch, segment)
             elif segment.phase is Phase.WRITING:
-                self._operations(batch, segment, room - batch.entries)
+                self._operations(batch, segment)
 
-    def _operations(self, batch: Batch, segment: Segment, room: int) -> None:
+    def _operations(self, batch: Batch, segment: Segment) -> None:
+        room, upto, whole = self._node.settings.max_batch_size - batch.entries, segment.acked, False
         if segment.atomic_to > segment.sent:
             # CHECK correct-phantoms, coalesce-acked: a run that must be in one transaction, however long.
             if segment.acked < segment.atomic_to:
                 return
-            room = max(room, segment.atomic_to - segment.sent)
-        operations = segment.log.after(segment.sent, segment.acked, room)
+            room, upto, whole = segment.atomic_to - segment.sent, segment.atomic_to, True
+        operations = segment.log.after(segment.sent, upto, room)
         for index, operation in enumerate(operations):
             if operation.reason == Reason.CLEAR:
                 del operations[index:]
@@ -107,16 +113,18 @@ class BatchBuilder:
                 break
         if not operations:
             return
+        fitting = batch.take(map(_SIZE, operations))
+        if not whole:
+            del operations[fitting:]
         last = operations[-1]
         batch.items.append(OperationsItem(segment.number, segment.partition, operations))
-        batch.entries += len(operations)
         segment.in_flight = max(segment.in_flight, last.sequence)
         batch.position(segment, last.position)
         batch.advance(segment, last.sequence, operations[0].sequence, len(operations))
 
-    def _chunks(self, batch: Batch, segments: Sequence[Segment], room: int) -> None:
+    def _chunks(self, batch: Batch, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            if batch.chunks and batch.entries >= room:
+            if batch.chunks and batch.is_full:
                 return
             if segment.snapshot is not None and segment.phase is Phase.WRITING and not segment.release_wanted:
                 self._snapshots.chunk(batch, segment, segment.snapshot)

@@ -127,6 +127,18 @@ class OpLog:
         self._budget.bytes += sum(map(_size, kept))
         return len(dropped) - len(kept)
 
+    def fitting(self, above: int, upto: int, size: int) -> int:
+        """The highest sequence up to `upto` that can be coalesced into one run of `size` bytes."""
+        if self._budget.bytes <= size:
+            return upto
+        last: dict[bytes, int] = {}
+        for operation in self._operations[self._upto(above) : self._upto(upto)]:
+            size -= operation.size - last.get(operation.key, 0)
+            last[operation.key] = operation.size
+            if size < 0:
+                return operation.sequence - 1
+        return upto
+
     def __iter__(self) -> Iterator[Operation]:
         return iter(self._operations)
 

@@ -6,6 +6,7 @@ that takes back, deletes of keys that Kafka holds and the cache does not come be
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 from deelog_connector.core.batch import Batch
@@ -109,8 +110,8 @@ class Resets:
         segment.reset = Reset(self._new_id(), Reason.CLEAR, position, position=position)
         segment.go(Phase.OWED)
 
-    def rows(self, batch: Batch, segment: Segment, room: int) -> None:
-        """Adds deletes and rows, at most `room` and at most a chunk of them; after the last ones the end."""
+    def rows(self, batch: Batch, segment: Segment) -> None:
+        """Adds deletes and rows, at most a chunk of them, until the batch is full; after the last ones the end."""
         reset = segment.reset
         assert reset is not None
         if reset.position is None and batch.read >= self._node.settings.max_batch_size:
@@ -123,17 +124,22 @@ class Resets:
             return
         if reset.cursor == 0:
             batch.reset_state(segment, reset)  # names the begin's offset before the first row, in the same transaction
-        upto = min(reset.size, reset.cursor + min(room, self._node.settings.chunk_size))
-        ended, start = upto == reset.size, max(0, reset.cursor - len(reset.gone))
-        rows = reset.entries[start : max(0, upto - len(reset.gone))]
+        settings, start = self._node.settings, max(0, reset.cursor - len(reset.gone))
+        room = min(settings.max_batch_size - batch.entries, settings.chunk_size)
+        first = reset.gone[reset.cursor : reset.cursor + room]
+        rows = reset.entries[start : max(0, reset.cursor + room - len(reset.gone))]
+        fitting = batch.take(chain(map(len, first), (len(e.key) + len(e.value) for e in rows)))
+        del first[fitting:], rows[max(0, fitting - len(first)) :]
+        upto = reset.cursor + fitting
+        ended = upto == reset.size
         place = segment.number, segment.partition, position, reset.reason
-        gone = reset.gone[reset.cursor : upto] + [e.key for e in rows if e.key in reset.again]
+        gone = first + [e.key for e in rows if e.key in reset.again]
+        batch.entries += len(gone) - len(first)
         if gone:
             batch.items.append(TakenBackItem(*place, gone))
         if rows:
             reset.digest += sum(entry_digest(e.key, e.value) for e in rows)
             batch.items.append(RowsItem(*place, rows, start == 0, ended))
-        batch.entries += len(gone) + len(rows)
         if ended:
             self._end(batch, segment, reset, position)
         batch.advance(segment, upto, ended=ended)

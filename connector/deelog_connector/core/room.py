@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deelog_connector.core.resets import Resets
 from deelog_connector.core.segment import Phase
-from deelog_connector.core.state import NodeState
+from deelog_connector.core.state import MAX_BATCH_BYTES, NodeState
 
 
 class Room:
@@ -30,9 +30,10 @@ class Room:
         # Runs that wait are merged into one: else each coalescing leaves another operation of every changing key.
         low = max(segment.sent, segment.in_flight)
         # CHECK coalesce-acked: what an owner lacks may be lost, and what it replaced is then still to be written.
-        dropped = segment.log.coalesce(low, segment.replicated) if segment.phase is Phase.WRITING else 0
+        upto = segment.log.fitting(low, segment.replicated, MAX_BATCH_BYTES)
+        dropped = segment.log.coalesce(low, upto) if segment.phase is Phase.WRITING else 0
         if dropped:
-            segment.atomic_to = max(segment.atomic_to, segment.replicated)
+            segment.atomic_to = max(segment.atomic_to, upto)
             segment.ledger.coalesce(segment.atomic_to, dropped)
             self._node.counts.overflow["coalesce"] += 1
         return dropped

@@ -32,6 +32,7 @@ class Settings:
     chunk_size: int = 1024
     """Rows of one segment in one transaction, at most."""
     commit_interval: float = 0.05
+    transaction_timeout: float = 5.0
     heartbeat_interval: float = 5.0
     patience: float = 10.0
     """How long to wait for one's own record on the positions topic before superseded claimants are fenced."""

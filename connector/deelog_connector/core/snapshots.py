@@ -9,6 +9,7 @@ from deelog_connector.core.effects import RowsItem, SnapshotRead, SnapshotRefuse
 from deelog_connector.core.segment import Phase, Segment, Snapshot
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
+from deelog_schemas.operation import Entry
 
 SNAPSHOT_REASON: Final = "snapshot"
 MAX_TRIES: Final = 5
@@ -53,22 +54,30 @@ class Snapshots:
             snapshot.complete_at = segment.last_sequence  # a removed key lives in Kafka until its delete is written
         if snapshot.cursor == len(snapshot.keys) and position[1] < snapshot.complete_at:
             return
-        upto = min(len(snapshot.keys), snapshot.cursor + settings.chunk_size)
         # The op log holds every operation beyond `position`: an entry whose key has none there is as Kafka has it at
         # that position (so it is acknowledged: CHECK reset-acked-only); any other is written as a change soon.
         pending = segment.log.keys_after(position[1])
-        chunk = snapshot.keys[snapshot.cursor : upto]
-        keys = [key for key in chunk if key not in pending]
-        if len(keys) < len(chunk):
+        chunk = snapshot.keys[snapshot.cursor : snapshot.cursor + settings.chunk_size]
+        rows: list[Entry] = []
+        again, size, upto = [], 0, snapshot.cursor
+        for key in chunk:
+            upto += 1
+            if key in pending:
+                again.append(key)
+            elif (entry := cache.get(segment.number, key)) is not None:
+                rows.append(entry)
+                size += len(entry.key) + len(entry.value)
+                if size >= self._node.max_batch_bytes:
+                    break
+        if again:
             snapshot.complete_at = segment.last_sequence
         if settings.may_skip:
             # A filter may drop that change: such a key is tried again, but not for ever.
-            snapshot.keys += [key for key in chunk if key in pending][: snapshot.max_keys - len(snapshot.keys)]
-        rows = [entry for key in keys if (entry := cache.get(segment.number, key)) is not None]
+            snapshot.keys += again[: snapshot.max_keys - len(snapshot.keys)]
         if rows:
             place = (segment.number, segment.partition, position)
             batch.items.append(RowsItem(*place, SNAPSHOT_REASON, rows, False, False, incremental=True))
-            batch.entries += len(rows)
+            batch.entries, batch.size = batch.entries + len(rows), batch.size + size
         elif upto == len(snapshot.keys) and position[1] >= snapshot.complete_at:
             # The end is announced after a transaction only: who does not own the segment any more gets none.
             batch.position(segment, position, Kind.POSITION_RENEWAL)

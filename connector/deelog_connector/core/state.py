@@ -69,6 +69,11 @@ class ChangeTopic:
         return self.leader_epochs.get(partition, -1)
 
 
+MAX_BATCH_BYTES: Final = 16 << 20
+"""Keys and values of one transaction, before they are encoded: a second or two where a broker's quota is 10 MB/s."""
+MIN_BATCH_BYTES: Final = 64 << 10
+
+
 @dataclass(slots=True)
 class NodeState:
     """One node's state. `member` is `<node.id>@<incarnation>`."""
@@ -87,6 +92,8 @@ class NodeState:
     """Those that this node is primary of."""
     outbox: list[Effect] = field(default_factory=list)
     """Effects for the next poll."""
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    """Of keys and values in the next transaction: less where Kafka is slow."""
     reset_here: set[int] = field(default_factory=set)
     """Segments that this process has reset."""
     now: float = 0.0
@@ -109,6 +116,21 @@ class NodeState:
     def primaries_of(self, partition: int) -> list[Segment]:
         """The primaries whose changes are on this partition."""
         return [segment for segment in self.primaries.values() if segment.partition == partition]
+
+    def too_slow(self) -> None:
+        """A transaction took long, or too long: the next one may have half of the bytes."""
+        self.max_batch_bytes = max(MIN_BATCH_BYTES, self.max_batch_bytes // 2)
+
+    def took(self, seconds: float, size: int) -> None:
+        """A transaction with so many bytes took so long to be committed.
+
+        What is in time shall stay in time: one that fails ends the resets under way, which then begin anew.
+        """
+        timeout = self.settings.transaction_timeout
+        if seconds > timeout / 4:
+            self.too_slow()
+        elif seconds < timeout / 8:
+            self.max_batch_bytes = min(MAX_BATCH_BYTES, max(self.max_batch_bytes, 2 * size))
 
     def demote(self, number: int) -> None:
         """The node is backup from now on, or will be: history and op log stay."""

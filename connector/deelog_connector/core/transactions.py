@@ -39,6 +39,7 @@ class Transactions:
         self._batch: Batch | None = None
         self._token = 0
         self._committed_at = 0.0
+        self._committed_bytes = 0
         self._suspects: list[Sequence[int]] = []
         """After a refusal: the groups of segments that are still to be tried by themselves, innermost last."""
 
@@ -89,6 +90,9 @@ class Transactions:
         """The next transaction, where there is anything to write and nothing is under way."""
         if self.producer is not ProducerState.OPEN or self._batch is not None or self.paused:
             return []
+        if self._committed_bytes:
+            self._node.took(self._node.now - self._committed_at, self._committed_bytes)
+            self._committed_bytes = 0
         batch = self._next_batch()
         if not batch.items:
             self._snapshots.committed(batch)  # of keys that are gone, or come as changes: there is nothing to write
@@ -106,6 +110,7 @@ class Transactions:
         """The transaction is committed, says the client. What that means for positions is read back."""
         batch = self._take(token)
         self._node.counts.transactions += 1
+        self._committed_bytes = batch.size
         for advance in batch.advances:
             segment = self._node.primaries.get(advance.segment)
             if segment is None or segment.generation != advance.generation or segment.phase is not advance.phase:
@@ -123,6 +128,7 @@ class Transactions:
             self._bisect(batch)
         else:
             self._node.counts.refused += 1
+            self._node.too_slow()  # it may have taken longer than `transaction.timeout.ms`, and would again
         self.reopen()
 
     def _next_batch(self) -> Batch:

@@ -24,6 +24,7 @@ def settings_of(config: Config, pipeline: Pipeline | None) -> Settings:
         max_batch_size=config["max.batch.size"],
         chunk_size=config["incremental.snapshot.chunk.size"],
         commit_interval=config["commit.interval.ms"] / 1000,
+        transaction_timeout=config["transaction.timeout.ms"] / 1000,
         heartbeat_interval=config["heartbeat.interval.ms"] / 1000,
         patience=SCAN_SECONDS,
         max_operations=config["max.queue.size"],

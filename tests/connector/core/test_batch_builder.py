@@ -10,7 +10,7 @@ import pytest
 
 from deelog_connector.core.batch import Advance, Batch
 from deelog_connector.core.batch_builder import BatchBuilder
-from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem
+from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem, TakenBackItem
 from deelog_connector.core.ledger import CommittedRun, Ledger
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.reset_strategy import KeysInKafka, Strategy
@@ -19,8 +19,9 @@ from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
+from deelog_schemas.digest import digest_of
 from deelog_schemas.header import Kind
-from deelog_schemas.operation import Entry
+from deelog_schemas.operation import Entry, Operation
 from tests.connector.core.builders import Entries, captured, node, operation, primary
 from tests.connector.world import (
     SEGMENTS,
@@ -159,6 +160,52 @@ def test_an_atomic_run_is_whole_or_waits() -> None:
     assert written(builder(state).next(due=True)) == {0: [2, 3, 4, 5]}
     segment.sent = 5
     assert written(builder(state).next(due=True)) == {0: [6]}
+
+
+def large(sequence: int) -> Operation:
+    return operation(sequence, value=b"v" * 1000)
+
+
+def test_a_batch_ends_with_the_operation_that_fills_it() -> None:
+    state = node()
+    state.max_batch_bytes = 2500
+    for number in (0, 1):
+        captured(primary(state, number), *map(large, range(1, 5)))
+    one = builder(state)
+    batch = one.next(due=True)
+    assert (written(batch), batch.entries) == ({1: [1, 2, 3]}, 3)
+    assert batch.advances == [Advance(1, 0, Phase.WRITING, 3, 1, 3)]
+    assert batch.is_full
+    state.max_batch_bytes = 1
+    assert written(one.next(due=True)) == {0: [1]}  # one at least
+    state.segments[0].atomic_to = 3
+    state.segments[1].sent = 4
+    assert written(one.next(due=True)) == {0: [1, 2, 3]}  # what must be in one transaction is
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(1, [1, 2, 3, 4, 5]), (5, [2, 4, 5]), (1000, [5])])
+def test_deletes_and_rows_of_a_reset_end_where_the_batch_is_full(limit: int, steps: list[int]) -> None:
+    """Two deletes of a key of three bytes, and three rows of four bytes."""
+    entries = [Entry(b"a", b"123", None), Entry(b"b", b"123", None), Entry(b"c", b"123", None)]
+    reset = Reset("id", "signal", (7, 0), 1, position=(7, 0), entries=entries, gone=[b"old", b"one"], again={b"c"})
+    state = node()
+    state.max_batch_bytes = limit
+    segment = primary(state, 0, Phase.ROWS, reset=reset)
+    one, keys, ends = builder(state), list[bytes](), list[Any]()
+    for upto in steps:
+        batch = one.next(due=True)
+        assert [(advance.value, advance.ended) for advance in batch.advances] == [(upto, upto == 5)]
+        for item in batch.items:
+            keys += item.keys if isinstance(item, TakenBackItem) else []
+            keys += [entry.key for entry in item.entries] if isinstance(item, RowsItem) else []
+            ends += [item.fields] if isinstance(item, ControlItem) else []
+        assert batch.entries == upto - reset.cursor + (upto == 5)
+        reset.cursor = upto
+    assert sorted(keys) == [b"a", b"b", b"c", b"c", b"old", b"one"]
+    assert [(end["count"], end["taken_back"], end["digest"]) for end in ends] == [
+        (3, 2, digest_of((entry.key, entry.value) for entry in entries))
+    ]
+    assert segment.phase is Phase.ROWS
 
 
 def test_entries_are_read_of_few_segments_in_one_poll() -> None:

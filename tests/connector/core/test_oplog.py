@@ -105,6 +105,27 @@ def test_a_coalesced_operation_says_what_was_there_before_the_first_one() -> Non
     assert (merged.sequence, merged.value, merged.existed) == (2, b"new", False)
 
 
+def test_what_can_be_coalesced_into_a_run_of_a_size() -> None:
+    log = OpLog(Budget(1000, 1_000_000))
+    small, large = operation(1).size, operation(1, value=b"v" * 100).size
+    for each in (
+        operation(1),
+        operation(2, b"a", b"v" * 100),
+        operation(3, b"b", b"v" * 100),
+        operation(4, b"a", b"v"),
+        operation(5, b"b", b"v"),
+    ):
+        log.append(each)
+    assert log.fitting(0, 5, 2 * large + 2 * small) == 5
+    assert log.fitting(0, 5, 2 * large + 3 * small) == 5
+    assert log.fitting(0, 5, 2 * large + small) == 5
+    assert log.fitting(0, 5, 2 * large + small - 1) == 2
+    assert log.fitting(0, 2, large + small) == 2
+    assert log.fitting(1, 4, 2 * large) == 4
+    assert log.fitting(0, 5, small - 1) == 0
+    assert log.fitting(2, 5, large - 1) == 2
+
+
 def test_a_clear_replaces_all_before_it_and_nothing_is_merged_across_it() -> None:
     log = filled(b"aba")
     log.append(Operation(1, 4, Reason.CLEAR, b"", None, None, 0, True))

@@ -461,7 +461,7 @@ def test_rows_are_written_by_chunks_and_the_end_with_the_last() -> None:
     one.begun(segment)
     for keys, first, last in (([b"a", b"b"], True, False), ([b"c"], False, True)):
         batch = Batch(state)
-        one.rows(batch, segment, 10)
+        one.rows(batch, segment)
         (rows,) = [i for i in batch.items if isinstance(i, RowsItem)]
         assert ([e.key for e in rows.entries], rows.first, rows.last, batch.entries) == (keys, first, last, len(keys))
         (advance,) = batch.advances
@@ -483,10 +483,10 @@ def test_rows_wait_until_their_position_is_acknowledged() -> None:
     state = node({b"a": b"1"})
     segment = primary(state, 0, Phase.ROWS, history=((7, 4),), acked=3, reset=Reset("id", "signal", (7, 4)))
     batch = Batch(state)
-    resets(state).rows(batch, segment, 10)
+    resets(state).rows(batch, segment)
     assert batch.items == []
     segment.acked = 4
-    resets(state).rows(batch, segment, 10)
+    resets(state).rows(batch, segment)
     assert len(batch.items) == 5  # open reset, rows, end, position, no open reset
     assert segment.in_flight == 4
 

@@ -169,6 +169,19 @@ def test_coalescing_spares_what_is_sent_or_in_flight_or_not_replicated() -> None
     assert room(state).coalesce(0) == 0
 
 
+def test_a_coalesced_run_is_no_larger_than_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = node()
+    segment = primary(state, 0)
+    captured(segment, *(operation(number, b"%d" % (number % 3), b"v" * 100) for number in range(1, 10)))
+    monkeypatch.setattr("deelog_connector.core.room.MAX_BATCH_BYTES", 3 * operation(1, b"0", b"v" * 100).size - 1)
+    assert room(state).coalesce(0) == 0
+    captured(segment, operation(10, b"0", b"v"))
+    assert (room(state).coalesce(0), segment.atomic_to) == (0, 0)
+    monkeypatch.setattr("deelog_connector.core.room.MAX_BATCH_BYTES", 3 * operation(1, b"0", b"v" * 100).size)
+    assert room(state).coalesce(0) == 7
+    assert segment.atomic_to == 10
+
+
 def test_only_what_is_being_written_is_coalesced() -> None:
     state = node()
     filled(primary(state, 0, Phase.READ), 9)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from deelog_connector.core.batch import Batch
-from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
+from deelog_connector.core.effects import RowsItem, SnapshotRead, SnapshotRefused
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_connector.core.snapshots import Snapshots
 from deelog_schemas.envelope import JsonCodec
@@ -261,6 +261,20 @@ def test_a_segment_is_released_once_its_rows_are_verified() -> None:
     assert n0.core.phase(0) == "released"
     assert rows(world) == keys
     world.check()
+
+
+def test_a_chunk_ends_with_the_row_that_is_as_large_as_a_transaction() -> None:
+    state = node({b"a": b"1" * 10, b"b": b"2" * 10, b"c": b"3", b"d": b"4"})
+    state.max_batch_bytes = 21
+    snapshots, segment = Snapshots(state), primary(state, 0)
+    snapshot = snapshots.start(0)
+    for keys, upto in (([b"a", b"b"], 2), ([b"c", b"d"], 4)):
+        batch = Batch(state)
+        snapshots.chunk(batch, segment, snapshot)
+        assert [e.key for i in batch.items if isinstance(i, RowsItem) for e in i.entries] == keys
+        assert (batch.entries, batch.size, batch.chunks[0].upto) == (len(keys), 22 if upto == 2 else 4, upto)
+        snapshots.committed(batch)
+    assert (snapshot.cursor, snapshot.rows) == (4, 4)
 
 
 @pytest.mark.parametrize("ended_by", ["a stop", "another snapshot", "a demotion"])

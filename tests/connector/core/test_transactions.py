@@ -225,6 +225,49 @@ def test_after_a_failure_a_new_session_is_opened_and_every_segment_looks_again(c
     assert one.open() == []  # it is being opened already
 
 
+def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
+    """One that is not in time fails, and the resets in it begin anew: so it shall take a part of the time at most."""
+    full, least = 16 << 20, 64 << 10
+    state = node(commit_interval=0.0, transaction_timeout=8.0)
+    large = operation(1, value=bytes(5 << 20))
+    one = opened(state)
+    outcomes: tuple[tuple[Cause | float, int], ...] = (
+        (Cause.FENCED, full // 2),
+        (Cause.LOST, full // 4),
+        (Cause.REFUSED, full // 4),
+        (2.0, full // 4),
+        (1.0, full // 4),
+        (2.1, full // 8),
+        (0.9, 2 * large.size),
+        (0.9, 2 * large.size),
+        *[(Cause.LOST, -1)] * 12,
+        (2.1, least),
+        (0.9, 2 * large.size),
+    )
+    for outcome, size in outcomes:
+        captured(primary(state, 0), large)
+        (commit,) = one.begin()
+        assert isinstance(commit, Commit)
+        if isinstance(outcome, Cause):
+            one.commit_failed(commit.token, outcome)
+            one.open()
+            one.producer_opened()
+        else:
+            one.committed(commit.token)
+            state.now += outcome
+        state.primaries.clear()
+        one.begin()
+        assert state.max_batch_bytes == size or size < 0, outcome
+    for _ in range(3):
+        captured(primary(state, 0), *[large] * 4)
+        (commit,) = one.begin()
+        assert isinstance(commit, Commit)
+        one.committed(commit.token)
+        state.primaries.clear()
+    one.begin()
+    assert state.max_batch_bytes == full
+
+
 def test_a_session_that_is_reopened_while_it_opens_stays_the_one_asked_for() -> None:
     one = transactions(node(commit_interval=0.0))
     one.open()
