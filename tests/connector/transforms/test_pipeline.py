@@ -1,348 +1,152 @@
-"""Filters, transforms and their failures, and how often the producer is created again.
+"""What a transform gets and what comes of its result: order, drops, resets, failures.
 
-Bad input: a transform that raises, in each mode, on a change and on a row of a reset; one that raises again after
-`resume()`; a slow one; a halt during a stop; a dead-letter topic that does not exist yet, and one with more partitions;
-values that hex has to write; brokers that are down for longer than `errors.max.retries` allows.
+Bad input: all of `GARBAGE`, and a predicate that returns None.
 """
 
 from __future__ import annotations
 
-import base64
-import logging
-import threading
+import asyncio
+import time
+from collections import Counter
 
 import pytest
 
-from deelog_connector.errors import RetriesExhausted
-from deelog_connector.runtime import Lifecycle
-from deelog_connector.runtime.lifecycle import State
-from deelog_schemas.config import Config
-from deelog_schemas.envelope import JsonCodec
-from deelog_schemas.header import Kind, unpack
-from deelog_schemas.keys import segment_of
-from deelog_schemas.records import Record
-from tests.connector.cache import Cache, cache, config_of, run, started
-from tests.connector.transforms.transforms_for_tests import BOMB, Bomb, Slow
-from tests.support.kafka import Broker
+from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem
+from deelog_connector.errors import TransformFailed
+from deelog_connector.transforms import (
+    Record,
+    Row,
+)
+from deelog_connector.transforms.pipeline import (
+    Closing,
+    PipedRows,
+    Pipeline,
+    Skipped,
+    TransformedOperation,
+)
+from deelog_schemas.digest import digest_of
+from deelog_schemas.header import Kind
+from deelog_schemas.operation import Entry
+from tests.connector.transforms.building import MINE, OURS, config_of, of, parts_of, put
+from tests.connector.transforms.transforms_for_tests import BOMB, GARBAGE
 from tests.support.memory import Memory
-from tests.support.topics import derived, read_topic
-
-MINE = "tests.connector.transforms.transforms_for_tests"
-OURS = "deelog_connector.transforms"
-FILTER = {
-    "transforms": "f,s",
-    "transforms.f.type": f"{OURS}.Filter",
-    "transforms.f.predicate": "private",
-    "predicates": "private",
-    "predicates.private.type": f"{OURS}.KeyMatches",
-    "predicates.private.pattern": "private:.*",
-    "transforms.s.type": f"{MINE}.Suffix",
-}
-BOMBS = {"transforms": "b", "transforms.b.type": f"{MINE}.Bomb"}
-CODEC = JsonCodec("", "test", "", "")
 
 
-def told(held: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """What `FILTER` makes of a cache."""
-    return {key: value + b"!" for key, value in held.items() if not key.startswith(b"private:")}
+def test_transforms_run_in_order_and_see_before_and_after() -> None:
+    config = of(
+        {"type": f"{MINE}.Suffix", "text": "1"},
+        {"type": f"{MINE}.Suffix", "text": "2", "predicate": "p"},
+        {"type": f"{MINE}.Suffix", "text": "3", "predicate": "p", "negate": "true"},
+        predicates={"p": {"type": f"{MINE}.ValueIsLong"}},
+    )
+    update = put(2, "k", "abc", existed=True, before=b"old")
+    found = parts_of(config, put(1, "k", "ab"), update, put(3, "k", None, existed=True))
+    assert [part.operation.value for part in found] == [b"ab13", b"abc12", None]
+    assert [part.operation.before for part in found] == [None, b"old12", None]
+    assert found[1].headers == (("seen", "u>old>abc"), ("seen", "u>old1>abc1"))
+    assert found[2].headers == (("seen", "d>->-"), ("seen", "d>->-"))
 
 
-def positions(records: list[Record]) -> dict[int, list[int]]:
-    """By segment, the sequences that stand in the topic, told or skipped, in order."""
-    found: dict[int, list[int]] = {}
-    for record in records:
-        header = record.header
-        if header.kind in (Kind.CHANGE, Kind.SKIPPED):
-            first = record.control["first"] if header.kind is Kind.SKIPPED else header.sequence
-            found.setdefault(header.segment, []).extend(range(first, header.sequence + 1))
-    return found
+def test_a_record_says_where_it_is_from() -> None:
+    seen: list[Record] = []
+    config = of({"type": f"{MINE}.Suffix"})
+    pipeline = Pipeline.of(config, time, Counter())
+    assert pipeline is not None
+    pipeline._steps[0].transform.apply = lambda record: seen.append(record)  # type: ignore[method-assign]
+    operation = put(9, "k", "v", 4, existed=True, expires_at=5, reason="correct")
+    (item,) = pipeline([OperationsItem(3, 1, [operation])])
+    assert seen[0][:5] == ("p.c", "k", "u", None, Row("v", 5))
+    source = {"cache": "c", "segment": 3, "epoch": 4, "seq": 9, "reason": "correct", "ts_us": 17}
+    assert dict(seen[0].source) == source
+    with pytest.raises(TypeError):
+        seen[0].source["seq"] = 1  # type: ignore[index]
+    # A correction that is dropped becomes a delete: what it was to replace must go.
+    assert item.parts == [TransformedOperation(operation._replace(value=None, expires_at=None))]  # type: ignore[union-attr]
 
 
-def test_what_is_derived_is_the_filtered_and_rewritten_cache(memory: Memory, prefix: str) -> None:
-    async def work() -> None:
-        config = config_of(memory.bootstrap, prefix, **FILTER)
-        async with cache(config, 1, release=True, port=memory.port()) as found:
-            await started(found)
-            for i in range(2000):
-                key = b"%s%d" % (b"private:" if i % 3 else b"k", i % 200)
-                await found.put(key, None if i % 7 == 0 else b"v%d" % i)
-            await found.drained()
-            assert found.connector.stats.written == 2000
-            assert found.connector.stats.filtered == 2000 - 667
-            assert found.connector.observed.piped["filtered"] == 2000 - 667, "as the metrics tell it"
-            for segment in range(8):
-                found.core.request_reset(segment, "signal")
-            await found.drained()
-        records = memory.records(config.topics.changes)
-        content, readers = derived(records)
-        assert content == told(found.entries_of)
-        assert [r.resets for r in readers.values()] == [["start", "signal"]] * 8
-        assert sum(r.repeats for r in readers.values()) == 0
-        assert all(sequences == list(range(1, len(sequences) + 1)) for sequences in positions(records).values())
-        assert sum(map(len, positions(records).values())) == 2000
-        assert b"private:" not in b"".join(r.key + (r.value or b"") for r in records)
-        entries = [
-            h for _, _, _, _, _, h in memory.messages(config.topics.changes) if h and (h[0][1] or b"")[1] <= Kind.READ
+def test_what_is_dropped_leaves_one_record_for_each_run_of_an_epoch() -> None:
+    config = config_of(skipped__operations="c,d")
+    operations = [
+        put(1, "a", "x"), put(2, "b", None), put(3, "c", "x", existed=True), put(5, "a", "x"), put(6, "a", "x", 2),
+        put(7, "a", "x", 2), put(9, "a", "x", 2), put(10, "a", None, 2, reason="correct"),
+    ]  # fmt: skip
+    found = parts_of(config, *operations)
+    assert found == [
+        Skipped(1, 1, 2), TransformedOperation(operations[2]), Skipped(1, 5, 5), Skipped(2, 6, 7), Skipped(2, 9, 9),
+        TransformedOperation(operations[7])
+    ]  # fmt: skip
+
+
+def test_a_reset_tells_count_and_digest_of_what_is_left() -> None:
+    config = of(
+        {"type": f"{OURS}.Filter", "predicate": "k"},
+        {"type": f"{MINE}.Suffix", "text": "!"},
+        predicates={"k": {"type": f"{OURS}.KeyMatches", "pattern": "x.*"}},
+        skipped__operations="c,u,d",
+    )
+    pipeline = Pipeline.of(config, time, Counter())
+    assert pipeline is not None
+    begin = ControlItem(Kind.RESET_BEGIN, 3, 1, (1, 1), 1, {"id": "r"})
+    end = ControlItem(Kind.RESET_END, 3, 1, (1, 9), 2, {"id": "r", "count": 3, "digest": "of what was read"})
+    rows = [Entry(b"a", b"1", None), Entry(b"x", b"2", None), Entry(b"b", b"3", 5)]
+    for _ in range(2):  # a reset that begins again counts from the start
+        pipeline([begin, RowsItem(3, 1, (1, 9), "signal", rows[:2], True, False)])
+    pipeline([RowsItem(3, 1, (1, 9), "snapshot", rows[:1], False, False, incremental=True)])  # of no reset
+    told, ended = pipeline([RowsItem(3, 1, (1, 9), "signal", rows[2:], False, True), end])
+    assert isinstance(told, PipedRows)
+    assert (told.rows.entries, told.headers) == ([Entry(b"b", b"3!", 5)], [(("seen", "r>->3"),)])
+    assert isinstance(ended, ControlItem)
+    assert ended.fields == {"id": "r", "count": 2, "digest": digest_of([(b"a", b"1!"), (b"b", b"3!")])}
+    items: list[Item] = [begin, end]
+    assert pipeline(items)[1].fields == {"id": "r", "count": 0, "digest": digest_of(())}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("what", [name.replace("-", " ") for name in GARBAGE.split()])
+@pytest.mark.parametrize("mode", ["fail", "skip"])
+def test_garbage_is_a_failure_that_says_what_is_wrong(what: str, mode: str) -> None:
+    config = of({"type": f"{MINE}.Garbage", "what": what}, event__processing__failure__handling__mode=mode)
+    operations = [put(1, "a", "good"), put(2, "b", BOMB), put(3, "c", "good")]
+    if mode == "skip":
+        assert parts_of(config, *operations) == [
+            TransformedOperation(operations[0]),
+            Skipped(1, 2, 2),
+            TransformedOperation(operations[2]),
         ]
-        assert {tuple(n for n, _ in headers) for headers in entries} == {("deelog", "seen")}
-
-    memory.run(work())
-
-
-def test_operations_that_are_skipped_are_no_loss_to_the_next_owner(memory: Memory, prefix: str) -> None:
-    """The last operations of every segment are skipped ones, then the owner claims anew: nothing is reset."""
-
-    async def work() -> None:
-        config = config_of(memory.bootstrap, prefix, **{"skipped.operations": "u,d"})
-        async with cache(config, port=memory.port()) as found:
-            await started(found)
-            for i in range(200):
-                await found.put(b"k%d" % i, b"created")
-            for i in range(200):
-                await found.put(b"k%d" % i, b"updated" if i % 2 else None)
-            await found.drained()
-            epoch = found.core.highest_claim() + 1
-            for segment in range(8):
-                found.core.promote(segment, epoch)
-                found.core.acked(segment, found.core.last_sequence(segment))
-            found.connector.wake()
-            await found.drained()
-            await found.put(b"k0", b"created again")
-            await found.drained()
-            assert found.connector.stats.takeovers == 16
-            assert found.connector.stats.resets == {"start": 8}
-        content, _ = derived(memory.records(config.topics.changes))
-        assert content == {b"k%d" % i: b"created" for i in range(1, 200)} | {b"k0": b"created again"}
-
-    memory.run(work())
+        return
+    with pytest.raises(TransformFailed) as raised:
+        parts_of(config, *operations)
+    told = str(raised.value)
+    assert f"transform t0 ({MINE}.Garbage) failed on cache c, segment 3, position 1.2: " in told
+    assert "event.processing.failure.handling.mode to skip, warn or dead-letter" in told
+    assert ("which is neither a Record nor None" in told) is (what in ("number", "true", "tuple"))
+    assert len(told) < 600
+    assert BOMB not in told
 
 
-async def bombed(found: Cache) -> int:
-    """A cache with one value that the transform fails on, and good ones before and behind; its segment."""
-    await started(found)
-    for i in range(100):
-        await found.put(b"k%d" % i, b"before")
-    await found.drained()
-    await found.put(b"k5", BOMB.encode())
-    for i in range(100, 120):
-        await found.put(b"k%d" % i, b"behind")
-    return segment_of(b"k5", found.core.segments)
+def test_failures_are_logged_once_a_second(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    config = of({"type": f"{MINE}.Garbage", "what": "number"}, event__processing__failure__handling__mode="warn")
+    pipeline = Pipeline.of(config, memory.port().clock, Counter())
+    assert pipeline is not None
+    for seconds in (0, 0, 1):
+        memory.run(asyncio.sleep(seconds))
+        pipeline([OperationsItem(3, 1, [put(1, "b", BOMB)])])
+    assert [line.endswith("(1 more since the last such line)") for line in caplog.messages] == [False, True]
 
 
-def test_fail_stops_writing_with_the_op_log_intact(
-    memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(Bomb, "armed", True)
-
-    async def work() -> None:
-        config = config_of(memory.bootstrap, prefix, **BOMBS)
-        async with cache(config, release=True, port=memory.port()) as found:
-            segment = await bombed(found)
-            await found.until(lambda: found.connector.halted is not None)
-            position = next(o.sequence for o in found.core._segments[segment].log if o.value == BOMB.encode())
-            halted = found.connector.stats.halted
-            where = f"cache c, segment {segment}, position 1.{position}: RuntimeError: boom"
-            assert f"transform b ({MINE}.Bomb) failed on {where}" in halted
-            assert sum("the connector stops writing: transform b" in line for line in caplog.messages) == 1
-            for i in range(50):  # the cache lives on
-                await found.put(b"later%d" % i, b"1")
-            assert found.connector.state.paused
-            assert not found.connector.failure.done()
-            content, _ = derived(memory.records(config.topics.changes))
-            assert BOMB.encode() not in content.values()
-            assert content == {b"k%d" % i: b"before" for i in range(100)} | {
-                k: v
-                for k, v in content.items()
-                if v == b"behind"  # of a transaction before
-            }
-            found.connector.resume()  # it fails again: nothing was mended
-            await found.until(lambda: found.connector.halted is not None)
-            lifecycle = Lifecycle(config, {"c": found.connector})
-            assert [lifecycle.state] == [State.FAILED]
-            assert "transform b" in (lifecycle.trace or "")
-            Bomb.armed = False
-            await lifecycle.restart()
-            assert [lifecycle.state] == [State.RUNNING]
-            await found.drained()
-            assert found.connector.stats.resets == {"start": 8}
-        records = memory.records(config.topics.changes)
-        content, readers = derived(records)
-        assert content == found.entries_of
-        assert content[b"k5"] == BOMB.encode()
-        assert sum(r.repeats for r in readers.values()) == 0
-        assert sum(r.header.kind is Kind.CHANGE for r in records) == 171
-
-    memory.run(work())
+def test_a_predicate_answers_true_or_false() -> None:
+    config = of({"type": f"{MINE}.Suffix", "predicate": "p"}, predicates={"p": {"type": f"{MINE}.Undecided"}})
+    with pytest.raises(TransformFailed, match="answered a NoneType, which is neither True nor False"):
+        parts_of(config, put(1, "a", "x"))
 
 
-def test_a_halted_connector_stops_at_once_and_does_not_release_what_failed(
-    memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Bomb, "armed", True)
-
-    async def work() -> None:
-        # What can be released is waited for twice as long as a transaction may last.
-        config = config_of(memory.bootstrap, prefix, **BOMBS, transaction_timeout_ms=60_000)
-        async with cache(config, 1, release=True, port=memory.port()) as found:
-            segment = await bombed(found)
-            await found.until(lambda: found.connector.halted is not None)
-            began = memory.loop.time()
-        assert memory.loop.time() - began < 60
-        # Of the others some may be: a stop tries again, and what is written by then is released.
-        releases = [r for r in memory.records(config.topics.changes) if r.header.kind is Kind.RELEASE]
-        assert segment not in {r.header.segment for r in releases}
-
-    memory.run(work())
+def test_a_connector_that_is_closed_ends_between_two_records() -> None:
+    pipeline = Pipeline.of(of({"type": f"{MINE}.Suffix"}), time, Counter())
+    assert pipeline is not None
+    pipeline.closing.set()
+    with pytest.raises(Closing):
+        pipeline([OperationsItem(3, 1, [put(1, "a", "x")])])
 
 
-@pytest.mark.parametrize("mode", ["skip", "warn", "dead-letter"])
-def test_what_a_transform_fails_on_is_left_out(
-    memory: Memory,
-    prefix: str,
-    mode: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(Bomb, "armed", True)
-    letters = f"{prefix}-letters"
-    more = {"event.processing.failure.handling.mode": mode}
-    if mode == "dead-letter":
-        more["errors.deadletterqueue.topic.name"] = letters
-
-    async def work() -> Config:
-        config = config_of(memory.bootstrap, prefix, **BOMBS, **more)
-        async with cache(config, release=True, port=memory.port()) as found:
-            segment = await bombed(found)
-            await found.drained()
-            content, _ = derived(memory.records(config.topics.changes))
-            assert content == {**found.entries_of, b"k5": b"before"}  # the last that was told
-            assert found.connector.stats.erroneous == 1
-            found.core.request_reset(segment, "signal")
-            await found.drained()
-        content, readers = derived(memory.records(config.topics.changes))
-        assert content == {k: v for k, v in found.entries_of.items() if k != b"k5"}  # a row that failed is not there
-        assert readers[segment].resets == ["start", "signal"]
-        return config
-
-    caplog.set_level(logging.WARNING)
-    found: list[Config] = []
-
-    async def noted() -> None:
-        found.append(await work())
-
-    memory.run(noted())
-    logged = [line for line in caplog.messages if "the change is left out" in line]
-    assert bool(logged) == (mode != "skip")
-    if mode == "dead-letter":
-        of_change, of_row = memory.messages(letters)
-        for message, kind, op in ((of_change, Kind.CHANGE, "u"), (of_row, Kind.READ, "r")):
-            envelope = CODEC.decode_value(message.value or b"")
-            assert (CODEC.decode_key(message.key or b""), envelope.op) == (b"k5", op)
-            assert envelope.after is not None
-            assert envelope.after.value == BOMB.encode()
-            headers = {name: value or b"" for name, value in message.headers or ()}
-            assert unpack(headers.pop("deelog")).kind is kind
-            assert {k.removeprefix("__connect.errors."): v.decode() for k, v in headers.items()}.items() >= {
-                "topic": found[0].topics.changes,
-                "connector.name": "test",
-                "stage": "TRANSFORMATION",
-                "class.name": f"{MINE}.Bomb",
-                "exception.class.name": "builtins.RuntimeError",
-            }.items()
-            assert b"RuntimeError: boom" in headers["__connect.errors.exception.message"]
-
-
-def test_a_dead_letter_topic_of_any_width_is_taken(
-    memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Bomb, "armed", True)
-    letters = f"{prefix}-letters"
-    memory.kafka.create(letters, 3)
-
-    async def work() -> None:
-        more = {
-            "event.processing.failure.handling.mode": "dead-letter",
-            "errors.deadletterqueue.topic.name": letters,
-        }
-        async with cache(config_of(memory.bootstrap, prefix, **BOMBS, **more), port=memory.port()) as found:
-            await bombed(found)
-            await found.drained()
-        (letter,) = memory.messages(letters)
-        assert letter.headers
-        assert letter.headers[0][0] == "deelog"
-
-    memory.run(work())
-
-
-def test_a_slow_transform_holds_up_the_writer_alone(
-    kafka: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """On a real Kafka: in memory there are no threads, so the transform would hold up everything."""
-    monkeypatch.setattr("deelog_connector.runtime.executor.SLOW_SECONDS", 0.1)
-    goes_on = threading.Event()
-    monkeypatch.setattr(Slow, "goes_on", goes_on)
-
-    async def work() -> None:
-        config = config_of(kafka.bootstrap, prefix, **{"transforms": "s", "transforms.s.type": f"{MINE}.Slow"})
-        async with cache(config, release=True) as found:
-            await started(found)
-            await found.put(b"a", BOMB.encode())
-            await found.until(lambda: any(" on one record" in line for line in caplog.messages))
-            for number in range(100):
-                await found.put(b"b", b"%d" % number)
-            assert found.core.unwritten() == 101
-            goes_on.set()
-            await found.drained()
-        content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
-        assert content == found.entries_of
-
-    run(work())
-    assert any(line.startswith("transform s: ") and "s on one record" in line for line in caplog.messages)
-
-
-@pytest.mark.parametrize("mode", ["bytes", "base64-url-safe", "hex"])
-def test_bytes_are_written_as_the_mode_says(memory: Memory, prefix: str, mode: str) -> None:
-    raw = b"\xfb\xff\0 not UTF-8"
-    written = {
-        "bytes": base64.b64encode(raw).decode(),
-        "base64-url-safe": base64.urlsafe_b64encode(raw).decode(),
-        "hex": raw.hex(),
-    }[mode]
-
-    async def work() -> None:
-        more = {"cache.value.format": "bytes", "binary.handling.mode": mode, "value.converter.schemas.enable": "true"}
-        config = config_of(memory.bootstrap, prefix, **more)
-        async with cache(config, release=True, port=memory.port()) as found:
-            await started(found)
-            await found.put(b"k", raw)
-            await found.drained()
-        records = memory.records(config.topics.changes)
-        (change,) = [r for r in records if r.header.kind is Kind.CHANGE]
-        assert change.value is not None
-        kind = "bytes" if mode == "bytes" else "string"
-        assert f'"value":"{written}"'.encode() in change.value
-        assert f'{{"type":"{kind}","optional":true,"field":"value"}}'.encode() in change.value
-        codec = JsonCodec("", "test", "", "", value_format="bytes", binary=mode)
-        after = codec.decode_value(change.value).after
-        assert after is not None
-        assert after.value == raw
-
-    memory.run(work())
-
-
-def test_the_connector_fails_after_errors_max_retries(memory: Memory, prefix: str) -> None:
-    async def work() -> None:
-        config = config_of(
-            memory.bootstrap, prefix, **{"errors.max.retries": "2", "retriable.restart.connector.wait.ms": "100"}
-        )
-        async with cache(config, port=memory.port()) as found:
-            await started(found)
-            await found.put(b"a", b"1")
-            await found.drained()
-            await found.connector._shell.clients.session.discard()  # as after an error of the session
-            memory.kafka.uncoordinated.add(config.topics.transactional_id_node("n1"))
-            await found.put(b"a", b"2")
-            with pytest.raises(RetriesExhausted, match=r"3 errors in a row, errors\.max\.retries=2 allows no more"):
-                await found.until(lambda: False, 600)
-
-    memory.run(work())
+def test_without_anything_to_do_there_is_no_pipeline() -> None:
+    assert Pipeline.of(config_of(), time, Counter()) is None
+    assert Pipeline.of(config_of(predicates=""), time, Counter()) is None

@@ -133,6 +133,7 @@ def test_a_clear_is_an_operation_of_each_segment_with_entries() -> None:
     clears = [segment for segment, operation in made.core.operations if operation.reason == "clear"]
     held = {segment_of(key, SEGMENTS) for key in (b"a", b"b", b"c")}
     assert clears == [*sorted(held), segment_of(b"a", SEGMENTS)]
+    assert all(o.existed and not o.key and o.value is None for o in made.operations() if o.reason == "clear")
     assert made.core.acks == made.core.last
     assert (len(made.mirror), made.mirror._expiries) == (0, {})
 
