@@ -2,74 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_proof.audit.topics import Ownership, Read, end_offsets, fold_changes, fold_diff, read_topic
 from deelog_proof.load.history import DELETE, content_of
-from deelog_schemas import canonical
 from deelog_schemas.digest import digest_of
-from deelog_schemas.envelope import JsonCodec, Stamp
+from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
-from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
-from deelog_schemas.keys import control_key
+from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_schemas.operation import Entry, Operation
-from deelog_schemas.records import Record, decode
+from tests.proof.audit.reads import CODEC, STAMP, TOPIC, change, control, record, row, tombstone
 from tests.support.kafka import Broker
 
-TOPIC = "demo.sessions"
-CODEC = JsonCodec(TOPIC, "grid", "demo", "sessions")
 DIFF = JsonCodec(f"{TOPIC}.diff", "grid", "demo", "sessions", cause=True)
-STAMP = Stamp(3, "n1", 1_000_000)
-POSITION = (1, 1)
-
-
-def _record(kind: Kind, position: tuple[int, int], key: bytes, value: bytes | None, control: Any = None) -> Record:
-    headers: list[tuple[str, bytes | None]] = [(HEADER_NAME, pack(kind, 3, *position, 0))]
-    if control is not None:
-        headers.append((CONTROL_HEADER_NAME, canonical.dumps(control)))
-    return decode(TOPIC, 0, 0, key, value, headers)
-
-
-def _change(position: tuple[int, int], key: bytes, value: bytes | None, reason: str = "put") -> Read:
-    operation = Operation(*position, reason, key, value, None, 777, value is None)
-    return Read(_record(Kind.CHANGE, position, CODEC.key(key), CODEC.change(operation, STAMP)), 50)
-
-
-def _tombstone(position: tuple[int, int], key: bytes) -> Read:
-    return Read(_record(Kind.TOMBSTONE, position, CODEC.key(key), None), 50)
-
-
-def _row(position: tuple[int, int], key: bytes, value: bytes) -> Read:
-    row = CODEC.row(Entry(key, value, None), position, "true", "overflow", STAMP)
-    return Read(_record(Kind.READ, position, CODEC.key(key), row), 50)
-
-
-def _control(kind: Kind, position: tuple[int, int], at_ms: int, **control: Any) -> Read:
-    key = CODEC.key(control_key(kind.name.lower(), 3, "n1@1", 1))
-    return Read(_record(kind, position, key, None, {"epoch": position[0], "member": "n1@1", **control}), at_ms)
 
 
 def _diff(op: str, position: tuple[int, int], key: bytes, cause: str, at: int = 0) -> Read:
     before = None if op == "c" else Entry(key, b"old", None)
     after = None if op == "d" else Entry(key, b"new%d" % at, None)
     raw = DIFF.difference(Change(key, before, after, position, cause), 5, None, STAMP)
-    return Read(_record(Kind.CHANGE, position, DIFF.key(key), raw), 50)
+    return Read(record(Kind.CHANGE, position, DIFF.key(key), raw), 50)
 
 
 def test_changes_are_folded_and_counted() -> None:
     told = fold_changes(
         TOPIC,
         [
-            _control(Kind.ACTIVE, (1, 0), 40),
-            _change((1, 1), b"a", b"1"),
-            _change((1, 2), b"b", b"2"),
-            _change((1, 3), b"a", None, "expire"),
-            _tombstone((1, 3), b"a"),
+            control(Kind.ACTIVE, (1, 0), 40),
+            change((1, 1), b"a", b"1"),
+            change((1, 2), b"b", b"2"),
+            change((1, 3), b"a", None, "expire"),
+            tombstone((1, 3), b"a"),
         ],
     )
     assert told.entries == {b"b": Entry(b"b", b"2", None)}
@@ -84,7 +50,7 @@ def test_changes_are_folded_and_counted() -> None:
 
 @pytest.mark.parametrize("position", [(1, 1), (1, 2), (0, 9)])
 def test_a_repeated_or_older_position_is_a_duplicate(position: tuple[int, int]) -> None:
-    changes = [_change((1, 1), b"a", b"1"), _change((1, 2), b"a", b"2"), _change(position, b"a", b"3")]
+    changes = [change((1, 1), b"a", b"1"), change((1, 2), b"a", b"2"), change(position, b"a", b"3")]
     told = fold_changes(TOPIC, changes)
     assert told.duplicates == 1
     assert told.entries[b"a"].value == b"2"
@@ -95,12 +61,12 @@ def test_a_reset_replaces_the_segment_and_is_reported() -> None:
     told = fold_changes(
         TOPIC,
         [
-            _change((1, 1), b"a", b"1"),
-            _control(Kind.RESET_BEGIN, (2, 1), 60, id="r1", reason="overflow"),
-            _row((1, 1), b"x", b"ignored: below the begin"),
-            _row((2, 2), b"b", b"2"),
-            _control(Kind.RESET_END, (2, 2), 70, **end),
-            _control(Kind.RESET_BEGIN, (2, 2), 80, id="r2", reason="owners_lost"),
+            change((1, 1), b"a", b"1"),
+            control(Kind.RESET_BEGIN, (2, 1), 60, id="r1", reason="overflow"),
+            row((1, 1), b"x", b"ignored: below the begin"),
+            row((2, 2), b"b", b"2"),
+            control(Kind.RESET_END, (2, 2), 70, **end),
+            control(Kind.RESET_BEGIN, (2, 2), 80, id="r2", reason="owners_lost"),
         ],
     )
     assert told.entries == {b"b": Entry(b"b", b"2", None)}
@@ -116,7 +82,7 @@ def test_diffs_are_folded_and_counted_by_cause() -> None:
             _diff("u", (1, 2), b"a", "change", 2),
             _diff("c", (1, 3), b"b", "change"),
             _diff("d", (2, 3), b"b", "reset"),
-            _tombstone((2, 3), b"b"),
+            tombstone((2, 3), b"b"),
         ],
     )
     assert told.entries == {b"a": Entry(b"a", b"new2", None)}
@@ -142,8 +108,8 @@ def test_only_committed_records_are_read_to_the_end(kafka: Broker, prefix: str) 
             position = (1, int(value))
             operation = Operation(*position, "put", b"k", value, None, 1, False)
             headers = [(HEADER_NAME, pack(Kind.CHANGE, number % 2, *position, 0))]
-            change = CODEC.change(operation, STAMP)
-            producer.produce(topic, change, CODEC.key(b"k"), partition=number % 2, headers=headers)  # type: ignore[arg-type]
+            raw = CODEC.change(operation, STAMP)
+            producer.produce(topic, raw, CODEC.key(b"k"), partition=number % 2, headers=headers)  # type: ignore[arg-type]
         if commit:
             producer.commit_transaction(30)
         else:

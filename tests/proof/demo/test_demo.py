@@ -150,17 +150,3 @@ def test_no_network_at_the_first_start_is_one_sentence(
     assert all("fetching" in line for line in fetching)
     assert error.startswith("Error: ")
     assert "connect to the network" in error
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--nodes", "1"], "needs --nodes 2 at least"),
-        (["--files", "."], "is not empty"),
-        (["--trace", "report.json"], "does not exist"),
-    ],
-)
-def test_wrong_use_is_told_before_anything_starts(start: Any, arguments: list[str], problem: str) -> None:
-    demo = start(*arguments)
-    assert demo.ended() == 2
-    assert problem in demo.output.read_text()

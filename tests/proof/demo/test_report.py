@@ -10,6 +10,7 @@ import orjson
 import pytest
 from rich.console import Console
 
+from deelog_connector.metrics.families import _RESETS
 from deelog_proof.demo.report import problems, show, shown, write
 
 GOOD: dict[str, Any] = {
@@ -117,6 +118,14 @@ def test_it_is_printed_within_the_width() -> None:
 )
 def test_each_row_says_what_its_number_counts(row: str) -> None:
     assert row in text_of(GOOD)
+
+
+def test_every_reason_of_a_reset_is_explained() -> None:
+    lines = printed(GOOD | {"resets": dict.fromkeys(_RESETS, 12_345)})
+    for reason in _RESETS:
+        (line,) = (line for line in lines if f"· {reason}: " in line)
+        assert line.startswith("  12,345  ·")
+    assert not any("docs/protocol.md" in line for line in lines), "a reason without a clause of its own"
 
 
 def test_what_did_not_happen_is_left_out() -> None:

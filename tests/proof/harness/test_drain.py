@@ -27,6 +27,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parts:
         return {0: 7}
 
     monkeypatch.setattr(module, "end_offsets", end_offsets)
+    until_times(monkeypatch, 3)
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "progress.json").write_text('{"input_offsets": {"0": 7}}')
     return parts
@@ -72,8 +73,7 @@ def test_entries_that_expire_soon_are_waited_for(parts: Parts, monkeypatch: pyte
         drain(parts.environment)
 
 
-def test_what_is_captured_must_be_written(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    until_times(monkeypatch, 3)
+def test_what_is_captured_must_be_written(parts: Parts) -> None:
     parts.cluster.nodes[1].answers = [{"unwritten": 3}, None, {"unwritten": 0}]
     assert drain(parts.environment) == {}
     parts.cluster.nodes[1].answers = [{"unwritten": 3}]
@@ -81,8 +81,7 @@ def test_what_is_captured_must_be_written(parts: Parts, monkeypatch: pytest.Monk
         drain(parts.environment)
 
 
-def test_the_spark_job_must_have_read_it_and_is_started_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    until_times(monkeypatch, 3)
+def test_the_spark_job_must_have_read_it_and_is_started_again(parts: Parts) -> None:
     parts.diff.kill()
     drain(parts.environment)
     assert "start Spark job" in parts.calls
