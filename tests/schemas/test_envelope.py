@@ -213,6 +213,96 @@ def test_each_stamp_tells_its_own_place_and_time() -> None:
             assert (told["ts_ms"], told["ts_ns"]) == (stamp.now_us // 1000, stamp.now_us * 1000)
 
 
+# -- comparing by bytes, and passing on -----------------------------------------------------------------------------
+
+
+@all_formats
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_after_is_cut_out_of_the_bytes(key_format: str, value_format: str, data: st.DataObject) -> None:
+    case = Case(data, key_format, value_format, data.draw(st.booleans()))
+    entry = Entry(case.key, data.draw(case.values), data.draw(EXPIRIES))
+    existed, image = data.draw(st.booleans()), data.draw(st.none() | case.values)
+    key, value, expires_at = entry
+    operation = Operation(*case.position, "put", key, value, expires_at, 3, existed, image)
+    for raw in (
+        case.codec.change(operation, case.stamp),
+        case.codec.row(entry, case.position, "true", "x", case.stamp),
+        case.codec.difference(Change(case.key, entry, entry, case.position, "change"), 3, None, case.stamp),
+    ):
+        after = case.codec.after_of(raw)
+        assert after is not None
+        assert after != case.codec.gone
+        assert orjson.loads(after) == case.struct(*entry)
+        assert case.codec.decode_after(after) == entry
+    assert case.codec.after_of(case.codec.change(operation._replace(value=None), case.stamp)) == case.codec.gone
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{}",
+        b'{"before":null,"after":null,"source":{},"op":"u"}',  # a delete has another op
+        b'{"before":null, "after": {}, "source": {}, "op": "c"}',
+        b'{"source":{"a":1},"after":{}}',
+        b'{"x":1,"source":{"after":{}}}',
+    ],
+)
+def test_what_is_not_as_we_write_it_must_be_parsed(raw: bytes) -> None:
+    assert CODECS["string"].after_of(raw) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"", b"{", b"null", b"7", b"[]", b"{}", b'{"key":"a","value":"b"}', b'{"value":"b","expires_at":null}'),
+        *(b'{"key":"a","value":null,"expires_at":null}', b'{"key":"a","value":"b","expires_at":"5"}'),
+    ],
+)
+def test_an_after_that_is_malformed_is_a_record_error(raw: bytes) -> None:
+    with pytest.raises(RecordError, match="envelope"):
+        CODECS["string"].decode_after(raw)
+
+
+@all_formats
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_a_change_is_passed_on_with_its_cause(key_format: str, value_format: str, data: st.DataObject) -> None:
+    case = Case(data, key_format, value_format)
+    value, before = data.draw(st.none() | case.values), data.draw(st.none() | case.values)
+    raw = case.codec.change(Operation(*case.position, "put", case.key, value, 5, 3, True, before), case.stamp)
+    blocks = data.draw(st.booleans())
+    diff = JsonCodec(TOPIC, *case.names, key_format, value_format, blocks, True)
+    op, told = diff.passed_on(raw, "change")
+    assert op == ("d" if value is None else "u")
+    content, captured = orjson.loads(told), orjson.loads(raw)
+    payload = content["payload"] if blocks else content
+    source = (captured["payload"] if case.schemas[1] else captured)["source"]
+    assert payload["source"] == {**source, "cause": "change"}
+    assert diff.decode_value(told).after == case.codec.decode_value(raw).after
+    assert diff.decode_value(told).before == case.codec.decode_value(raw).before
+    if blocks:
+        written = diff.difference(Change(case.key, None, Entry(b"", b"", None), (1, 2), "reset"), 3, None, case.stamp)
+        assert content["schema"] == orjson.loads(written)["schema"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"null", b"7", b"[]", b"{}", b'{"op":"c"}', b'{"op":"c","source":7}', b'{"source":{}}'],
+)
+def test_what_cannot_be_passed_on_is_a_record_error(raw: bytes) -> None:
+    with pytest.raises(RecordError, match="envelope"):
+        CODECS["string"].passed_on(raw, "change")
+
+
+def test_a_payload_is_one_beside_its_schema() -> None:
+    keys = JsonKeys(TOPIC, "test")
+    assert keys.decode_key(b'{"schema":{},"payload":{"key":"a"},"key":"b"}') == b"a"
+    assert keys.decode_key(b'{"schema":{},"key":"b"}') == b"b"
+    assert keys.decode_key(b'{"payload":{"key":"a"},"key":"b"}') == b"b"
+
+
 # -- what is not ours ---------------------------------------------------------------------------------------------
 
 CODECS = {name: JsonCodec(TOPIC, "test", "shop", "sessions", name, name) for name in FORMATS}
@@ -350,7 +440,7 @@ def test_bytes_are_written_in_the_encoding_that_was_chosen(binary: str, text: st
     assert [field["type"] for field in json.loads(key)["schema"]["fields"]] == [kind]
     assert codec.decode_key(key) == raw
     assert codec.decode_value(value).after == Entry(raw, raw, None)
-    for damaged in ("+", "f", "zz", "fb ff00", "ä"):
+    for damaged in ("+", "f", "zz", "fb ff00", "ä", "-_8A!", "+/8A!"):
         with pytest.raises(RecordError):
             codec.decode_key(json.dumps({"key": damaged}).encode())
     plain = JsonCodec(TOPIC, "test", "shop", "sessions", binary=binary)  # text stays text

@@ -122,7 +122,11 @@ def test_both_owners_are_killed_at_once_and_waited_for_together(parts: Parts) ->
         *(f"start node {one}", f"start node {other}", f"wait for node {one}", f"wait for node {other}"),
         "wait until whole",
     ]
-    assert parts.show.said[-1].startswith(f"{one} and {other} back")
+    assert parts.show.said == [
+        f"kill -9 of nodes {one} and {other} at once, both owners of some segments",
+        "the others took over after 1.2 s",
+        f"{one} and {other} back, everything has its backups again after 2.0 s",
+    ]
 
 
 def test_of_two_nodes_nobody_is_left_to_take_over(tmp_path: Path, parts: Parts) -> None:
@@ -148,8 +152,10 @@ def test_a_zombie_is_stopped_in_a_transaction_and_goes_on_after_the_takeover(par
         "refused_commits": 1,
         "exit_code": None,
     }
-    assert parts.show.said[0] == f"SIGSTOP of node {name} with a transaction open"
-    assert parts.show.said[-2:] == [
+    assert parts.show.said == [
+        f"SIGSTOP of node {name} with a transaction open",
+        "the others took over after 1.2 s",
+        f"SIGCONT of node {name}: a zombie",
         "the zombie's commit was refused after 0.5 s",
         "all nodes back, everything has its backups again after 2.0 s",
     ]
@@ -196,14 +202,43 @@ def test_it_is_stopped_until_its_transaction_is_open(
     assert happened.notes["transaction_open"] is opened
     assert len([seconds for seconds in slept if seconds != 0.15]) == stops - 1
     assert all(0.01 <= seconds <= 0.15 for seconds in slept)
+    assert (0.15 in slept) is any(hidden)
     told = "with a transaction open" if opened else "between transactions"
     assert parts.show.said[0].endswith(told)
+
+
+def test_a_zombie_is_timed_from_its_last_stop(parts: Parts, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter(range(0, 10**9, 1_000_000))
+    clock = SimpleNamespace(sleep=lambda seconds: None, time_ns=lambda: next(moments))
+    monkeypatch.setattr(module, "time", clock)
+    parts.monitor.refused = [0, 1]
+    assert zombie(parts.environment, draw()).at_ms == 1
+
+
+def test_a_node_is_looked_at_once_it_is_stopped(parts: Parts, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    answers = iter([False, False, True])
+
+    def is_stopped(node: object) -> bool:
+        looks.append("stopped?")
+        return next(answers)
+
+    def ends(bootstrap: str, topic: str, committed: bool = True) -> dict[int, int]:
+        looks.append("offsets")
+        return log.ends(bootstrap, topic, committed)
+
+    monkeypatch.setattr(module, "is_stopped", is_stopped)
+    monkeypatch.setattr(module, "end_offsets", ends)
+    parts.monitor.refused = [0, 1]
+    zombie(parts.environment, draw())
+    assert looks == ["stopped?"] * 3 + ["offsets"] * 4  # two looks of two kinds of offsets
 
 
 def test_kafka_is_paused_for_some_seconds(parts: Parts, slept: list[float]) -> None:
     pause_kafka(parts.environment, draw())
     assert parts.calls == ["pause Kafka", "resume Kafka", "wait until whole"]
     assert slept == [PAUSE_SECONDS]
+    assert parts.show.said == ["Kafka paused for 3 s; the caches go on", "Kafka goes on"]
 
 
 def test_kafka_goes_on_though_the_pause_is_interrupted(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +257,10 @@ def test_kafka_is_paused_until_an_op_log_overflows(parts: Parts) -> None:
     total = "total overflow.reset"
     assert parts.calls == [total, "pause Kafka", total, total, total, "resume Kafka", "wait until whole"]
     assert happened.notes == {"overflow_after_s": 0.5}
-    assert parts.show.said[-1] == "op logs overflowed after 0.5 s; Kafka goes on"
+    assert parts.show.said == [
+        "Kafka paused until op logs overflow",
+        "op logs overflowed after 0.5 s; Kafka goes on",
+    ]
 
 
 def test_kafka_goes_on_though_nothing_overflows(parts: Parts) -> None:
@@ -236,3 +274,4 @@ def test_kafka_goes_on_though_nothing_overflows(parts: Parts) -> None:
 def test_kafka_is_killed_and_started_on_the_same_data(parts: Parts) -> None:
     restart_kafka(parts.environment, draw())
     assert parts.calls == ["kill Kafka", "start Kafka", "wait until whole"]
+    assert parts.show.said == ["kill -9 of Kafka; the caches go on", "Kafka serves again"]
