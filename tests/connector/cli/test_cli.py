@@ -1,11 +1,8 @@
-"""The command line: commands from entry points, errors as one line, `config` and `validate`."""
+"""The command line: commands from entry points, errors as one line."""
 
 from __future__ import annotations
 
-import inspect
-import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,16 +15,7 @@ from click.testing import CliRunner, Result
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deelog_connector import cli, errors
-from deelog_connector.cli import exit_codes
-from deelog_connector.cli.config import markdown, template
-from deelog_schemas.config import FIELDS, load, parse
-from deelog_schemas.config.field import REQUIRED
-from deelog_schemas.config.validation import definitions
-from deelog_schemas.errors import ConfigError, DeelogError, RecordError, RegistryError
-from tests.support.paths import ROOT
-
-GOOD = "topic.prefix=shop\nbootstrap.servers=k1:9092\nnode.id=n1\ncache.name=sessions\n"
+from deelog_connector import cli
 
 COMMANDS = '''
 import click
@@ -229,92 +217,3 @@ def test_node_refuses_an_unknown_log_level() -> None:
     result = CliRunner().invoke(cli.main, ["node", "--config", "node.properties", "--log-level", "loud"])
     assert result.exit_code == 2
     assert "--log-level" in result.stderr
-
-
-def test_validate_tells_right_from_wrong(tmp_path: Path) -> None:
-    file = tmp_path / "node.properties"
-    file.write_text(GOOD)
-    right = deelog("validate", str(file))
-    assert (right.returncode, right.stdout) == (0, f"{file}: right for a node, 4 fields set\n")
-    assert deelog("validate", "--role", "diff", str(file)).returncode == 2
-    file.write_text(GOOD + "cache.ack=1\ncache.acks=2\nproducer.override.sasl.password=hunter2\n")
-    wrong = deelog("validate", str(file))
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.splitlines() == [
-        f"Error: {file}: 2 errors",
-        "  cache.ack: is no field of deelog; did you mean cache.acks?",
-        "  cache.acks = '2': must be one of all, 1, 0",
-    ]
-    missing = deelog("validate", str(tmp_path / "none.json"))
-    assert missing.returncode == 2
-    assert missing.stderr == f"Error: {tmp_path / 'none.json'}: file: cannot be read: No such file or directory\n"
-
-
-def test_validate_looks_up_references_when_asked(tmp_path: Path) -> None:
-    file = tmp_path / "node.properties"
-    file.write_text(GOOD + "max.batch.size=${env:DEELOG_TEST_SIZE}\n")
-    assert deelog("validate", str(file)).returncode == 0
-    unset = deelog("validate", "--resolve", str(file))
-    assert unset.returncode == 2
-    assert "${env:DEELOG_TEST_SIZE} cannot be resolved" in unset.stderr
-    assert deelog("validate", "--resolve", str(file), DEELOG_TEST_SIZE="7").returncode == 0
-    odd = deelog("validate", "--resolve", str(file), DEELOG_TEST_SIZE="hunter2", DEELOG_DEBUG="1")
-    assert odd.returncode == 2
-    assert "Traceback" in odd.stderr
-    assert "hunter2" not in odd.stderr
-
-
-def test_the_page_of_all_fields_is_fresh() -> None:
-    page = ROOT / "docs" / "reference" / "configuration.md"
-    remedy = "stale: run `deelog config --format md > docs/reference/configuration.md`"
-    assert page.read_text(encoding="utf-8") == markdown(), remedy
-
-
-def test_the_page_of_exit_codes_is_fresh() -> None:
-    page = ROOT / "docs" / "reference" / "exit-codes.md"
-    remedy = "stale: run `deelog exit-codes > docs/reference/exit-codes.md`"
-    assert page.read_text(encoding="utf-8") == exit_codes.markdown(), remedy
-
-
-def test_every_error_of_the_tree_is_drawn_with_its_code() -> None:
-    tree = inspect.getdoc(errors) or ""
-    drawn = {name: int(code) for name, code in re.findall(r"^[│ ├└─]*(\w+) +(\d+) ", tree, re.M)}
-    mine = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, DeelogError)]
-    mine += [ConfigError, RecordError, RegistryError]
-    assert drawn == {one.__name__: one.exit_code for one in mine}
-
-
-def test_the_page_has_every_field_in_a_whole_row() -> None:
-    rows = [line for line in markdown().splitlines() if line.startswith("| `")]
-    for name in FIELDS:
-        (row,) = [row for row in rows if row.startswith(f"| `{name}` |") and row.count("|") == 5]
-        assert FIELDS[name].doc in row
-
-
-def test_the_template_is_a_file_to_begin_with(tmp_path: Path) -> None:
-    file = tmp_path / "new.properties"
-    filled = dict(line.split("=") for line in GOOD.splitlines()) | {"diff.checkpoint.location": "/c"}
-    text = template()
-    for name, value in filled.items():
-        assert f"\n{name}=\n" in text
-        text = text.replace(f"\n{name}=\n", f"\n{name}={value}\n")
-    file.write_text(text)
-    config = load(file)
-    assert dict(config) == dict(parse(filled))
-    # The shown defaults are the real ones: without the comment signs they change nothing.
-    shown = [line for line in text.splitlines() if line.startswith("#:") and not line.endswith("=")]
-    assert len(shown) > 40
-    file.write_text(text + "".join(line.removeprefix("#:") + "\n" for line in shown))
-    assert dict(load(file)) == dict(config)
-
-
-def test_definitions_are_connects() -> None:
-    listed = json.loads(deelog("config", "--format", "json").stdout)
-    assert listed == definitions()
-    by_name = {entry["name"]: entry for entry in listed}
-    assert by_name.keys() == FIELDS.keys()
-    assert {entry["type"] for entry in listed} <= {"STRING", "INT", "LONG", "BOOLEAN", "LIST", "CLASS", "PASSWORD"}
-    assert by_name["max.batch.size"]["default_value"] == "8192"
-    assert by_name["node.id"]["required"] is True
-    assert by_name["node.id"]["default_value"] is None
-    assert [entry["required"] for entry in listed] == [field.default is REQUIRED for field in FIELDS.values()]

@@ -1,13 +1,28 @@
-"""The reason of a failed request: what a broker answered, or that none did."""
+"""How clients are made, and the reason of a failed request: what a broker answered, or that none did."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable
-from deelog_connector.kafka.client import failure, reason
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka import client as module
+from deelog_connector.kafka.client import (
+    LOOK_SECONDS,
+    begin_session,
+    common_settings,
+    failure,
+    hear,
+    log,
+    opened,
+    reason,
+)
 from deelog_schemas.kafka.connections import Connections
+from tests.connector.cache import config_of
 
 
 def connections(*errors: KafkaError) -> Connections:
@@ -64,3 +79,61 @@ def test_a_right_that_is_gone_is_named() -> None:
         error = failure("topic t", KafkaException(KafkaError(code)), connections(REFUSED), topic=("Describe", "t"))
         assert type(error) is kind
         assert ("Kafka refuses Describe on topic t" in str(error)) == (kind is KafkaUnauthorized)
+
+
+def test_every_client_has_our_log_and_the_name_of_the_connector() -> None:
+    config = config_of("h:1,i:2", "p", name="shop")
+    assert common_settings(config) == {"bootstrap.servers": "h:1,i:2", "client.id": "shop", "logger": log}
+
+
+def test_a_client_is_made_with_its_settings_and_tells_of_its_connections() -> None:
+    given: list[dict[str, Any]] = []
+
+    def make(settings: dict[str, Any]) -> str:
+        given.append(settings)
+        return "made"
+
+    client, connections = opened(make, "producer", {"a": 1})
+    assert (client, connections.client) == ("made", "producer")
+    assert given == [{"a": 1, "error_cb": connections}]
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_settings_that_make_no_client_say_why_and_which_file_cannot_be_read(tmp_path: Path, readable: bool) -> None:
+    file = tmp_path / "key.pem"
+    if readable:
+        file.write_text("no key")
+
+    def make(settings: dict[str, Any]) -> str:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such key"))
+
+    settings = {"ssl.key.location": str(file), "other": "/nowhere"}
+    with pytest.raises(KafkaUnusable) as raised:
+        opened(make, "admin", settings)
+    told = "" if readable else f"; ssl.key.location: the file {file} cannot be read"
+    assert str(raised.value) == f"admin.override.*: no such key{told}"
+
+
+@pytest.mark.parametrize("connects", [True, False])
+def test_a_session_begins_once_the_client_has_tried_to_connect(monkeypatch: pytest.MonkeyPatch, connects: bool) -> None:
+    calls: list[tuple[str, Any]] = []
+
+    def settle(producer: Any, seconds: float) -> None:
+        calls.append(("settle", seconds))
+        if not connects:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    monkeypatch.setattr(module, "settle", settle)
+    begin_session(SimpleNamespace(init_transactions=lambda seconds: calls.append(("init", seconds))), 7.0)
+    assert calls == [("settle", LOOK_SECONDS), ("init", 7.0)]
+
+
+def test_a_client_with_a_fatal_error_is_heard_without_another() -> None:
+    heard: list[Any] = []
+
+    def poll(seconds: float) -> None:
+        heard.append(seconds)
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    hear(SimpleNamespace(poll=poll), connections())
+    assert heard

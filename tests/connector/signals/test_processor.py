@@ -15,10 +15,11 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Producer
 
+from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import InRecord
 from deelog_connector.runtime.run_state import Event, RunState
-from deelog_connector.signals.processor import HANDLERS, MAX_REPLAY, Signals
+from deelog_connector.signals.processor import HANDLERS, MAX_REPLAY, POLL_SECONDS, Signals
 from deelog_schemas.signals import KINDS, Progress, encode_progress, progress_key
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
@@ -359,3 +360,165 @@ def test_of_the_signals_of_a_prefix_those_for_its_cache_are_obeyed(replayed: boo
             signals.take(record)
         assert target.heard == [notes[1], "pause", True]  # notified of once, and of no resume without a pause
         assert signals.counts == {"other": 2, "pause-writing": 2, "resume-writing": 1}
+
+
+class Topic:
+    """A reader of these records, given at once; then it rests, after `errors`."""
+
+    def __init__(self, *records: InRecord, errors: tuple[Exception, ...] = ()) -> None:
+        self.records, self.errors = list(records), list(errors)
+        self.caught_up = False
+        self.closed = 0
+        self.waits: list[float] = []
+
+    async def read(self, seconds: float) -> list[InRecord]:
+        self.waits.append(seconds)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.caught_up = True
+        if not self.records:
+            await asyncio.Event().wait()
+        found, self.records = self.records, []
+        return found
+
+    def next_offset(self, partition: int) -> int:
+        assert partition == 0
+        return 77
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def at_once(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    return await call(*args)
+
+
+def signal(offset: int, kind: str, identity: str = "i", **data: Any) -> InRecord:
+    return InRecord("p-signal", 0, offset, b"p", json.dumps({"id": identity, "type": kind, "data": data}).encode(), [])
+
+
+class Snapshots:
+    """Notes what is asked of it; whether that is while earlier signals are read."""
+
+    def __init__(self) -> None:
+        self.replaying = False
+        self.asked: list[tuple[Any, ...]] = []
+
+    def ask(self, identity: str, segments: Any) -> str | None:
+        self.asked.append(("ask", identity, segments, self.replaying))
+        return None if identity == "i" else "there are enough"
+
+    def stop(self) -> None:
+        self.asked.append(("stop", self.replaying))
+
+    def progressed(self, note: Progress) -> None:
+        self.asked.append(("progressed", note.id, self.replaying))
+
+
+class OfSegments(Target):
+    """A target that is primary of segments 1 and 2 of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        primaries = [SimpleNamespace(number=number) for number in (1, 2)]
+        ask = lambda segment, reason: self.heard.append((segment, reason))  # noqa: E731
+        self.core = SimpleNamespace(segments=8, primaries=lambda: primaries, ask_reset=ask)
+        self.snapshots: Any = Snapshots()
+
+
+SNAPSHOT: dict[str, Any] = {"data-collections": ["c"], "type": "incremental"}
+
+
+def test_a_start_goes_on_with_snapshots_and_the_last_pause_and_repeats_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    note = InRecord("p-signal", 0, 3, progress_key("p"), encode_progress(Progress("n", "c", (1,), 2, "m", False)), [])
+    topic = Topic(
+        signal(0, "execute-snapshot", **SNAPSHOT),
+        signal(1, "stop-snapshot", **SNAPSHOT),
+        signal(2, "reset-segment", cache="c", segments=[1]),
+        note,
+        signal(4, "resume-writing"),
+        signal(5, "pause-writing"),
+        signal(6, "log", message="x"),
+        signal(7, "nonsense"),
+        InRecord("p-signal", 0, 8, b"foreign", b"{}", []),
+        InRecord("p-signal", 0, 9, progress_key("p"), b"{", []),
+    )
+    target = OfSegments()
+    signals = Signals(config_of("h:1", "p"), cast("Any", target))
+    run(signals.catch_up(cast("Any", topic), at_once), 20)
+    assert target.snapshots.asked == [("ask", "i", None, True), ("stop", True), ("progressed", "n", True)]
+    assert (target.heard, target.snapshots.replaying, topic.closed) == (["pause"], False, 0)
+    assert signals.counts == {"malformed": 1}
+    assert caplog.messages[-1] == "cache c: pause-writing on p-signal is in force: nothing is written"
+    assert signals.first_offset(100) == 77
+    topic.caught_up = False
+    run(signals.catch_up(cast("Any", topic), at_once), 20)
+    assert len(topic.waits) == 1
+
+
+def test_a_pause_that_was_ended_is_not_in_force() -> None:
+    target = OfSegments()
+    signals = Signals(config_of("h:1", "p"), cast("Any", target))
+    topic = Topic(signal(0, "pause-writing"), signal(1, "resume-writing"), signal(2, "log", message="x"))
+    run(signals.catch_up(cast("Any", topic), at_once), 20)
+    assert target.heard == []
+
+
+def test_another_topic_is_read_from_its_beginning() -> None:
+    signals = Signals(config_of("h:1", "p"), cast("Any", OfSegments()))
+    signals._next = 50
+    signals.configured(config_of("h:1", "p"))
+    assert signals.first_offset(60) == 50
+    signals.configured(config_of("h:1", "p", signal_kafka_topic="another"))
+    assert signals.first_offset(60) == 0
+
+
+def test_the_topic_is_followed_through_errors_and_its_reader_closed(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        target = OfSegments()
+        signals = Signals(config_of("h:1", "p"), cast("Any", target))
+        others: dict[str, Any] = {"data-collections": ["none"]}
+        topic = Topic(signal(7, "pause-writing", **others), errors=(KafkaUnusable("gone"),))
+        following = asyncio.ensure_future(signals.follow(cast("Any", topic)))
+        await awaiting(lambda: signals.counts, 10, "the signal")
+        assert memory.loop.time() >= 1.0
+        assert (signals._next, topic.waits) == (8, [POLL_SECONDS] * len(topic.waits))
+        assert caplog.messages == ["signals: gone"]
+        following.cancel()
+        await asyncio.wait([following])
+        assert topic.closed == 1
+
+    memory.run(work())
+
+
+def test_a_reset_is_asked_for_by_all_and_logged_by_the_primary(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    target = OfSegments()
+    signals = Signals(config_of("h:1", "p"), cast("Any", target))
+    signals.take(signal(5, "reset-segment", cache="c", segments=[0, 2], reason="why"))
+    assert target.heard == [(0, "signal"), (2, "signal")]
+    assert caplog.messages == [
+        "segment 2: reset requested by signal i: why",
+        "signal i (reset-segment, p-signal@5)",
+    ]
+    signals.take(signal(6, "reset-segment", identity="", cache="c", segments=[1, 8]))
+    assert len(target.heard) == 2
+    assert caplog.messages[-1] == (
+        "signal without id (reset-segment, p-signal@6) is refused: segment 8 does not exist (segment.count=8)"
+    )
+    assert signals.counts == {"reset-segment": 1, "refused": 1}
+
+
+def test_a_snapshot_is_asked_for_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    target = OfSegments()
+    signals = Signals(config_of("h:1", "p"), cast("Any", target))
+    signals.take(signal(5, "execute-snapshot", **SNAPSHOT, segments=[3]))
+    signals.take(signal(6, "execute-snapshot", identity="j", **SNAPSHOT))
+    signals.take(signal(7, "stop-snapshot", **SNAPSHOT))
+    assert target.snapshots.asked == [("ask", "i", (3,), False), ("ask", "j", None, False), ("stop", False)]
+    assert signals.counts == {"execute-snapshot": 1, "refused": 1, "stop-snapshot": 1}
+    assert caplog.messages == ["signal j (execute-snapshot, p-signal@6) is refused: there are enough"]

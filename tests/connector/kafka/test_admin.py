@@ -1,0 +1,293 @@
+"""Requests about topics: what is asked, and what is made of an answer, an error, or none. The client is a double."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka import admin as module
+from deelog_connector.kafka.admin import KafkaAdmin
+from deelog_connector.kafka_port import PartitionEnd
+from deelog_schemas.kafka.connections import Connections
+from tests.connector.cache import config_of
+
+SECONDS = 7.0
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+
+
+class Client:
+    """An admin client, and what it answers: a value or an exception for each request, in turn; the last one stays."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {name: list(given) for name, given in answers.items()}
+        self.asked: list[tuple[str, Any]] = []
+        self.polled = 0
+
+    def _answer(self, name: str) -> Any:
+        given = self.answers[name]
+        return given.pop(0) if len(given) > 1 else given[0]
+
+    def _future(self, name: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        answer = self._answer(name)
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        elif answer is not None:
+            future.set_result(answer)
+        return future
+
+    def list_topics(self, timeout: float) -> Any:
+        self.asked.append(("list_topics", timeout))
+        answer = self._answer("list_topics")
+        if isinstance(answer, Exception):
+            raise answer
+        topics = {name: SimpleNamespace(partitions=range(n), error=error) for name, (n, error) in answer.items()}
+        return SimpleNamespace(topics=topics, cluster_id="C")
+
+    def create_topics(self, topics: list[NewTopic], request_timeout: float) -> Mapping[str, Future[Any]]:
+        self.asked.append(("create_topics", (topics, request_timeout)))
+        return {topics[0].topic: self._future("create_topics")}
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> Mapping[str, Future[Any]]:
+        self.asked.append(("describe_topics", request_timeout))
+        return {"t": self._future("describe_topics")}
+
+    def describe_configs(
+        self, resources: list[ConfigResource], request_timeout: float
+    ) -> Mapping[ConfigResource, Future[Any]]:
+        self.asked.append(("describe_configs", request_timeout))
+        return {resources[0]: self._future("describe_configs")}
+
+    def list_offsets(self, asked: Any, isolation_level: Any, request_timeout: float) -> Mapping[Any, Future[Any]]:
+        self.asked.append(("list_offsets", (asked, isolation_level, request_timeout)))
+        return {where: self._future("list_offsets") for where in asked}
+
+    def poll(self, seconds: float) -> None:
+        self.polled += 1
+
+
+class Opened:
+    """Makes admins, and counts their clients."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings: list[dict[str, Any]] = []
+        self.connections = Connections("admin", {})
+        self.client: Client
+        self.now = 100.0
+        self.sleeps: list[float] = []
+        monkeypatch.setattr(module, "opened", self._opened)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self._monotonic, sleep=self._sleep))
+        monkeypatch.setattr(module, "hear", lambda client, connections: client.poll(0))
+
+    def _monotonic(self) -> float:
+        self.now += 0.5
+        return self.now
+
+    def _sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+
+    def _opened(self, make: object, client: str, settings: dict[str, Any]) -> tuple[Client, Connections]:
+        assert client == "admin"
+        self.settings.append(settings)
+        return self.client, self.connections
+
+    def __call__(self, **answers: Any) -> KafkaAdmin:
+        self.client = Client(**answers)
+        fields = {"admin_override_socket_timeout_ms": 9000, "topic_creation_default_replication_factor": 3}
+        return KafkaAdmin(config_of("h:1", "p", **fields), SECONDS)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    return Opened(monkeypatch)
+
+
+def test_a_client_is_made_at_the_first_request_and_again_after_it_was_closed(opened: Opened) -> None:
+    admin = opened(list_topics=[{"t": (3, None)}])
+    assert opened.settings == []
+    assert [admin.partitions("t"), admin.partitions("t"), admin.cluster_id()] == [3, 3, "C"]
+    (settings,) = opened.settings
+    assert (settings["bootstrap.servers"], settings["socket.timeout.ms"]) == ("h:1", "9000")
+    admin.close()
+    admin.partitions("t")
+    assert len(opened.settings) == 2
+    assert [seconds for _, seconds in opened.client.asked] == [1.0, 1.0, SECONDS, 1.0]
+
+
+def test_a_topic_that_is_not_there_or_hidden_has_no_partitions(opened: Opened) -> None:
+    admin = opened(list_topics=[{"hidden": (3, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))}])
+    assert [admin.partitions(name) for name in ("hidden", "none")] == [0, 0]
+
+
+def test_brokers_that_do_not_answer_are_asked_for_a_while(opened: Opened) -> None:
+    admin = opened(list_topics=[TIMED_OUT, TIMED_OUT, {"t": (3, None)}])
+    assert admin.partitions("t") == 3
+    assert opened.client.polled == 2
+    opened.now = 100.0
+    admin = opened(list_topics=[TIMED_OUT])
+    with pytest.raises(KafkaUnavailable, match=r"^no broker answers at bootstrap.servers=h:1: ") as raised:
+        admin.partitions("t")
+    assert raised.value.exit_code == 9
+    assert SECONDS <= opened.now - 100.0 <= SECONDS + 1.5
+    asked = len(opened.client.asked)
+    assert asked > 10
+    opened.connections(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error: Authentication failed"))
+    with pytest.raises(KafkaUnavailable, match=r"correct sasl\.mechanism"):
+        admin.partitions("t")  # waiting is hopeless
+    assert len(opened.client.asked) == asked + 1
+    assert len(opened.settings) == 3
+
+
+def test_a_topic_that_exists_must_have_as_many_partitions_as_are_configured(opened: Opened) -> None:
+    admin = opened(list_topics=[{"t": (3, None)}])
+    admin.ensure("t", 3, {})
+    admin.ensure("t", None, {})
+    with pytest.raises(KafkaUnusable, match=r"^topic t has 3 partitions, but topic.creation.default.partitions is 4"):
+        admin.ensure("t", 4, {})
+
+
+@pytest.mark.parametrize(("partitions", "made"), [(4, 4), (None, 1)])
+def test_a_topic_that_is_missing_is_created_and_waited_for(opened: Opened, partitions: int | None, made: int) -> None:
+    there: dict[str, Any] = {"t": (made, None)}
+    admin = opened(list_topics=[{}, {}, {}, there], describe_topics=[UNKNOWN], create_topics=[SimpleNamespace()])
+    admin.ensure("t", partitions, {"cleanup.policy": "compact"})
+    ((topics, seconds),) = [given for name, given in opened.client.asked if name == "create_topics"]
+    (new,) = topics
+    assert (new.topic, new.num_partitions, new.replication_factor) == ("t", made, 3)
+    assert (new.config, seconds) == ({"cleanup.policy": "compact"}, SECONDS)
+    assert opened.sleeps == [0.05, 0.05]
+
+
+def test_a_topic_that_another_one_created_meanwhile_is_taken(opened: Opened) -> None:
+    exists = KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
+    admin = opened(list_topics=[{}, {"t": (4, None)}], describe_topics=[UNKNOWN], create_topics=[exists])
+    admin.ensure("t", 4, {})
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, "3 > 1"),
+            "topic t does not exist and cannot be created: 3",
+        ),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "cannot be created: Kafka refuses Create on topic t"),
+    ],
+)
+def test_a_topic_that_cannot_be_created_says_why(opened: Opened, error: KafkaError, words: str) -> None:
+    admin = opened(list_topics=[{}], describe_topics=[UNKNOWN], create_topics=[KafkaException(error)])
+    with pytest.raises(KafkaUnusable, match=words) as raised:
+        admin.ensure("t", 4, {})
+    assert type(raised.value) is KafkaUnusable
+
+
+def test_a_topic_that_is_hidden_is_not_created(opened: Opened) -> None:
+    admin = opened(list_topics=[{}], describe_topics=[DENIED])
+    with pytest.raises(KafkaUnauthorized, match="Kafka refuses Describe on topic t"):
+        admin.ensure("t", 4, {})
+
+
+def test_a_created_topic_that_does_not_appear_is_an_error(opened: Opened) -> None:
+    admin = opened(list_topics=[{}], describe_topics=[UNKNOWN], create_topics=[SimpleNamespace()])
+    with pytest.raises(KafkaUnusable, match="topic t was created but does not appear"):
+        admin.ensure("t", 4, {})
+    assert opened.now - 100.0 >= SECONDS
+
+
+def test_the_id_and_a_setting_of_a_topic_are_text(opened: Opened) -> None:
+    settings = {"retention.ms": SimpleNamespace(value="7"), "cleanup.policy": SimpleNamespace(value="compact")}
+    admin = opened(describe_topics=[SimpleNamespace(topic_id=5)], describe_configs=[settings])
+    assert admin.topic_id("t") == "5"
+    assert admin.setting("t", "cleanup.policy") == "compact"
+    assert opened.client.asked == [("describe_topics", SECONDS), ("describe_configs", SECONDS)]
+
+
+CALLS: list[tuple[str, Callable[[KafkaAdmin], Any], str, str]] = [
+    ("describe_topics", lambda admin: admin.topic_id("t"), "topic t: ", "Describe on topic t"),
+    (
+        "describe_configs",
+        lambda admin: admin.setting("t", "x"),
+        "cannot read the settings of topic t: ",
+        "DescribeConfigs on topic t",
+    ),
+    ("list_offsets", lambda admin: admin.ends("t", [2]), r"no end of t\[2\]: ", "Describe on topic t"),
+]
+
+
+@pytest.mark.parametrize(("request_", "call", "what", "right"), CALLS)
+def test_a_request_that_fails_says_what_was_asked_and_takes_a_new_client(
+    opened: Opened, request_: str, call: Callable[[KafkaAdmin], Any], what: str, right: str
+) -> None:
+    admin = opened(**{request_: [UNKNOWN, DENIED, KafkaException(KafkaError(KafkaError._TIMED_OUT))]})
+    with pytest.raises(KafkaUnavailable, match=f"^{what}{UNKNOWN.args[0].str()}") as raised:
+        call(admin)
+    assert type(raised.value) is KafkaUnavailable
+    with pytest.raises(KafkaUnauthorized, match=f"^{what}Kafka refuses {right}"):
+        call(admin)
+    with pytest.raises(KafkaUnavailable, match=f"^{what}no broker answers in time"):
+        call(admin)
+    assert len(opened.settings) == 3
+
+
+def test_brokers_that_never_answer_are_given_up_and_their_client_too(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def wait(futures: Any, timeout: float) -> Any:
+        waited.append(timeout)
+        return SimpleNamespace(not_done=[future for future in futures if not future.done()])
+
+    monkeypatch.setattr(concurrent.futures, "wait", wait)
+    admin = opened(describe_topics=[None])
+    with pytest.raises(KafkaUnavailable, match="the brokers did not answer in time"):
+        admin.topic_id("t")
+    assert waited == [2 * SECONDS]
+    with pytest.raises(KafkaUnavailable):
+        admin.topic_id("t")
+    assert len(opened.settings) == 2
+
+
+def test_no_cluster_id_without_brokers(opened: Opened) -> None:
+    with pytest.raises(KafkaUnavailable, match="no broker answers: "):
+        opened(list_topics=[TIMED_OUT]).cluster_id()
+
+
+def test_ends_are_of_what_is_committed(opened: Opened) -> None:
+    answers = [SimpleNamespace(offset=5, leader_epoch=3), SimpleNamespace(offset=0, leader_epoch=None)]
+    admin = opened(list_offsets=answers)
+    assert admin.ends("t", iter([2, 0])) == [PartitionEnd(2, 5, 3), PartitionEnd(0, 0, -1)]
+    ((asked, isolation, seconds),) = [given for _, given in opened.client.asked]
+    assert [(where.topic, where.partition) for where in asked] == [("t", 2), ("t", 0)]
+    assert {type(spec).__name__ for spec in asked.values()} == {"LatestSpec"}
+    assert (isolation, seconds) == (IsolationLevel.READ_COMMITTED, SECONDS)
+
+
+def test_an_end_that_was_not_answered_is_none(opened: Opened) -> None:
+    admin = opened(list_offsets=[SimpleNamespace(offset=-1001, leader_epoch=None)])
+    with pytest.raises(KafkaUnavailable, match=r"^no end of t\[1\]: the brokers did not answer in time$"):
+        admin.ends("t", [1])
+
+
+def test_a_setting_is_asked_of_the_topic(opened: Opened) -> None:
+    asked: list[ConfigResource] = []
+    admin = opened(describe_configs=[{"x": SimpleNamespace(value=None)}])
+    real = opened.client.describe_configs
+
+    def describe_configs(resources: list[ConfigResource], request_timeout: float) -> Mapping[Any, Future[Any]]:
+        asked.extend(resources)
+        return real(resources, request_timeout)
+
+    opened.client.describe_configs = describe_configs  # type: ignore[method-assign]
+    assert admin.setting("t", "x") == "None"
+    assert [(resource.restype, resource.name) for resource in asked] == [(ResourceType.TOPIC, "t")]
