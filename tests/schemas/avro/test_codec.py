@@ -340,7 +340,41 @@ def test_a_later_schema_of_ours_is_read_by_its_fields() -> None:
     assert codec.after_of(raw) is None, "only the own layout is known without decoding"
 
 
-# -- schemas ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("ours", "theirs"), [("string", "bytes"), ("json", "bytes"), ("bytes", "string")])
+def test_a_part_of_another_format_is_an_error(ours: str, theirs: str) -> None:
+    """Its schema is one of the topic's, since another connector wrote with it."""
+    (key, value), (their_key, their_value) = written(ours, ours), written(theirs, theirs)
+    other = codec_of(theirs, theirs)
+    keys = AvroKeys(key._replace(find=lambda prefix: their_key.schema), ours)
+    codec = AvroCodec(
+        *("grid", "shop", "sessions", keys, value._replace(find=lambda prefix: their_value.schema)), ours, ours
+    )
+    named = registry_prefix(77)
+    kind = "bytes" if theirs == "bytes" else "str"
+    with pytest.raises(RecordError, match=f"key is {kind}, which is not this topic's format of it"):
+        codec.decode_key(named + other.key(b"key")[5:])
+    raw = named + other.change(UPDATE, STAMP)[5:]
+    with pytest.raises(RecordError, match=f"key is {kind}, which is not this topic's format of it"):
+        codec.decode_value(raw)
+    mixed = codec_of(ours, theirs)
+    codec = AvroCodec(
+        *("grid", "shop", "sessions", keys, value._replace(find=lambda prefix: written(ours, theirs)[1].schema)),
+        *(ours, ours),
+    )
+    with pytest.raises(RecordError, match=f"value is {kind}, which is not this topic's format of it"):
+        codec.decode_value(named + mixed.change(UPDATE, STAMP)[5:])
+
+
+def test_a_codec_without_causes_passes_nothing_on_by_its_layout() -> None:
+    """Its own schema has no place for one."""
+    codec, diff = codec_of(), codec_of(cause=True)
+    raw = codec.change(UPDATE, STAMP)
+    after = codec.after_of(raw)
+    assert after is not None
+    assert codec.passed_on(raw, "change") == ("u", raw)
+    assert diff.after_of(raw) == after
+    told = diff.difference(Change(b"key", None, Entry(b"key", b"v", None), (1, 2), "reset"), 3, None, STAMP)
+    assert codec.after_of(told) is None
 
 
 def test_reasons_that_a_connector_gives_are_all_told() -> None:

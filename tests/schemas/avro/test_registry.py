@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
 
+import httpx2
 import pytest
 
 from deelog_connector.devkafka.ports import HOST, free_port
@@ -353,6 +354,79 @@ def test_ids_that_differ_by_subject(server: Server) -> None:
     formats.connected(config_of(server.url, **fields), "grid")
     with pytest.raises(RegistryError, match=r"another id under shop\.c\.diff-key and shop\.c-key"):
         formats.connected(config_of(server.url, **fields), "grid", diff=True)
+
+
+def test_values_may_have_another_id_in_each_subject(server: Server) -> None:
+    """Nobody compares their bytes between topics, and only the diff topic's subject is written to."""
+
+    def answer(handler: Handler) -> None:
+        handler.send(200, b"[]" if handler.command == "GET" else b'{"id":%d}' % len(handler.path))
+
+    server.answer = answer
+    found = formats.connected(config_of(server.url), "grid", diff=True).registered["value"]
+    posted = [path.split("?")[0] for command, path, _ in server.seen if command == "POST"]
+    assert posted == ["/subjects/shop.c.diff-value/versions"]
+    assert found.subjects == ("shop.c.diff-value", "shop.c-value")
+
+
+def test_a_subject_that_nobody_wrote_has_no_other_schemas(server: Server) -> None:
+    server.answer = lambda handler: handler.send(200 if handler.command == "POST" else 404, b'{"id":7}')
+    found = formats.connected(config_of(server.url), "grid").registered["value"]
+    assert list(found.known) == [b"\0\0\0\0\7"]
+
+
+def test_without_registering_ours_must_be_there(server: Server) -> None:
+    fields = {"value.converter.auto.register.schemas": "false"}
+    told = json.dumps({"id": 9, "version": 1, "subject": "shop.c-value", "schema": '"string"'}).encode()
+    server.answer = both(told, b"[]")
+    assert formats.connected(config_of(server.url, **fields), "grid").registered["value"].prefix == b"\0\0\0\0\x09"
+    assert [path.split("?")[0] for command, path, _ in server.seen if command == "POST"] == ["/subjects/shop.c-value"]
+    server.answer = lambda handler: handler.send(404, b"")
+    error = str(asked(server.url, **fields))
+    assert "does not have our schema under subject shop.c-value: register it, or set" in error
+    assert "has no place to register subject shop.c-value (HTTP 404)" in str(asked(server.url))
+
+
+def test_a_registry_is_closed_with_its_block(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    with Registry(config_of(server.url), "value") as registry:
+        monkeypatch.setattr(registry._client, "close", lambda: closed.append("closed"))
+    assert closed == ["closed"]
+
+
+@pytest.mark.parametrize(("length", "told"), [(300, "x" * 300), (301, "x" * 300 + "…")])
+def test_of_what_a_registry_says_300_characters_are_shown(server: Server, length: int, told: str) -> None:
+    body = json.dumps({"error_code": 1, "message": "x" * length}).encode()
+    server.answer = lambda handler: handler.send(400, body)
+    assert f"HTTP 400: {told}; see value.converter" in str(asked(server.url))
+
+
+class Stream:
+    """The body of an answer, chunk by chunk."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.chunks, self.closed = chunks, False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.chunks)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_largest_and_the_slowest_body() -> None:
+    half = b"x" * (module.ANSWER_BYTES // 2)
+    assert list(module._Bounded(Stream(half, half), 1.0, lambda: 0.0)) == [half, half]
+    with pytest.raises(httpx2.DecodingError, match="more than"):
+        list(module._Bounded(Stream(half, half, b"x"), 1.0, lambda: 0.0))
+    moments = iter([5.0, 6.0, 6.01])
+    chunks = iter(module._Bounded(Stream(b"a", b"b"), 1.0, lambda: next(moments)))
+    assert next(chunks) == b"a"
+    with pytest.raises(httpx2.ReadTimeout, match="not over after 1 s"):
+        next(chunks)
+    stream = Stream()
+    module._Bounded(stream, 1.0, lambda: 0.0).close()
+    assert stream.closed
 
 
 def test_a_codec_before_the_registry_was_asked(server: Server) -> None:
