@@ -24,6 +24,7 @@ from deelog_schemas.kafka.names import Topics
 
 MAX_KEYS: Final = 1000
 MAX_VALUE_LENGTH: Final = 65_536
+MAX_SUGGESTIONS: Final = 5
 
 
 def load(path: str | Path, role: Role | str = Role.NODE) -> Config:
@@ -50,7 +51,7 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
     for name, given in mapping.items():
         field = _field(name)
         if field is None:
-            errors.append(_unknown(name))
+            errors.append(_unknown(name, suggesting=len(errors) < MAX_SUGGESTIONS))
             continue
         text = None
         try:
@@ -255,8 +256,11 @@ def _field(name: Any) -> Field | None:
     return transforms.field_of(name) if isinstance(name, str) else None
 
 
-def _unknown(name: Any) -> FieldError:
-    """The error for an unknown name. The value is not shown: the name may be a misspelt secret."""
+def _unknown(name: Any, suggesting: bool = True) -> FieldError:
+    """The error for an unknown name. The value is not shown: the name may be a misspelt secret.
+
+    To look for the field that was meant takes ten milliseconds, and names come from outside, in any number.
+    """
     if not isinstance(name, str):
         return FieldError("configuration", "names of fields must be text")
     if not name.isprintable() or len(name) > 200:
@@ -273,7 +277,7 @@ def _unknown(name: Any) -> FieldError:
             if problem is not None and not problem.startswith("is not among"):
                 return FieldError(name, problem)
             break
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if suggesting else []
     return FieldError(name, "is no field of deelog", None, nearest[0] if nearest else None)
 
 

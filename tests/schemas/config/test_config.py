@@ -21,7 +21,7 @@ from deelog_schemas.config import (
     load,
     parse,
 )
-from deelog_schemas.config.config import displayed
+from deelog_schemas.config.config import MAX_SUGGESTIONS, displayed
 from tests.schemas.config.builders import GOOD, PASSWORD, errors_of, only_error, properties, write
 from tests.support.paths import ROOT
 
@@ -150,6 +150,15 @@ def test_an_unknown_name_is_an_error_with_a_reason_or_the_nearest(name: str, wor
     assert nearest is None or error.nearest == nearest
     assert "\n" not in str(error)
     assert len(str(error)) < 400
+
+
+def test_of_many_unknown_names_a_few_get_a_suggestion() -> None:
+    """To look for one takes ten milliseconds, on the loop that serves the cache; a request to validate may have 990."""
+    with pytest.raises(ConfigError) as caught:
+        parse({f"producer.override.linger.{number}": "1" for number in range(990)})
+    suggested = [error.nearest for error in caught.value.errors if error.problem == "is no field of deelog"]
+    assert len(suggested) == 990
+    assert sum(nearest is not None for nearest in suggested) == MAX_SUGGESTIONS
 
 
 @pytest.mark.parametrize("length", [200, 201])
