@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,6 +14,10 @@ from deelog_connector.metrics.shared_server import page
 from deelog_interceptors.hosting.process import run
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import DeelogError
+
+log = logging.getLogger(__name__)
+RESERVED_FILES: Final = 256
+"""Open files beside the clients' connections: Kafka's clients, the other nodes, REST, logs."""
 
 
 @click.command(short_help="Run one node of the cache grid with its connector.")
@@ -43,11 +49,29 @@ def node(path: Path, log_level: str) -> None:
         raise SystemExit(error.exit_code) from None
 
 
+def most_connections(wanted: int) -> int:
+    """As many of the `wanted` connections of clients as the process may have open files for.
+
+    Raises the limit as far as it may, as Redis does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != soft < wanted + RESERVED_FILES:
+        soft = wanted + RESERVED_FILES if hard == resource.RLIM_INFINITY else min(wanted + RESERVED_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return min(wanted, max(soft // 2, soft - RESERVED_FILES))
+
+
 async def serve(config: Config) -> None:
     """Serves until a signal, a failure or the connector's end. Raises `DeelogError`."""
     from deelog_interceptors.grid.node import Node
 
     running = Node(config)
+    wanted = running.clients.max_connections
+    running.clients.max_connections = allowed = most_connections(wanted)
+    if allowed < wanted:
+        log.warning("the limit of open files (ulimit -n) is enough for %d clients, not for %d", allowed, wanted)
 
     def announce() -> None:
         client, peer = running.addresses

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from deelog_connector.rest import served
 from deelog_schemas.config import Config
@@ -13,6 +16,8 @@ from deelog_schemas.config import Config
 if TYPE_CHECKING:
     from deelog_connector.runtime import Connector, Lifecycle
 
+log = logging.getLogger(__name__)
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 MetricsPage = Callable[[], tuple[bytes, str]]
 
 
@@ -47,9 +52,7 @@ async def run(config: Config, hosted: Hosted, metrics: MetricsPage, on_start: Ca
     signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled.set)
-    loop.set_exception_handler(
-        lambda _loop, context: hosted.failed(context.get("exception") or RuntimeError(context["message"]))
-    )
+    loop.set_exception_handler(partial(_unhandled, hosted))
     rest = await served(config, hosted.lifecycle, metrics)
     try:
         stopped: asyncio.Future[Any] = asyncio.ensure_future(signalled.wait())
@@ -66,6 +69,16 @@ async def run(config: Config, hosted: Hosted, metrics: MetricsPage, on_start: Ca
     finally:
         if rest is not None:
             await rest.stop()
+
+
+def _unhandled(hosted: Hosted, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody handles ends the process, but for a connection that could not be accepted."""
+    error = context.get("exception") or RuntimeError(context["message"])
+    if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
+        # asyncio accepts no more for a second, then tries again.
+        log.warning("no connection can be accepted at the moment: %s (ulimit -n)", error.strerror)
+    else:
+        hosted.failed(error)
 
 
 async def _started(hosted: Hosted, stopped: asyncio.Future[Any]) -> bool:

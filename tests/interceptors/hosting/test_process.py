@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import socket
+import subprocess
+import sys
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 
@@ -14,6 +18,7 @@ from deelog_interceptors.hosting.process import Hosted, run
 from deelog_schemas.errors import DeelogError
 from tests.connector import cache
 from tests.connector.cache import config_of
+from tests.support.paths import ROOT
 from tests.support.waiting import awaiting
 
 CONFIG = config_of("h:1", "p")
@@ -139,3 +144,47 @@ def test_a_start_that_fails_is_aborted_and_raised(monkeypatch: pytest.MonkeyPatc
         assert hosted.calls == ["rest", "start", "abort", "rest stopped"]
 
     cache.run(work(), 60)
+
+
+SERVER: Final = """
+import asyncio, resource, sys
+from types import SimpleNamespace
+from deelog_interceptors.hosting.process import run
+from tests.connector.cache import config_of
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        transport.write(b"served")
+
+class Hosted:
+    lifecycle = None
+    async def start(self):
+        loop = asyncio.get_running_loop()
+        self.failure, self.connector = loop.create_future(), SimpleNamespace(finished=loop.create_future())
+        self.server = await loop.create_server(Echo, "127.0.0.1", 0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        print(self.server.sockets[0].getsockname()[1], flush=True)
+    async def stop(self):
+        self.server.close()
+    def failed(self, error):
+        self.failure.set_exception(error)
+
+asyncio.run(run(config_of("h:1", "p"), Hosted(), lambda: (b"", ""), lambda: None))
+"""
+
+
+def test_more_connections_than_open_files_end_nothing() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as child:
+        assert child.stdout is not None
+        where = "127.0.0.1", int(child.stdout.readline())
+        with contextlib.ExitStack() as idle:
+            for _ in range(60):
+                idle.enter_context(socket.create_connection(where, 20))
+        with socket.create_connection(where, 60) as client:
+            assert client.recv(6) == b"served"
+        child.send_signal(signal.SIGTERM)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert "no connection can be accepted at the moment: Too many open files (ulimit -n)" in said

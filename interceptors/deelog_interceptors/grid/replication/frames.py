@@ -166,6 +166,7 @@ AnyFrame = (
     | Refused
 )
 
+_UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
 _batches: msgspec.msgpack.Decoder[Batch] = msgspec.msgpack.Decoder(Batch)
@@ -180,7 +181,7 @@ def decode_batch(raw: msgspec.Raw) -> Batch:
     """Raises `FrameError`."""
     try:
         return _batches.decode(raw)
-    except msgspec.MsgspecError as error:
+    except _UNDECODABLE as error:
         raise FrameError(f"not a batch of operations: {error}") from error
 
 
@@ -198,5 +199,5 @@ async def read(reader: asyncio.StreamReader) -> AnyFrame:
     body = await reader.readexactly(size)
     try:
         return _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except _UNDECODABLE as error:
         raise FrameError(f"not a frame: {error}") from error

@@ -154,7 +154,11 @@ class Connection(asyncio.Protocol):
                 self._protocol_error("invalid multibulk length")
                 return None
             self._checked = True
-        command: Any = self._reader.gets()
+        try:
+            command: Any = self._reader.gets()
+        except MemoryError:  # of an array within the command, which it allocates as the header says
+            self._protocol_error("invalid multibulk length")
+            return None
         if command is _NOTHING:
             if len(chunk) - at > self._clients.max_bytes:
                 self._protocol_error("invalid bulk length: the command is too large")

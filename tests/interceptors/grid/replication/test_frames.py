@@ -31,8 +31,15 @@ def test_what_is_no_frame_is_refused_before_it_takes_memory() -> None:
         read((frames.MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(asyncio.IncompleteReadError):
         read(frames.MAX_FRAME_BYTES.to_bytes(4, "big"))
-    for body in (b"\xc1", msgspec.msgpack.encode(["Nothing", 1])):
+    for body in (
+        b"\xc1",
+        b"\x94\xa5Hello\xa2\xff\xfe\xa1m\x01",
+        b"\x91" * 5000,
+        msgspec.msgpack.encode(["Nothing", 1]),
+    ):
         with pytest.raises(FrameError, match="not a frame"):
             read(len(body).to_bytes(4, "big") + body)
     with pytest.raises(FrameError, match="not a batch of operations"):
         frames.decode_batch(msgspec.Raw(b"\xc1"))
+    with pytest.raises(FrameError, match="not a batch of operations"):
+        frames.decode_batch(msgspec.Raw(b"\x93\x00\x01\x91\x98\x01\x01\xa2\xff\xfe\xc4\x00\xc0\xc0\x00\xc3"))

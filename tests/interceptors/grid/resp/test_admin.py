@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.resp import admin
@@ -52,6 +55,24 @@ def test_scan_gives_each_key_that_stays_whatever_happens_meanwhile(client: Clien
 def test_patterns(pattern: bytes, yes: bytes, no: bytes) -> None:
     assert admin.glob(pattern).fullmatch(yes)
     assert not admin.glob(pattern).fullmatch(no)
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.text("a*b?", max_size=12), st.text("ab", max_size=12))
+def test_a_pattern_matches_what_fnmatch_says(pattern: str, key: str) -> None:
+    assert bool(admin.glob(pattern.encode()).fullmatch(key.encode())) == fnmatch.fnmatchcase(key, pattern)
+
+
+def test_a_pattern_with_many_stars_takes_no_longer_than_others(client: Client) -> None:
+    """Each of its stars gives nothing back: with a backtracking match this takes longer than the universe lasts."""
+    client("SET", here("a" * 500), "v")
+    assert client("SCAN", 0, "COUNT", 1000, "MATCH", "*a" * 200 + "*b")[1] == []
+    assert len(client("SCAN", 0, "COUNT", 1000, "MATCH", "*a" * 200 + "*")[1]) == 1
+
+
+def test_a_pattern_has_a_length(client: Client) -> None:
+    assert client("SCAN", 0, "MATCH", "a" * 4096)[1] == []
+    assert client.error("SCAN", 0, "MATCH", "a" * 4097) == "ERR the pattern is longer than 4096 bytes"
 
 
 def test_flushall_is_one_operation_for_each_segment_with_entries(client: Client, served: FakeNode) -> None:

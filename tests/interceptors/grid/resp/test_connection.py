@@ -83,6 +83,24 @@ def test_what_is_no_request_ends_the_connection_with_an_error(client: Client, re
     assert client.wire.closed
 
 
+def test_an_array_within_a_command_that_is_larger_than_the_memory_ends_the_connection(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser allocates as many elements as the header of `*2 $3 GET *4294967295` names: 34 GB."""
+
+    class Reader:
+        def feed(self, data: bytes) -> None:
+            assert data.endswith(b"*4294967295\r\n")
+
+        def gets(self) -> None:
+            raise MemoryError
+
+    monkeypatch.setattr(client.connection, "_reader", Reader())
+    answer = client.raw(b"*2\r\n$3\r\nGET\r\n*4294967295\r\n")
+    assert answer == b"-ERR Protocol error: invalid multibulk length\r\n"
+    assert client.wire.closed
+
+
 def test_a_command_beyond_the_limit_is_not_kept(served: FakeNode) -> None:
     client = Client(served.clients)
     assert client.raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000000000\r\n") == b""
