@@ -7,11 +7,9 @@ this machine, pages of other sites; public addresses without a token; certificat
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,10 +20,8 @@ from pathlib import Path
 import pytest
 
 from deelog_connector.devkafka.ports import free_port
-from deelog_connector.rest import served
 from deelog_connector.rest.app import MAX_BODY_BYTES
 from deelog_connector.rest.server import MAX_CONNECTIONS
-from deelog_connector.runtime.lifecycle import Lifecycle
 from deelog_schemas.config import ConfigError, parse
 from tests.connector.rest.client import Api, api_of
 from tests.interceptors.grid.cluster import Grid, GridNode, eventually
@@ -34,29 +30,6 @@ from tests.support.kafka import Broker
 TOKEN, READING = "everything-0123456789", "looking-0123456789abc"
 ME = "/connectors/deelog"
 BASE = {"topic.prefix": "p", "cache.name": "c", "bootstrap.servers": "k:9092", "node.id": "n"}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a server and a client that it signed, and a stranger that signed itself."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    encrypted = ("-keyout", "encrypted.pem", "-out", "encrypted.pem", "-passout", "pass:geheim", "-subj", "/CN=e")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    for name in ("ca", "stranger"):
-        openssl("req", "-x509", *key, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
-    for name in ("server", "client"):
-        openssl("req", *key[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
-    openssl("req", "-x509", *key[:4], *encrypted)
-    both = (folder / "server.pem").read_text() + (folder / "server.key").read_text()
-    (folder / "both.pem").write_text(both)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -312,48 +285,6 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
     parse(BASE | {"rest.port": "8083", "rest.host.name": host, "rest.token": TOKEN})
     parse(BASE | {"rest.port": "0", "rest.host.name": host})
     parse(BASE | {"rest.port": "8083", "rest.host.name": "127.0.0.1"})
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"rest.token": "short"}, "rest.token: must be at least 16"),
-        ({"rest.token": "x" * 15 + "ä"}, "rest.token: must be at least 16"),
-        ({"rest.token": TOKEN, "rest.readonly.token": TOKEN}, "rest.readonly.token: must not be the same"),
-        ({"rest.readonly.token": READING}, "rest.token: is required"),
-        ({"rest.token": "${env:DEELOG_TEST_NOT_SET}"}, "DEELOG_TEST_NOT_SET"),
-        ({"rest.ssl.key.location": "/nowhere"}, "rest.ssl.certificate.location: is required"),
-        ({"rest.ssl.ca.location": "/nowhere"}, "rest.ssl.certificate.location: is required"),
-        (
-            {"rest.ssl.certificate.location": "/nowhere"},
-            "rest.ssl.certificate.location: certificate, key or authorities cannot be used: No such file",
-        ),
-        (
-            {"rest.host.name": "203.0.113.1", "rest.token": TOKEN},
-            "cannot be listened on at rest.host.name=203.0.113.1 (Cannot assign requested address",
-        ),
-    ],
-)
-def test_what_cannot_be_served_is_refused_at_the_start(given: dict[str, str], words: str) -> None:
-    async def work() -> None:
-        config = parse(BASE | {"rest.port": str(free_port())} | given)
-        await served(config, Lifecycle(config, {}))
-
-    with pytest.raises(ConfigError) as refused:
-        asyncio.run(work())
-    assert words in str(refused.value)
-    assert TOKEN not in str(refused.value)
-
-
-@pytest.mark.parametrize("more", [{}, {"rest.ssl.key.location": "encrypted.pem"}])
-def test_an_encrypted_key_is_refused_without_asking_for_its_password(
-    certificates: Path, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(certificates)
-    config = parse(BASE | {"rest.port": str(free_port()), "rest.ssl.certificate.location": "encrypted.pem"} | more)
-    where = next(iter(more), "rest.ssl.certificate.location")
-    with pytest.raises(ConfigError, match=f"{where}: holds a key that is encrypted"):
-        asyncio.run(served(config, Lifecycle(config, {})))
 
 
 def test_a_node_that_others_could_stop_does_not_start(tmp_path: Path) -> None:
