@@ -11,7 +11,10 @@ import pytest
 from tests.support.paths import ROOT
 
 ROOMS: Final = (
-    *("connector/core", "connector/runtime"),
+    *("connector", "connector/cli", "connector/core", "connector/devkafka", "connector/kafka", "connector/metrics"),
+    *("connector/rest", "connector/runtime", "connector/signals", "connector/transforms"),
+    *("interceptors/cachetools", "interceptors/hosting", "interceptors/grid", "interceptors/grid/data"),
+    *("interceptors/grid/replication", "interceptors/grid/resp", "interceptors/grid/topology"),
     *("schemas", "schemas/avro", "schemas/config", "schemas/kafka"),
     *("proof/audit", "proof/conformance", "proof/demo", "proof/harness", "proof/load", "proof/memory"),
 )
@@ -28,7 +31,9 @@ def does_something(path: Path) -> bool:
 
 
 def has_tests(room: str, module: str) -> bool:
-    path = ROOT / "tests" / room / f"test_{module}.py"
+    """Whether a module has tests; those of a package itself have its name: `rest/__init__.py`, `test_rest.py`."""
+    name = room.rpartition("/")[2] if module == "__init__" else module
+    path = ROOT / "tests" / room / f"test_{name}.py"
     return path.exists() and "def test_" in path.read_text("utf-8")
 
 
@@ -40,3 +45,10 @@ def test_each_module_has_a_test_of_its_own_name(room: str) -> None:
     assert modules
     without = {f"{room}/{path.stem}" for path in modules if not has_tests(room, path.stem)}
     assert without == {module for module in WITHOUT if module.rpartition("/")[0] == room}
+
+
+@pytest.mark.parametrize("package", ["connector", "interceptors"])
+def test_every_room_of_a_package_is_listed(package: str) -> None:
+    folder = ROOT / package / f"deelog_{package}"
+    doing = [path.parent.relative_to(folder).as_posix() for path in folder.rglob("*.py") if does_something(path)]
+    assert {f"{package}/{room}".removesuffix("/.") for room in doing} <= set(ROOMS)

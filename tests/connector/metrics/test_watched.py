@@ -1,31 +1,20 @@
-"""`/metrics` and `/health` of a connector, scraped over HTTP and parsed as Prometheus does.
-
-Bad input: a port in use, an invalid host, another path, another method, a client that sends nothing, more clients than
-are answered at a time, a blocked loop.
-"""
+"""`/metrics` and `/health` of a connector, scraped over HTTP and parsed as Prometheus does."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deelog_connector.devkafka.ports import HOST, free_port
-from deelog_connector.metrics.families import MetricFamily
-from deelog_connector.metrics.http_server import MetricsServer
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_schemas.config import Config
-from deelog_schemas.errors import ConfigError
-from deelog_schemas.pages import MAX_REQUESTS
 from tests.connector.cache import Cache, cache, config_of, started
 from tests.support.memory import LiveMemory
 from tests.support.waiting import waiting
@@ -243,114 +232,3 @@ async def until_health(config: Config, status: int) -> None:
     await asyncio.to_thread(
         waiting, lambda: fetched(config["metrics.port"], "/health")[0] == status, 60, f"/health with status {status}"
     )
-
-
-class OnALoop:
-    """A source without samples."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-
-    def figures(self) -> list[MetricFamily]:
-        return []
-
-    def problems(self) -> list[str]:
-        return []
-
-
-def test_a_loop_that_stands_is_not_alive() -> None:
-    source, answered = OnALoop(), threading.Event()
-    server = MetricsServer(HOST, 0, answer_seconds=0.1)
-    server.add({}, [source])
-    turning = threading.Thread(target=source.loop.run_forever)
-    turning.start()
-    source.loop.call_soon_threadsafe(answered.wait)
-    try:
-        for path in ("/health/live", "/health/ready", "/metrics"):
-            status, _, body = fetched(server.port, path)
-            assert status == 503
-            assert b"the event loop has not answered for 0.1 s" in body
-            assert path == "/metrics" or json.loads(body)["alive"] is False
-        answered.set()
-        waiting(lambda: fetched(server.port, "/health/live")[0] == 200, 60, "the loop to turn again")
-    finally:
-        answered.set()
-        source.loop.call_soon_threadsafe(source.loop.stop)
-        turning.join()
-        source.loop.close()
-        server.close()
-
-
-def test_pages_and_clients(live: LiveMemory, prefix: str) -> None:
-    async def work() -> None:
-        config = config_of(live.bootstrap, prefix, metrics_port=free_port())
-        port = config["metrics.port"]
-        async with cache(config, port=live.port()) as found:
-            share = served(found)
-            try:
-                status, content_type, _ = await asyncio.to_thread(fetched, port, "/metrics")
-                assert (status, content_type.partition(";")[0]) == (200, "text/plain")
-                assert (await asyncio.to_thread(fetched, port, "/metrics", "HEAD"))[2] == b""
-                assert (await asyncio.to_thread(fetched, port, "/metrics", "POST"))[0] == 405
-                assert (await asyncio.to_thread(fetched, port, "/"))[0] == 404
-                assert (await asyncio.to_thread(fetched, port, "/metrics/../../etc/passwd"))[0] == 404
-                with ExitStack() as silent:
-                    for _ in range(MAX_REQUESTS):
-                        silent.enter_context(socket.create_connection((HOST, port)))
-                    with pytest.raises(OSError, match=r"reset|closed|without response"):
-                        await asyncio.to_thread(fetched, port, "/metrics")
-                await asyncio.to_thread(waiting, lambda: answers(port), 60, "an answer to the next client")
-            finally:
-                share.close()
-
-    live.run(work())
-
-
-def answers(port: int) -> bool:
-    try:
-        return fetched(port, "/metrics")[0] == 200
-    except OSError:
-        return False
-
-
-def test_two_caches_of_a_process_share_a_port_and_two_processes_do_not(live: LiveMemory, prefix: str) -> None:
-    async def work() -> None:
-        port = free_port()
-        first = config_of(live.bootstrap, prefix, metrics_port=port)
-        second = config_of(live.bootstrap, prefix, metrics_port=port, cache_name="d")
-        async with cache(first, port=live.port()) as one, cache(second, 2, port=live.port()) as two:
-            shares = [served(one), MetricsShare(second, {"d": two.connector})]
-            try:
-                await started(one)
-                await one.put(b"k", b"v")
-                await one.drained()
-                _, _, body = await asyncio.to_thread(fetched, port, "/metrics")
-                assert parsed(body, "c")["deelog_operations_written_total",] == 1
-                assert parsed(body, "d")["deelog_operations_written_total",] == 0
-                assert body.count(b"# TYPE deelog_operations_written_total counter") == 1
-                shares.pop().close()
-                _, _, body = await asyncio.to_thread(fetched, port, "/metrics")
-                assert b'cache="d"' not in body
-            finally:
-                for share in shares:
-                    share.close()
-
-    live.run(work())
-
-
-def test_a_port_in_use_and_a_host_that_is_none(live: LiveMemory, prefix: str) -> None:
-    async def work() -> None:
-        with socket.create_server((HOST, 0)) as taken:
-            port = taken.getsockname()[1]
-            found = Cache(config_of(live.bootstrap, prefix, metrics_port=port), 1, port=live.port())
-            problem = (
-                rf"metrics\.port = {port}: cannot be listened on at metrics\.host={HOST} \(Address already in use\)"
-            )
-            with pytest.raises(ConfigError, match=problem):
-                served(found)
-        config = config_of(live.bootstrap, prefix, metrics_port=port, metrics_host="no.such.host.invalid")
-        found = Cache(config, 1, port=live.port())
-        with pytest.raises(ConfigError, match=r"metrics\.host=no\.such\.host\.invalid \(Name or service not known\)"):
-            served(found)
-
-    live.run(work())

@@ -129,7 +129,9 @@ def test_it_listens_until_it_is_stopped() -> None:
 
 
 def test_one_that_never_started_is_stopped_at_once() -> None:
-    run(RestServer(parse(GIVEN), FakeLifecycle().real).stop(), 20)
+    server = RestServer(parse(GIVEN), FakeLifecycle().real)
+    run(server.stop(), 20)
+    assert server.address == ""
 
 
 def test_an_address_of_ip_version_6_is_told_in_brackets() -> None:
@@ -265,6 +267,16 @@ def test_with_a_certificate_it_speaks_tls(certificates: Path, authority: bool) -
         "rest_ssl_key_location": str(certificates / "server.key"),
     }
     serve(test, **fields | ({"rest_ssl_ca_location": str(certificates / "ca.pem")} if authority else {}))
+
+
+def test_tls_is_of_this_decade_and_asks_for_a_certificate_only_with_an_authority(certificates: Path) -> None:
+    files = {"rest.ssl.certificate.location": str(certificates / "both.pem")}
+    authority = {"rest.ssl.ca.location": str(certificates / "ca.pem")}
+    for given, mode in ((files, ssl.CERT_NONE), (files | authority, ssl.CERT_REQUIRED)):
+        context = module._tls(parse(GIVEN | given))
+        assert context is not None
+        assert (context.minimum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_2, mode)
+    assert module._tls(parse(GIVEN)) is None
 
 
 @pytest.mark.parametrize(

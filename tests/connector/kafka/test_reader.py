@@ -1,0 +1,256 @@
+"""A reader's bookkeeping: where it begins, what is the end, and which errors end it. The consumer is a double."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka import reader as module
+from deelog_connector.kafka.reader import Reader, consumer_settings, still_holds
+from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
+from deelog_schemas.kafka.connections import Connections
+from tests.connector.cache import config_of, run
+
+
+class Message:
+    """A record, or an error of a partition."""
+
+    def __init__(self, partition: int = 0, offset: int = 0, error: KafkaError | None = None) -> None:
+        self._partition, self._offset, self._error = partition, offset, error
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [("h", b"x")]
+
+
+def failed(code: int, words: str = "the broker's words", **flags: bool) -> Message:
+    return Message(error=KafkaError(code, words, **flags))
+
+
+class Consumer:
+    """Gives what it is told, and notes what it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bounds: list[tuple[int, int] | KafkaException] = [(0, 100)]
+        self.batches: list[list[Message]] = []
+        self.polls: list[Message | None] = []
+        self.assigned: list[list[Any]] = []
+        self.consumed: list[tuple[int, float]] = []
+        self.closed = 0
+        self.now = 100.0
+        self.connections = Connections("consumer", {})
+        monkeypatch.setattr(module, "opened", self._opened)
+        monkeypatch.setattr(module, "hear", lambda consumer, connections: None)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self._monotonic))
+
+    def _opened(self, make: object, client: str, settings: dict[str, Any]) -> tuple[Consumer, Connections]:
+        assert client == "consumer"
+        return self, self.connections
+
+    def _monotonic(self) -> float:
+        self.now += 0.5
+        return self.now
+
+    def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
+        found = self.bounds.pop(0) if len(self.bounds) > 1 else self.bounds[0]
+        if isinstance(found, KafkaException):
+            raise found
+        return found
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned.append(partitions)
+
+    def consume(self, count: int, seconds: float) -> list[Message]:
+        self.consumed.append((count, seconds))
+        return self.batches.pop(0) if self.batches else []
+
+    def poll(self, seconds: float) -> Message | None:
+        return self.polls.pop(0) if self.polls else None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    return Consumer(monkeypatch)
+
+
+async def at_once(call: Callable[..., Any], *args: Any) -> Any:
+    return call(*args)
+
+
+def of(work: Coroutine[Any, Any, Any]) -> Any:
+    """What a call returns."""
+    found: list[Any] = []
+
+    async def keep() -> None:
+        found.append(await work)
+
+    run(keep(), 20)
+    return found[0]
+
+
+def sought(**offsets: int) -> Reader:
+    """A reader at these offsets, `p0=5`."""
+    reader = Reader(at_once, config_of("h:1", "p"), "t", 7.0)
+    of(reader.seek({int(name[1:]): offset for name, offset in offsets.items()}))
+    return reader
+
+
+def test_a_consumer_commits_no_offsets_and_fails_instead_of_skipping() -> None:
+    config = config_of("h:1", "p", consumer_override_fetch_wait_max_ms=5)
+    settings = consumer_settings(config)
+    assert (settings["enable.auto.commit"], settings["auto.offset.reset"]) == (False, "error")
+    assert (settings["isolation.level"], settings["allow.auto.create.topics"]) == ("read_committed", False)
+    assert (settings["enable.partition.eof"], settings["group.id"]) == (True, config.topics.reader_group)
+    assert settings["fetch.wait.max.ms"] == 100
+
+
+@pytest.mark.parametrize(("offset", "begins"), [(10, 10), (20, 20), (15, 15), (9, 10), (21, 10), (-1, 10)])
+def test_a_partition_without_the_offset_is_read_from_its_beginning(
+    consumer: Consumer, offset: int, begins: int
+) -> None:
+    consumer.bounds = [(10, 20)]
+    reader = sought(p3=offset)
+    ((where,),) = consumer.assigned
+    assert (where.topic, where.partition, where.offset) == ("t", 3, begins)
+    assert reader.next_offset(3) == begins
+
+
+def test_it_has_caught_up_at_the_end_that_each_partition_had(consumer: Consumer) -> None:
+    consumer.bounds = [(0, 2), (0, 5)]
+    reader = sought(p0=0, p1=0)
+    consumer.batches = [[Message(0, 0)], [Message(0, 1)], [Message(1, 7)], []]
+    caught_up = []
+    for _ in range(4):
+        of(reader.read(0.1))
+        caught_up.append(reader.caught_up)
+    assert caught_up == [False, False, True, True]  # beyond its end is the end, too
+    assert (reader.next_offset(0), reader.next_offset(1)) == (2, 8)
+    assert consumer.consumed == [(MAX_READ, 0.1)] * 4
+
+
+def test_an_end_that_the_client_reports_counts_too(consumer: Consumer) -> None:
+    reader = sought(p0=0)
+    consumer.batches = [[failed(KafkaError._PARTITION_EOF)], [failed(KafkaError._PARTITION_EOF)]]
+    assert (of(reader.read(0.1)), reader.caught_up) == ([], True)
+    assert of(reader.read(0.1)) == []
+
+
+def test_records_come_as_they_are(consumer: Consumer) -> None:
+    reader = sought(p0=0)
+    consumer.batches = [[Message(0, 4), Message(0, 5)]]
+    assert of(reader.read(0.1)) == [InRecord("t", 0, n, b"k", b"%d" % n, [("h", b"x")]) for n in (4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        (failed(KafkaError.TOPIC_AUTHORIZATION_FAILED), KafkaUnauthorized, "Kafka refuses Read on topic t"),
+        (failed(KafkaError.GROUP_AUTHORIZATION_FAILED), KafkaUnauthorized, "Kafka refuses Read on group p"),
+        (failed(KafkaError.OFFSET_OUT_OF_RANGE), KafkaUnusable, r"cannot read t\[0\] on: the broker's words"),
+    ],
+)
+def test_an_error_comes_after_the_records_before_it_and_once(
+    consumer: Consumer, message: Message, kind: type[Exception], words: str
+) -> None:
+    reader = sought(p0=0)
+    other = failed(KafkaError.OFFSET_OUT_OF_RANGE, "a later error")
+    consumer.batches = [[Message(0, 4), message, other], [Message(0, 5)], [message]]
+    assert [record.offset for record in of(reader.read(0.1))] == [4]
+    with pytest.raises(KafkaUnusable, match=words) as raised:
+        of(reader.read(0.1))
+    assert type(raised.value) is kind
+    assert [record.offset for record in of(reader.read(0.1))] == [5]
+    with pytest.raises(kind):
+        of(reader.read(0.1))  # without records it comes at once
+    assert of(reader.read(0.1)) == []
+
+
+@pytest.mark.parametrize("message", [failed(KafkaError._TRANSPORT), failed(KafkaError._TIMED_OUT, retriable=True)])
+def test_an_error_that_passes_is_none(consumer: Consumer, message: Message) -> None:
+    reader = sought(p0=0)
+    consumer.batches = [[message], [Message(0, 4)]]
+    assert of(reader.read(0.1)) == []
+    assert len(of(reader.read(0.1))) == 1
+
+
+def test_a_seek_forgets_the_error_before_it(consumer: Consumer) -> None:
+    reader = sought(p0=0)
+    consumer.batches = [[Message(0, 4), failed(KafkaError.OFFSET_OUT_OF_RANGE)]]
+    of(reader.read(0.1))
+    of(reader.seek({1: 7}))
+    assert of(reader.read(0.1)) == []
+    assert not reader.caught_up
+    of(reader.seek({}))
+    assert (reader.caught_up, consumer.assigned[-1]) == (True, [])
+    of(reader.close())
+    assert consumer.closed == 1
+
+
+AWAY = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def test_bounds_are_asked_for_until_there_is_an_answer_or_none_can_come(consumer: Consumer) -> None:
+    consumer.bounds = [AWAY, AWAY, (0, 5)]
+    sought(p0=0)
+    consumer.bounds, begun = [AWAY], consumer.now
+    with pytest.raises(KafkaUnavailable, match=r"^cannot read t\[0\]: no broker answers in time"):
+        sought(p0=0)
+    assert 7.0 < consumer.now - begun < 9.0
+    begun = consumer.now
+    consumer.bounds = [KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
+    with pytest.raises(KafkaUnauthorized, match=r"^cannot read t\[0\]: Kafka refuses Read on topic t"):
+        sought(p0=0)
+    consumer.bounds = [AWAY]
+    consumer.connections(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error: Authentication failed"))
+    with pytest.raises(KafkaUnavailable, match=r"correct sasl\.mechanism"):
+        sought(p0=0)
+    assert consumer.now - begun < 3.0
+
+
+@pytest.mark.parametrize(
+    ("polls", "holds"),
+    [
+        ([None, Message(2, 7)], True),
+        ([failed(KafkaError._PARTITION_EOF)], True),
+        ([failed(KafkaError._TRANSPORT), failed(KafkaError._LOG_TRUNCATION)], False),
+        ([failed(KafkaError._AUTO_OFFSET_RESET)], False),
+        ([failed(KafkaError.OFFSET_OUT_OF_RANGE)], False),
+        ([failed(KafkaError._TRANSPORT)], None),
+    ],
+)
+def test_a_log_holds_an_end_or_was_cut(consumer: Consumer, polls: list[Message | None], holds: bool | None) -> None:
+    consumer.polls = polls
+    config, end = config_of("h:1", "p"), PartitionEnd(2, 7, 3)
+    if holds is None:
+        with pytest.raises(KafkaUnavailable, match=r"^no answer about t\[2\]@7$"):
+            still_holds(config, "t", end, 5.0)
+    else:
+        assert still_holds(config, "t", end, 5.0) is holds
+    ((where,),) = consumer.assigned
+    assert (where.partition, where.offset, where.leader_epoch) == (2, 7, 3)
+    assert consumer.closed == 1
