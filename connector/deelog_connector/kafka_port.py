@@ -26,6 +26,16 @@ T = TypeVar("T")
 
 REQUEST_SECONDS: Final = 10.0
 """Seconds that one request to the brokers may take before it fails."""
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+"""The settings of a topic of which only the last record of each key counts, and which whoever starts reads as a whole.
+
+Kafka compacts no segment that is written to, and closes it by default after a gigabyte: of positions, hours of a load.
+"""
 MAX_READ: Final = 2000
 """The most records of one `Reader.read`: they are processed without a pause."""
 BEGINNING: Final = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka_port import Brokers
+from deelog_connector.kafka_port import COMPACTED, Brokers
 from deelog_schemas.config import Config
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,11 @@ async def ensure_topics(brokers: Brokers, config: Config) -> None:
     changes = {**keeping, "cleanup.policy": cleanup} if "compact" in cleanup else {"cleanup.policy": cleanup}
     await brokers.ensure(topics.changes, partitions, changes)
     # Compacted at once: only the latest state of each key counts there.
-    await brokers.ensure(topics.positions, partitions, {"cleanup.policy": "compact"})
+    await brokers.ensure(topics.positions, partitions, COMPACTED)
     if topics.signal:
         # A signal is in force until the next one.
         await brokers.ensure(topics.signal, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
-    await brokers.ensure(topics.heartbeat, None, {"cleanup.policy": "compact"})
+    await brokers.ensure(topics.heartbeat, None, COMPACTED)
     if config["notification.sink.topic.name"] is not None:
         await brokers.ensure(config["notification.sink.topic.name"], None, {})
     if config["event.processing.failure.handling.mode"] == "dead-letter":

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from deelog_connector.errors import KafkaUnusable
+from deelog_connector.kafka_port import COMPACTED
 from deelog_connector.kafka_port import Brokers as BrokersPort
 from deelog_connector.runtime.topics import audit, ensure_topics
 from tests.connector.cache import config_of, run
@@ -56,8 +57,8 @@ def audited(settings: Mapping[str, str], **fields: Any) -> int:
 def test_the_topics_of_a_plain_cache() -> None:
     assert made(**{"topic.creation.default.cleanup.policy": "delete", "signal.kafka.topic": ""}) == {
         "p.c": (2, {"cleanup.policy": "delete"}),
-        "p.c.positions": (2, {"cleanup.policy": "compact"}),
-        "__debezium-heartbeat.p": (None, {"cleanup.policy": "compact"}),
+        "p.c.positions": (2, COMPACTED),
+        "__debezium-heartbeat.p": (None, COMPACTED),
     }
 
 

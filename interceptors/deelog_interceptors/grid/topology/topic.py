@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
-from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort, Reader
+from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, KafkaPort, Reader
 from deelog_schemas.config import Config
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class TopologyTopic:
 
     async def create(self) -> None:
         """Creates the topic (one partition, compacted) if it is missing. Raises `KafkaUnusable`."""
-        await self._brokers.ensure(self._topic, 1, {"cleanup.policy": "compact"})
+        await self._brokers.ensure(self._topic, 1, COMPACTED)
         await self._brokers.close()
 
     async def publish(self, key: str, value: bytes) -> None:

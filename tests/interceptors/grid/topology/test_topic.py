@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
-from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort
+from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, KafkaPort
 from deelog_interceptors.grid.topology import topic as module
 from deelog_interceptors.grid.topology.topic import TopologyRecord, TopologyTopic
 from deelog_schemas.errors import DeelogError
@@ -102,7 +102,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_created_compacted_and_its_client_closed() -> None:
     kafka = Kafka()
     with_topic(kafka, TopologyTopic.create)
-    assert kafka.calls == [f"ensure {CONFIG.topics.topology} 1 {{'cleanup.policy': 'compact'}}", "close"]
+    assert kafka.calls == [f"ensure {CONFIG.topics.topology} 1 {COMPACTED}", "close"]
 
 
 def test_records_come_in_order_from_the_beginning_and_the_reader_is_closed() -> None:
