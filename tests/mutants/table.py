@@ -393,6 +393,14 @@ WRITING: Final = (
         ),
     ),
     Mutant(
+        "snapshot-noted-before-it-is-vouched-for",
+        "",
+        "rows of a snapshot that are lost together with their owner are missed by nobody: it is complete already",
+        (Edit(INCREMENTAL, "elif whole and now", "elif now"),),
+        detector="pytest tests/connector/signals/test_incremental_snapshots.py -k lost_together_with_their_owner",
+        because=RARE,
+    ),
+    Mutant(
         "snapshot-of-a-segment-forgets-a-key",
         "",
         "an incremental snapshot that is told as whole lacks an entry",

@@ -79,6 +79,7 @@ class ConnectorCore:
         self.may_snapshot = self._snapshots.may_start
         self.snapshot_of = self._snapshots.of
         self.stop_snapshot = self._snapshots.stop
+        self.vouching = self._snapshots.vouching
         # The log's ends.
         self.end_of = self._log_watch.end_of
         self.doubts = self._log_watch.doubts

@@ -37,6 +37,12 @@ class Snapshots:
         segment = self._node.primaries.get(number)
         return None if segment is None else segment.snapshot
 
+    def vouching(self, number: int) -> tuple[int, bool]:
+        """The epoch in which this node is a segment's primary, -1 if it is not, and whether all rows that it has sent
+        are vouched for."""
+        segment = self._node.primaries.get(number)
+        return (-1, False) if segment is None else (segment.epoch, not segment.ledger.has_unverified_rows)
+
     def stop(self, number: int) -> None:
         """Sends no more of it; what was sent stays."""
         if number in self._node.primaries:

@@ -5,8 +5,9 @@ Their state is a fold of the signal topic, the same on every node: requests, req
 knows whether it must still be read. If its last owner died in the middle, it begins the segment again. The note that
 leaves no segment completes a snapshot, and its writer sends the notification.
 
-A note is written after its rows, not with them: a note in the topic is true, and for a lost one the segment is read
-again. Weighed in docs/decisions.md, "Progress of incremental snapshots".
+A note is written after its rows, not with them, and once two looks at the log have found them there: a note in the
+topic is true, and for a lost one the segment is read again. Weighed in docs/decisions.md, "Progress of incremental
+snapshots".
 
 Snapshots that run at the same time share reads: a segment is read once for all that were requested before it was
 begun.
@@ -38,6 +39,13 @@ AGAIN_SECONDS: Final = 10.0
 """After this, a note that was not read back is written again."""
 
 
+class Read(NamedTuple):
+    """How many rows of a segment were sent, by this node as its owner in that epoch."""
+
+    rows: int
+    epoch: int
+
+
 @dataclass(slots=True)
 class Running:
     """One snapshot."""
@@ -49,8 +57,8 @@ class Running:
     started: bool = False
     lowest: int = -1
     """The node that begins this segment sends STARTED, so that only one does."""
-    read: dict[int, int] = field(default_factory=dict)
-    """Rows by segment, of segments that this node has read and whose note was not read back."""
+    read: dict[int, Read] = field(default_factory=dict)
+    """By segment, of segments that this node has read and whose note was not read back."""
     noted: dict[int, float] = field(default_factory=dict)
     """By segment, when its note was written."""
     announced: int = 0
@@ -140,7 +148,7 @@ class Snapshots:
             if running is None or effect.segment not in running.left:
                 continue
             if isinstance(effect, SnapshotRead):
-                running.read[effect.segment] = effect.rows
+                running.read[effect.segment] = Read(effect.rows, self._core.vouching(effect.segment)[0])
                 continue
             log.error("segment %d: snapshot %s is aborted: a row was refused", effect.segment, running.id)
             self._note(Progress(running.id, self._cache, (effect.segment,), 0, self._member, True))
@@ -173,7 +181,14 @@ class Snapshots:
                         self._tell(one, "STARTED", segments=ranges(one.left))
 
     def _note_read(self, running: Running, now: float) -> None:
-        new = {s: n for s, n in running.read.items() if now - running.noted.get(s, -AGAIN_SECONDS) >= AGAIN_SECONDS}
+        new = {}
+        for segment, read in list(running.read.items()):
+            epoch, whole = self._core.vouching(segment)
+            if epoch != read.epoch:  # nobody looks for its rows any more
+                del running.read[segment]
+                running.noted.pop(segment, None)
+            elif whole and now - running.noted.get(segment, -AGAIN_SECONDS) >= AGAIN_SECONDS:
+                new[segment] = read.rows
         if new:
             running.noted.update(dict.fromkeys(new, now))
             self._note(Progress(running.id, self._cache, tuple(sorted(new)), sum(new.values()), self._member, False))

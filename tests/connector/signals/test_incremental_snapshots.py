@@ -19,7 +19,9 @@ from deelog_connector.signals.incremental_snapshots import (
 )
 from deelog_schemas.signals import Progress
 from tests.connector.signals.told import ALL, RecordedNotifications
-from tests.connector.world import SEGMENTS, Node, World, key_of
+from tests.connector.world import SEGMENTS, Node, World, key_of, partition_log
+
+INCREMENTAL = b'"snapshot":"incremental"'
 
 
 class Grid:
@@ -153,6 +155,48 @@ def test_the_next_owner_begins_what_is_not_noted_and_only_that() -> None:
     assert late.running == []
 
 
+def test_rows_that_are_lost_together_with_their_owner_are_sent_again() -> None:
+    """Nobody else could miss them: so the segment is not noted before two looks at the log have found it whole."""
+    grid = Grid()
+    world = grid.world
+    first, second = world.nodes.values()
+    world.watching = False
+    grid.ask("s", [0])
+    while not first.announced(SnapshotRead):
+        grid.step()
+    for _ in range(3):
+        grid.step()
+    for slot in partition_log(world, 0).slots:
+        if slot.record is not None and INCREMENTAL in (slot.record.value or b""):
+            slot.record = None
+    world.leader_epoch = 1
+    second.follow()
+    world.crash(first)
+    for segment in (0, 2):
+        world.own(segment, second)
+    world.watching = True
+    grid.rest()
+    assert world.reader(0).resets == ["initial"]
+    assert len([record for record in world.records(0) if INCREMENTAL in (record.value or b"")]) == 5
+    assert [(note.member, note.segments, note.rows) for note in grid.topic] == [(second.member, (0,), 5)]
+
+
+def test_an_owner_that_lost_its_segment_meanwhile_notes_nothing() -> None:
+    grid = Grid()
+    world = grid.world
+    first, second = world.nodes.values()
+    world.watching = False
+    grid.ask("s", [0])
+    while not first.announced(SnapshotRead):
+        grid.step()
+    world.own(0, second, first)
+    world.own(0, first, second)
+    world.watching = True
+    grid.rest()
+    assert [(note.member, note.segments, note.rows) for note in grid.topic] == [(first.member, (0,), 5)]
+    assert len(first.announced(SnapshotRead)) == 2
+
+
 def test_a_note_that_got_lost_is_written_again() -> None:
     grid = Grid()
     grid.ask("s", [0])
@@ -235,6 +279,9 @@ class Core:
 
     def stop_snapshot(self, segment: int) -> None:
         self.stopped.append(segment)
+
+    def vouching(self, segment: int) -> tuple[int, bool]:
+        return (7, True) if segment in self.mine else (-1, False)
 
 
 class Desk:
