@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from deelog_proof.load.history import DELETE, Audit, Captured, History, Sent, audit, content_of, merged
@@ -20,6 +22,30 @@ def _captured(*records: tuple[int, int] | tuple[int, int, str]) -> dict[bytes, l
 
 def _audit(history: History, records: dict[bytes, list[Captured]], *reset_ends: int) -> Audit:
     return audit(history, records, {b"k": list(reset_ends)} if reset_ends else {})
+
+
+def test_a_content_is_told_from_others_and_from_a_delete() -> None:
+    assert content_of(None) == DELETE == 0
+    assert A == content_of(b"a") != B
+    assert DELETE not in (A, B, content_of(b""))
+
+
+def test_a_write_is_noted_when_it_is_sent() -> None:
+    history, begin = History(), time.time_ns() // 1000
+    first, second = history.sent(b"k", b"a"), history.sent(b"k", None)
+    assert history.writes == {b"k": [first, second]}
+    assert (first.content, second.content, first.acked_us, first.captured) == (A, DELETE, 0, True)
+    assert begin <= first.sent_us <= second.sent_us <= time.time_ns() // 1000
+
+
+def test_a_record_may_be_of_the_moment_of_its_sending() -> None:
+    assert _audit(_history(A), _captured((A, 100))).lost == []
+    assert _audit(_history(A), _captured((A, 99))).phantoms == [(b"k", 0)]
+
+
+def test_a_reset_that_ends_when_a_write_is_sent_covers_it() -> None:
+    assert _audit(_history(A), {}, 100).covered_by_reset == 1
+    assert _audit(_history(A), {}, 99).lost == [(b"k", 0)]
 
 
 def test_all_there() -> None:

@@ -111,6 +111,19 @@ def test_one_that_stops_is_followed_at_once(kafka: Kafka, members: list[Member])
     assert len(elected(members)) == 1
 
 
+def test_one_that_has_stopped_has_left(kafka: Kafka, members: list[Member]) -> None:
+    group = kafka.groups[GROUP]
+    (holder,) = (member for member in (group.holder,) if member is not None)
+    members[0].node.run(members[0].election.stop())
+    assert holder not in group
+    kafka.engine.run(seconds=2 * SESSION_SECONDS)
+    assert group.generation == 4, "three joined and one left"
+    assert members[0].told == [True, False]
+    idle = Member(kafka, "n4")
+    idle.node.run(idle.election.stop())
+    idle.node.loop.bury()
+
+
 def test_one_that_is_killed_is_followed_after_its_session(kafka: Kafka, members: list[Member]) -> None:
     members[0].node.loop.kill()
     kafka.engine.run(seconds=SESSION_SECONDS / 2)
@@ -170,6 +183,8 @@ def test_one_that_rejoins_is_not_elected_while_there_are_others(kafka: Kafka, me
     assert len(elected(members)) == 1
     with pytest.raises(NotController):
         members[0].commit(b"1")
+    kafka.engine.run(seconds=SESSION_SECONDS)
+    assert kafka.groups[GROUP].generation == 5, "it left and joined, once"
 
 
 def test_one_that_is_cut_off_knows_it_by_itself(kafka: Kafka, members: list[Member]) -> None:
@@ -194,11 +209,13 @@ def test_while_brokers_are_away_nobody_takes_or_commits(kafka: Kafka, members: l
     members[0].take()
     kafka.up = False
     before = kafka.engine.now
-    with pytest.raises(NotController):
+    with pytest.raises(NotController, match="a view cannot be committed: the brokers do not answer"):
         members[0].commit(b"1")
-    with pytest.raises(NotController):
+    with pytest.raises(NotController, match="cannot become controller: the brokers do not answer"):
         members[0].take()
     assert kafka.engine.now - before < 2 * REQUEST_SECONDS + 1
+    kafka.engine.run(seconds=1)
+    assert members[0].refused == [], "no right is missing"
 
 
 @pytest.mark.parametrize(
@@ -218,3 +235,26 @@ def test_a_missing_right_is_told(kafka: Kafka, members: list[Member], operation:
         first.commit(b"1")
     kafka.engine.run(seconds=1)
     assert any(isinstance(error, TopologyError) and message in str(error) for error in first.refused)
+
+
+def test_a_missing_right_is_told_to_who_waits_and_to_who_takes(kafka: Kafka, members: list[Member]) -> None:
+    kafka.denied.add(("Write", ID))
+    with pytest.raises(NotController, match="cannot become controller: Kafka refuses Write on transactional id"):
+        members[0].take()
+    kafka.engine.run(seconds=0.1)
+    (error,) = members[0].refused
+    assert "producer.override" in str(error)
+    kafka.denied = {("Read", GROUP)}
+    kafka.engine.run(seconds=SESSION_SECONDS / 2)
+    assert members[1].refused
+    assert {type(error) for error in members[1].refused} == {TopologyError}
+    assert "consumer.override" in str(members[1].refused[0])
+
+
+def test_a_commit_that_is_refused_is_not_tried_again(kafka: Kafka, members: list[Member]) -> None:
+    members[0].take()
+    kafka.denied.add(("Write", TOPIC))
+    before = kafka.engine.now
+    with pytest.raises(NotController, match="a view cannot be committed"):
+        members[0].commit(b"1")
+    assert kafka.engine.now - before < 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -77,6 +78,61 @@ def test_a_cancelled_timer_does_nothing(engine: Engine, loop: NodeLoop) -> None:
     loop.call_later(1, seen.append, 1).cancel()
     engine.run()
     assert not seen
+
+
+def test_a_cancelled_turn_is_none(engine: Engine, loop: NodeLoop) -> None:
+    seen: list[int] = []
+    loop.call_soon(seen.append, 1).cancel()
+    loop.call_soon_threadsafe(seen.append, 2).cancel()
+    loop.call_soon_threadsafe(seen.append, 3)
+    engine.run()
+    assert (seen, loop.turns, loop.errors) == ([3], 1, [])
+
+
+def test_all_turns_of_a_moment_are_one_event(engine: Engine, loop: NodeLoop) -> None:
+    for _ in range(3):
+        loop.call_soon(int)
+    engine.run()
+    assert (engine.steps, loop.turns) == (1, 3)
+    loop.pause()
+    loop.call_soon(int)
+    assert not engine.step(), "a paused node has none"
+
+
+def test_the_order_of_a_run_is_that_of_its_nodes() -> None:
+    orders: list[int] = []
+    for names in (("a", "b"), ("a", "b"), ("b", "a")):
+        one = Engine(1)
+        for name in names:
+            NodeLoop(one, name).call_soon(int)
+        one.run()
+        orders.append(one.order)
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_turns_that_never_end(engine: Engine, loop: NodeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deelog_proof.memory.loop.MOST_TURNS", 100)
+    turns: list[int] = []
+
+    def again(last: int) -> None:
+        turns.append(1)
+        if len(turns) < last:
+            loop.call_soon(again, last)
+
+    loop.call_soon(again, 100)
+    engine.run()
+    assert len(turns) == 100
+    loop.call_soon(again, 1000)
+    with pytest.raises(RuntimeError, match="n1: 100 turns without time passing"):
+        engine.run()
+    assert len(turns) == 201
+
+
+def test_no_loop_runs_after_a_run(engine: Engine, loop: NodeLoop) -> None:
+    loop.call_soon(int)
+    engine.run()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()
 
 
 def test_the_nodes_run_by_time(engine: Engine) -> None:
@@ -226,6 +282,54 @@ def test_a_node_is_paused_before_any_of_its_turns(engine: Engine, loop: NodeLoop
     loop.resume()
     engine.run(seconds=1)
     assert seen == [0, 1, 2, 3]
+
+
+class Wired:
+    """A network that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, object]] = []
+
+    async def listen(self, loop: NodeLoop, factory: object, host: object, port: object) -> str:
+        self.calls.append(("listen", port))
+        return "server"
+
+    async def connect(self, loop: NodeLoop, factory: object, host: object, port: object) -> str:
+        self.calls.append(("connect", port))
+        return "connection"
+
+    def killed(self, loop: NodeLoop) -> None:
+        self.calls.append(("killed", loop.name))
+
+
+def test_its_network_hears_once_that_it_was_killed(engine: Engine) -> None:
+    network = Wired()
+    loop = NodeLoop(engine, "n1", network)
+    loop.kill()
+    loop.bury()
+    assert network.calls == [("killed", "n1")]
+
+
+def test_servers_and_connections_are_its_networks(engine: Engine) -> None:
+    network = Wired()
+    loop = NodeLoop(engine, "n1", network)
+    assert loop.run_until_complete(loop.create_server(None, "h", 1)) == "server"
+    assert loop.run_until_complete(loop.create_connection(None, "h", 2)) == "connection"
+    for call in (loop.create_server, loop.create_connection):
+        with pytest.raises(Forbidden):
+            loop.run_until_complete(call(None, "h", 3, ssl=True))
+    assert network.calls == [("listen", 1), ("connect", 2)]
+    loop.bury()
+
+
+def test_what_is_buried_is_not_missed(engine: Engine) -> None:
+    """asyncio tells of tasks that are freed before they are done."""
+    loop = NodeLoop(engine, "n1")
+    loop.create_task(asyncio.sleep(10))
+    engine.run(seconds=1)
+    loop.bury()
+    gc.collect()
+    assert loop.errors == []
 
 
 def test_a_coroutine_that_does_not_end_is_told(engine: Engine) -> None:

@@ -122,6 +122,29 @@ def test_an_address_is_listened_at_once(pair: Pair) -> None:
     pair.listen()
 
 
+def test_a_server_that_names_no_port_gets_one_of_its_own(pair: Pair) -> None:
+    servers = [pair.listen(port=0) for _ in range(3)]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]  # type: ignore[attr-defined]
+    assert len(set(ports)) == 3
+    streams = [pair.open(port) for port in ports]
+    names = [writer.get_extra_info("sockname") for _, writer in streams]
+    assert len({*names, *ports}) == 6
+
+
+def test_a_server_serves_until_it_is_closed(pair: Pair) -> None:
+    server = pair.listen()
+    assert server.is_serving()
+    assert server.get_loop() is pair.server
+    server.close()
+    assert not server.is_serving()
+    with pytest.raises(ConnectionRefusedError):
+        pair.open()
+    other = pair.listen()
+    server.close()  # closed already: the one that listens now goes on
+    pair.open()
+    assert other.is_serving()
+
+
 def test_nobody_listens(pair: Pair) -> None:
     with pytest.raises(ConnectionRefusedError):
         pair.open()
@@ -270,6 +293,39 @@ def test_a_cut_holds_bytes_back_until_it_heals(pair: Pair) -> None:
     assert not other.is_closing()
 
 
+def test_a_part_is_a_cut_of_both_directions(pair: Pair) -> None:
+    ways = [("server", "client"), ("client", "server")]
+    pair.network.part("server", "client")
+    assert [pair.network.is_cut(way) for way in ways] == [True, True]
+    pair.network.heal("client", "server")
+    assert [pair.network.is_cut(way) for way in ways] == [False, False]
+    pair.network.cut("server", "client")
+    assert [pair.network.is_cut(way) for way in ways] == [True, False]
+
+
+def test_a_cut_goes_on_though_another_one_heals(pair: Pair) -> None:
+    (_, writer), (reader, _) = pair.connected()
+    pair.network.cut("client", "server")
+    pair.client.within(writer.write, b"x")
+    pair.engine.run(seconds=1)
+    pair.network.heal("server", "somebody else")
+    reading = pair.server.create_task(reader.readexactly(1))
+    pair.engine.run(seconds=1)
+    assert not reading.done()
+    pair.network.heal("server", "client")
+    assert pair.server.run_until_complete(reading) == b"x"
+
+
+def test_what_is_sent_is_told_before_it_is(pair: Pair) -> None:
+    (_, writer), (reader, _) = pair.connected()
+    sent: list[tuple[str, bytes]] = []
+    pair.network.sends = lambda loop, data: sent.append((loop.name, data))
+    for data in (b"x", b"", b"yz"):
+        pair.client.within(writer.write, data)
+    assert sent == [("client", b"x"), ("client", b"yz")]
+    assert pair.server.run_until_complete(reader.readexactly(3)) == b"xyz"
+
+
 def test_one_direction_may_be_cut(pair: Pair) -> None:
     (client_reader, writer), (reader, other) = pair.connected()
     pair.network.cut("server", "client")
@@ -365,3 +421,31 @@ def test_a_protocol_pauses_its_reading(pair: Pair) -> None:
     assert not seen
     pair.engine.run(seconds=4)
     assert seen == [b"x"]
+
+
+def test_an_end_reads_until_it_pauses_or_is_closed(pair: Pair) -> None:
+    (_, writer), _ = pair.connected()
+    transport = writer.transport
+    assert isinstance(transport, asyncio.Transport)
+    assert transport.is_reading()
+    transport.pause_reading()
+    assert not transport.is_reading()
+    transport.resume_reading()
+    assert transport.is_reading()
+    assert not transport.is_closing()
+    pair.client.within(transport.close)
+    assert (transport.is_reading(), transport.is_closing()) == (False, True)
+
+
+def test_half_of_those_that_end_at_once_lose_what_is_on_its_way() -> None:
+    """The other end sees an orderly end, or a reset."""
+    seen: list[bool] = []
+    for seed in range(40):
+        pair = Pair(seed)
+        (_, writer), (reader, _) = pair.connected()
+        pair.client.within(writer.transport.abort)
+        pair.engine.run(seconds=1)
+        seen.append(reader.exception() is None and reader.at_eof())
+        pair.server.bury()
+        pair.client.bury()
+    assert 10 < sum(seen) < 30
