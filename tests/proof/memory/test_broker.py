@@ -6,7 +6,18 @@ import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import InRecord, OutRecord
-from deelog_proof.memory.broker import Denied, Failed, InvalidSetting, Kafka, Log, OutOfRange, Unanswered, UnknownTopic
+from deelog_proof.memory.broker import (
+    Denied,
+    Failed,
+    InvalidSetting,
+    Kafka,
+    Log,
+    OldGeneration,
+    OutOfRange,
+    Unanswered,
+    UnknownMember,
+    UnknownTopic,
+)
 from deelog_proof.memory.engine import Engine
 
 T = "t"
@@ -293,3 +304,125 @@ def test_missing_rights(kafka: Kafka) -> None:
     with pytest.raises(Denied, match="Write on transactional_id another"):
         kafka.open_session("another", "another", 5.0)
     kafka.described(T)
+
+
+# -- groups, and records outside of transactions -------------------------------------------------------------------
+
+
+def test_a_member_hears_whether_it_is_assigned_the_partition(kafka: Kafka) -> None:
+    assert kafka.join_group("g", "a", 6.0) == (1, True)
+    assert kafka.join_group("g", "b", 6.0) == (2, False)
+    assert (kafka.hear("g", "a"), kafka.hear("g", "b")) == ((2, True), (2, False))
+    kafka.group("g").leave("a")
+    assert kafka.hear("g", "b") == (3, True)
+    with pytest.raises(UnknownMember):
+        kafka.hear("g", "a")
+
+
+def test_a_heartbeat_keeps_a_member(kafka: Kafka) -> None:
+    kafka.join_group("g", "a", 6.0)
+    kafka.engine.after(5.0, kafka.hear, "g", "a")
+    kafka.engine.run(seconds=10)
+    assert "a" in kafka.group("g")
+    kafka.engine.run(seconds=2)
+    assert "a" not in kafka.group("g")
+
+
+def test_an_outage_is_no_silence_of_members(kafka: Kafka) -> None:
+    kafka.join_group("g", "a", 6.0)
+    kafka.up = False
+    kafka.engine.run(seconds=5)
+    kafka.up = True
+    kafka.engine.run(seconds=5)
+    kafka.up = True  # it was up already
+    kafka.engine.run(seconds=0.5)
+    assert "a" in kafka.group("g")
+    kafka.engine.run(seconds=1)
+    assert "a" not in kafka.group("g")
+
+
+def test_a_group_is_asked_at_its_coordinator(kafka: Kafka) -> None:
+    kafka.uncoordinated.add("g")
+    with pytest.raises(Unanswered):
+        kafka.join_group("g", "a", 6.0)
+    assert kafka.join_group("another", "a", 6.0) == (1, True)
+    kafka.uncoordinated.clear()
+    kafka.up = False
+    with pytest.raises(Unanswered):
+        kafka.group("g")
+    kafka.up = True
+    kafka.denied.add(("Read", "g"))
+    with pytest.raises(Denied, match="Read on group g"):
+        kafka.join_group("g", "a", 6.0)
+
+
+def test_a_transaction_belongs_to_a_generation_of_its_group(kafka: Kafka) -> None:
+    generation, _ = kafka.join_group("g", "a", 6.0)
+    session = kafka.open_session("w", "w", 5.0)
+    kafka.join_transaction("w", session, "g", "a", generation)
+    with pytest.raises(UnknownMember):
+        kafka.join_transaction("w", session, "g", "b", generation)
+    kafka.join_group("g", "b", 6.0)
+    with pytest.raises(OldGeneration, match="1 of 2"):
+        kafka.join_transaction("w", session, "g", "a", generation)
+    with pytest.raises(Failed) as failed:
+        kafka.join_transaction("w", session - 1, "g", "a", 2)
+    assert failed.value.cause is Cause.FENCED
+    kafka.uncoordinated.add("w")
+    with pytest.raises(Unanswered):
+        kafka.join_transaction("w", session, "g", "a", 2)
+
+
+def test_a_record_outside_of_a_transaction_is_there_at_once(kafka: Kafka) -> None:
+    moved: list[Log] = []
+    kafka.on_stable = moved.append
+    kafka.write(record(b"1", 1))
+    log = kafka.logs[T, 1]
+    assert (seen(log), moved) == ([b"1"], [log])
+    kafka.refused.add(b"k")
+    with pytest.raises(Failed) as failed:
+        kafka.write(record(b"2", 1))
+    assert failed.value.cause is Cause.REFUSED
+    kafka.write(record(None, 1))  # a tombstone is never too large
+    kafka.denied.add(("Write", T))
+    with pytest.raises(Denied):
+        kafka.write(record(None, 1))
+    assert seen(log) == [b"1", None]
+
+
+def test_who_may_not_describe_a_topic_sees_none(kafka: Kafka) -> None:
+    kafka.denied.add(("Describe", T))
+    with pytest.raises(Denied, match="Describe on topic t"):
+        kafka.described(T)
+    with pytest.raises(Denied):
+        kafka.led(T, 0)
+
+
+def test_compaction_after_retention(kafka: Kafka) -> None:
+    for value in (b"1", b"2", b"3"):
+        kafka.write(record(value))
+    kafka.delete_records(T, 0, 1)
+    open_ = kafka.init("open")
+    kafka.append("open", open_, [record(b"4")])
+    kafka.compact(T)
+    kafka.commit("open", open_)
+    assert seen(kafka.logs[T, 0]) == [b"3", b"4"]
+
+
+def test_an_open_transaction_forgets_a_partition_that_it_lost(kafka: Kafka) -> None:
+    """It writes no marker there; where it still has records, it does."""
+    session = kafka.init("w")
+    kafka.append("w", session, [record(b"1"), record(b"2", 1)])
+    lost: list[list[InRecord]] = []
+    kafka.on_loss = lost.append
+    assert kafka.truncate(T, 0, 1) == []
+    kafka.commit("w", session)
+    assert [kafka.logs[T, number].end for number in (0, 1)] == [0, 2]
+    assert [[r.value for r in records] for records in lost] == [[b"1"]]
+
+
+def test_only_other_producers_count_as_fences(kafka: Kafka) -> None:
+    kafka.init("w", "w")
+    assert kafka.counts["fences"] == 0
+    kafka.init("w", "n2 fences")
+    assert (kafka.counts["fences"], kafka.sessions["w"]) == (1, 2)

@@ -13,9 +13,12 @@ import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, OutRecord, WriteFailed
-from deelog_proof.memory.broker import Kafka
+from deelog_connector.kafka.notes import QUEUE
+from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, OutRecord, PartitionEnd, WriteFailed
+from deelog_proof.memory.broker import Kafka, size_of
 from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.port import MAX_NOTE_BYTES, MemoryPort, murmur2
+from deelog_schemas.errors import ConfigError
 from tests.proof.memory.nodes import Node, T, config, content, record
 
 
@@ -636,6 +639,225 @@ def test_notes_whose_answer_is_lost_are_written_once(kafka: Kafka, node: Node) -
 
     node.run(case())
     assert content(kafka) == [b"%d" % number for number in range(100)]
+
+
+def test_a_note_without_a_partition_goes_to_that_of_its_key(kafka: Kafka, node: Node) -> None:
+    """As Java's producer chooses it: the same key, the same partition."""
+    keys = [b"%d" % number for number in range(20)]
+
+    async def case() -> None:
+        notes = node.port.notes(config())
+        for key in keys:
+            notes.send(T, key, b"v")
+        await notes.close()
+        assert notes.dropped == 0
+
+    node.run(case())
+    for partition in (0, 1):
+        held = [r.key for r in kafka.logs[T, partition].read(0, 100)[0]]
+        assert held == [key for key in keys if murmur2(key) % 2 == partition]
+        assert held
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_a_key_is_hashed_as_kafkas_own_tests_say(key: bytes, hashed: int) -> None:
+    assert murmur2(key) == hashed & 0x7FFFFFFF
+
+
+def test_notes_that_cannot_be_sent_are_dropped_and_counted(kafka: Kafka, node: Node) -> None:
+    async def case() -> None:
+        notes = node.port.notes(config())
+        room = MAX_NOTE_BYTES - size_of(OutRecord(T, 0, b"k", b"", []))
+        notes.send(T, b"k", b"x" * (room + 1), 0)
+        assert notes.dropped == 1
+        notes.send(T, b"k", b"x" * room, 0)
+        assert notes.dropped == 1
+        await notes.close()
+        kafka.up = False
+        for number in range(QUEUE + 2):
+            notes.send(T, b"k", b"%d" % number, 0)
+        assert notes.dropped == 3
+        await notes.close()
+        assert notes.dropped == 3 + QUEUE
+
+    node.run(case())
+    assert len(content(kafka)) == 1
+    secret = node.port.notes(config(producer_override_sasl_password="${env:NOT_SET}"))
+    secret.send(T, b"k", b"v", 0)
+    assert secret.dropped == 1
+
+
+# -- what is asked of all brokers ------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_made_where_it_is_missing(kafka: Kafka, node: Node) -> None:
+    brokers = node.port.brokers(config())
+
+    def ensure(topic: str, partitions: int | None, **settings: str) -> None:
+        node.run(brokers.ensure(topic, partitions, {name.replace("_", "."): v for name, v in settings.items()}))
+
+    ensure("new", 3, cleanup_policy="compact")
+    ensure("one", None)
+    assert (kafka.topics["new"].partitions, kafka.topics["one"].partitions) == (3, 1)
+    assert node.run(brokers.setting("new", "cleanup.policy")) == "compact"
+    assert node.run(brokers.setting("one", "cleanup.policy")) == "delete"
+    made = node.run(brokers.topic_id("new"))
+    ensure("new", 3)
+    ensure("new", None)
+    assert node.run(brokers.topic_id("new")) == made
+    with pytest.raises(KafkaUnusable, match=r"topic new has 3 partitions, but .* is 4"):
+        ensure("new", 4)
+    with pytest.raises(KafkaUnusable, match=r"topic bad does not exist and cannot be created: retention.ms=x"):
+        ensure("bad", 1, retention_ms="x")
+    assert "bad" not in kafka.topics
+
+
+def test_whether_a_log_still_holds_what_it_held(kafka: Kafka, node: Node) -> None:
+    brokers = node.port.brokers(config())
+    node.run(node.write(b"1"))
+    node.run(node.write(b"2", partition=1))
+    ends = node.run(brokers.ends(T, [1, 0]))
+    assert ends == [PartitionEnd(1, 2, 0), PartitionEnd(0, 2, 0)]
+    assert node.run(brokers.still_holds(T, ends[1])) is True
+    kafka.truncate(T, 0, 1)
+    assert node.run(brokers.still_holds(T, ends[1])) is False
+    assert node.run(brokers.still_holds(T, ends[0])) is True
+    kafka.delete_records(T, 1, 2)
+    assert node.run(brokers.still_holds(T, ends[0])) is True
+    assert node.run(brokers.still_holds(T, PartitionEnd(1, 1, 0))) is False, "retention has taken it"
+    kafka.denied.add(("Read", T))
+    with pytest.raises(KafkaUnauthorized, match="Kafka refuses Read on topic t to the user of consumer"):
+        node.run(brokers.still_holds(T, ends[0]))
+
+
+# -- sessions and readers --------------------------------------------------------------------------------------------
+
+
+def test_a_session_commits_once_it_is_open_and_after_an_error_once_it_is_opened_again(kafka: Kafka, node: Node) -> None:
+    async def case() -> None:
+        session = await node.port.session(config(), "n1", 1_000_000)
+        with pytest.raises(WriteFailed, match="no session is open"):
+            await session.commit([record(b"0")])
+        await session.open()
+        await session.commit([record(b"1")])
+        await session.commit([])
+        await session.commit([record(b"2")])
+        await session.discard()
+        with pytest.raises(WriteFailed, match="no session is open"):
+            await session.commit([record(b"3")])
+        await session.open()
+        with pytest.raises(WriteFailed, match="none does not exist"):
+            await session.commit([OutRecord("none", 0, b"k", b"v", [])])
+        with pytest.raises(WriteFailed, match="no session is open"):
+            await session.commit([record(b"4")])
+
+    node.run(case())
+    assert content(kafka) == [b"1", b"2"]
+    assert kafka.counts["commits"] == 2
+
+
+def test_a_record_that_is_too_large_for_the_client_is_refused(kafka: Kafka, node: Node) -> None:
+    largest = size_of(record(b"x"))
+
+    async def case() -> None:
+        session = await node.port.session(config(), "n1", largest)
+        await session.open()
+        await session.commit([record(b"x")])
+        with pytest.raises(WriteFailed) as failed:
+            await session.commit([record(b"xy")])
+        assert cause_of(failed) is Cause.REFUSED
+
+    node.run(case())
+    assert content(kafka) == [b"x"]
+
+
+def test_a_session_whose_secret_is_missing_is_not_made(node: Node) -> None:
+    with pytest.raises(ConfigError, match="NOT_SET is not set"):
+        node.run(node.port.session(config(producer_override_sasl_password="${env:NOT_SET}"), "n1", 1000))
+
+
+def test_the_moments_of_a_transaction_are_told(kafka: Kafka) -> None:
+    moments: list[tuple[str, int]] = []
+    node = Node(kafka.engine, kafka, "n1")
+    port = MemoryPort(node.loop, kafka, moment=lambda name: moments.append((name, kafka.counts["commits"])))
+
+    async def case() -> None:
+        session = await port.session(config(), "n1", 1_000_000)
+        await session.open()
+        await session.commit([record(b"1")])
+        await session.commit([])
+
+    node.run(case())
+    assert moments == [("appended", 0), ("committed", 1)]
+    node.loop.bury()
+
+
+def test_a_reader_starts_where_it_is_told_or_at_the_beginning(kafka: Kafka, node: Node) -> None:
+    node.run(node.write(b"1", b"2", b"3"))
+    kafka.delete_records(T, 0, 1)
+
+    def starts(offset: int) -> int:
+        async def case() -> int:
+            reader = await node.port.reader(config(), T)
+            await reader.seek({0: offset})
+            return reader.next_offset(0)
+
+        found: int = node.run(case())
+        return found
+
+    assert [starts(offset) for offset in (BEGINNING, 0, 1, 2, 4, 5)] == [1, 1, 1, 2, 4, 1]
+
+
+def test_a_reader_has_caught_up_with_the_ends_of_its_start(kafka: Kafka, node: Node) -> None:
+    node.run(node.write(b"1", b"2"))
+    node.run(node.write(b"3", partition=1))
+
+    async def case() -> None:
+        reader = await node.reader(0, 1)
+        assert not reader.caught_up
+        kafka.leaderless.add((T, 1))
+        assert [r.value for r in await reader.read(0.01)] == [b"1", b"2"]
+        assert (reader.next_offset(0), reader.next_offset(1), reader.caught_up) == (2, 0, False)
+        kafka.leaderless.clear()
+        assert [r.value for r in await reader.read(0.01)] == [b"3"]
+        assert (reader.next_offset(1), reader.caught_up) == (1, True)
+        assert await reader.read(0.01) == []
+
+    node.run(case())
+
+
+def test_a_closed_reader_reads_no_more(kafka: Kafka, node: Node) -> None:
+    async def case() -> None:
+        reader = await node.reader(0)
+        await reader.close()
+        for call in (reader.read(0.01), reader.seek({0: BEGINNING})):
+            with pytest.raises(RuntimeError, match="the reader is closed"):
+                await call
+
+    node.run(case())
+
+
+def test_a_topic_of_which_nothing_is_heard(kafka: Kafka, node: Node) -> None:
+    node.run(node.write(b"1"))
+
+    async def case() -> None:
+        reader = await node.reader(0)
+        node.port.deaf = {T}
+        assert await reader.read(0.01) == []
+        node.port.deaf = set()
+        assert [r.value for r in await reader.read(0.01)] == [b"1"]
+
+    node.run(case())
 
 
 # -- clock, chance ----------------------------------------------------------------------------------------------------
