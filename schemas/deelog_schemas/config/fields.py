@@ -90,7 +90,8 @@ group("kafka", "Kafka",
             "`delete.retention.ms` of this much; a reader further behind starts over from the base offsets."),
     Field("transaction.timeout.ms", INT, 5000, low=1000, high=900_000,
         doc="After this the broker aborts a transaction that its node left open. A paused node hides the records of "
-            "all others from readers for as long. Must be longer than `commit.interval.ms`."),
+            "all others from readers for as long, and until the brokers look next: every ten seconds by default. Must "
+            "be longer than `commit.interval.ms`."),
 ),
 
 group("queue", "Op log and transactions",

@@ -164,6 +164,13 @@ def test_all_records_are_one_transaction(desk: Desk) -> None:
     ]
 
 
+def test_the_limit_of_a_record_is_the_topics_or_what_an_override_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for override, limit in ({}, 1_000_000), ({"producer_override_message_max_bytes": 2_000_000}, "2000000"):
+        desk = Desk(monkeypatch, **override)
+        desk.open()
+        assert desk.producer.settings["message.max.bytes"] == limit
+
+
 def test_a_session_has_settings_that_no_override_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(monkeypatch, producer_override_linger_ms=9, transaction_timeout_ms=60_000)
     desk.open()
