@@ -30,6 +30,7 @@ def test_a_node_that_had_no_time_to_hand_over_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_time(self: Node) -> bool:
+        assert self.leaving
         raise TimeoutError
 
     monkeypatch.setattr(Node, "_has_left", no_time)
@@ -463,5 +464,58 @@ def test_segments_without_all_streams_are_asked_for_at_each_heartbeat(
         assert follows == [[1, 2, 3]] * 6
         (first, *_) = [given for call, given in desk.calls if call == "expire_pendings"]
         assert first - begun == pytest.approx(0.25)
+
+    with_node(memory, monkeypatch, test)
+
+
+def test_heartbeats_that_are_due_soon_are_one(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(desk: Desk) -> None:
+        node = desk.node
+        desk.read(desk.view())
+        desk.note(node.controller_service, "heartbeat")
+        for _ in range(3):
+            node._beat_soon()
+        await asyncio.sleep(0.01)
+        assert len(desk.calls) == 1
+        node._beat_soon()
+        node._beat()
+        await asyncio.sleep(0.01)
+        assert len(desk.calls) == 2
+        node._beats = -1  # it is closed
+        node._beat()
+        assert len(desk.calls) == 2
+
+    with_node(memory, monkeypatch, test)
+
+
+@pytest.mark.parametrize("taken_back", [True, False])
+def test_a_release_that_is_taken_back_wakes_the_writers(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, taken_back: bool
+) -> None:
+    async def test(desk: Desk) -> None:
+        node = desk.node
+        waiting = asyncio.ensure_future(node.role_changed())
+        await asyncio.sleep(0)
+        desk.note(node.roles, "hand_over", answer=taken_back)
+        desk.note(node._expiry, "run_at")
+        node._spawn(node._beat_regularly(), "beats")
+        await asyncio.sleep(0.01)
+        assert desk.calls == [("hand_over", ())] + [("run_at", 0.0)] * taken_back
+        assert waiting.done() is taken_back
+        waiting.cancel()
+
+    with_node(memory, monkeypatch, test)
+
+
+def test_each_heartbeat_notices_a_pause(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(desk: Desk) -> None:
+        node = desk.node
+        desk.read(desk.view())
+        desk.note(node.controller_service, "doubt", "heartbeat")
+        node._turned = desk.loop.time() + 1
+        await asyncio.sleep(2 * node.settings.failure_timeout + 1)
+        desk.calls.clear()
+        node._beat()
+        assert [call for call, _ in desk.calls] == ["doubt", "heartbeat"]
 
     with_node(memory, monkeypatch, test)
