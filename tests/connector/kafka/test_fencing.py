@@ -1,14 +1,22 @@
-"""A fence on a broker that allows only short transactions."""
+"""A fence: what is opened, why it fails, and a broker that allows only short transactions."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from deelog_connector.core.effects import Cause
 from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_connector.errors import KafkaUnusable
+from deelog_connector.kafka import fencing as module
 from deelog_connector.kafka.fencing import fence
+from deelog_connector.kafka_port import WriteFailed
 from deelog_schemas.config import parse
+from deelog_schemas.kafka.connections import Connections
+from tests.connector.cache import config_of
 
 
 @pytest.mark.kafka
@@ -21,3 +29,62 @@ def test_a_broker_with_a_low_limit_on_transactions_is_fenced_on(tmp_path: Path) 
         fence(config, config.topics.transactional_id_node("n2"))
     finally:
         broker.kill()
+
+
+class Fences:
+    """Producers that are doubles; `open_error` and `begin_error` are raised where they are made and begin."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings: dict[str, Any] = {}
+        self.open_error: Exception | None = None
+        self.begin_error: Exception | None = None
+        self.begun: list[float] = []
+        self.heard = 0
+        monkeypatch.setattr(module, "opened", self._opened)
+        monkeypatch.setattr(module, "begin_session", self._begun)
+        monkeypatch.setattr(module, "hear", self._hear)
+
+    def _opened(self, make: object, client: str, settings: dict[str, Any]) -> tuple[object, Connections]:
+        assert client == "producer"
+        if self.open_error is not None:
+            raise self.open_error
+        self.settings = settings
+        return object(), Connections(client, {})
+
+    def _begun(self, producer: object, seconds: float) -> None:
+        self.begun.append(seconds)
+        if self.begin_error is not None:
+            raise self.begin_error
+
+    def _hear(self, producer: object, connections: Connections) -> None:
+        self.heard += 1
+
+    def fails(self) -> str:
+        with pytest.raises(WriteFailed) as failed:
+            fence(CONFIG, "id", 7.0)
+        assert (failed.value.cause, failed.value.denied) == (Cause.LOST, False)
+        return failed.value.reason
+
+
+CONFIG = config_of("h:1", "p", transaction_timeout_ms=60_000, producer_override_linger_ms=3)
+
+
+def test_a_session_of_the_others_id_is_begun_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    fences = Fences(monkeypatch)
+    fence(CONFIG, "id", 7.0)
+    settings = fences.settings
+    assert (settings["transactional.id"], settings["transaction.timeout.ms"]) == ("id", 60_000)
+    assert (settings["linger.ms"], settings["bootstrap.servers"]) == ("3", "h:1")
+    assert (fences.begun, fences.heard) == ([7.0], 0)
+
+
+def test_a_fence_that_fails_says_whose_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    fences = Fences(monkeypatch)
+    fences.begin_error = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    assert fences.fails().startswith("fencing id: no broker answers in time")
+    assert fences.heard == 1
+    fences.begin_error = KafkaException(KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    assert fences.fails().startswith("fencing id: Kafka refuses Write on transactional")
+    fences.open_error = KafkaUnusable("no such setting")
+    assert fences.fails() == "fencing id: no such setting"
+    assert len(fences.begun) == 2
