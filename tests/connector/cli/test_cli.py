@@ -211,9 +211,3 @@ def test_the_installed_command() -> None:
     for command in ("config", "validate"):
         assert f"  {command} " in helped.stdout
         assert "Example:" in deelog(command, "--help").stdout
-
-
-def test_node_refuses_an_unknown_log_level() -> None:
-    result = CliRunner().invoke(cli.main, ["node", "--config", "node.properties", "--log-level", "loud"])
-    assert result.exit_code == 2
-    assert "--log-level" in result.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.kafka.threads import READERS, Threads
+from deelog_connector.kafka.threads import READERS, Threads, begun
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -99,3 +99,77 @@ def test_what_is_raised_while_it_is_closed_is_nobody_s() -> None:
     asyncio.run(work())
     gc.collect()
     assert heard == []
+
+
+def test_producers_share_one_thread_work_has_one_each_and_other_calls_a_pool() -> None:
+    def name() -> tuple[str, bool]:
+        return threading.current_thread().name, threading.current_thread().daemon
+
+    async def work() -> None:
+        threads = Threads(60)
+        assert {await threads.write(name) for _ in range(3)} == {("deelog-writer_0", False)}
+        assert await threads.work(name) == ("deelog-work", True)
+        pooled, _ = await threads.run(name)
+        assert pooled.startswith("deelog_")
+        assert (await threads.in_turn()(name))[0].startswith("deelog_")
+        await threads.close()
+
+    asyncio.run(work())
+
+
+def test_a_close_waits_for_calls_and_work_under_way_and_cancels_what_has_not_begun() -> None:
+    all_begun, go_on, ended = threading.Barrier(3), threading.Event(), list[str]()
+
+    def call(name: str) -> None:
+        all_begun.wait(60)
+        assert go_on.wait(60)
+        ended.append(name)
+
+    async def work() -> None:
+        threads = Threads(60)
+        calls = [asyncio.create_task(threads.write(call, "call")), asyncio.create_task(threads.work(call, "work"))]
+        late = asyncio.create_task(threads.write(ended.append, "late"))
+        await asyncio.to_thread(all_begun.wait, 60)
+        closing = asyncio.create_task(threads.close())
+        await asyncio.wait([late])
+        assert late.cancelled()
+        assert not closing.done()
+        go_on.set()
+        await closing
+        assert sorted(ended) == ["call", "work"]
+        await asyncio.gather(*calls)
+
+    asyncio.run(work())
+
+
+def test_after_the_close_nothing_begins() -> None:
+    async def work() -> None:
+        threads = Threads(60)
+        await threads.close()
+        with pytest.raises(RuntimeError, match="the port is closed"):
+            await threads.work(int)
+        for run in (threads.run, threads.write, threads.in_turn()):
+            with pytest.raises(RuntimeError, match="shutdown"):
+                await run(int)
+
+    asyncio.run(work())
+
+
+def test_what_a_call_raises_comes_to_who_waits_for_it() -> None:
+    async def work() -> None:
+        threads = Threads(60)
+        for run in (threads.run, threads.write, threads.work, threads.in_turn()):
+            with pytest.raises(ZeroDivisionError):
+                await run(divmod, 1, 0)
+        assert (threads._work, threads._under_way) == (set(), set())  # nothing is kept of what has ended
+        await threads.close()
+
+    asyncio.run(work())
+
+
+def test_what_is_begun_cannot_be_cancelled() -> None:
+    go_on = threading.Event()
+    future = begun("mine", go_on.wait, 60)
+    assert future.cancel() is False
+    go_on.set()
+    assert future.result(60) is True

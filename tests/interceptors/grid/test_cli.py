@@ -1,12 +1,20 @@
-"""`deelog node`: how many clients the process may have."""
+"""`deelog node`: how many clients the process may have, what it prints, and how it ends."""
 
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from deelog_interceptors.grid.cli import RESERVED_FILES, most_connections
+from deelog_interceptors.grid import cli
+from deelog_interceptors.grid import node as grid_node
+from deelog_interceptors.grid.cli import RESERVED_FILES, most_connections, node
+from deelog_schemas.config import Config
 
 NO_LIMIT = resource.RLIM_INFINITY
 
@@ -30,3 +38,74 @@ def test_clients_get_what_open_files_are_left(
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append((kind, limits)))
     assert most_connections(1000) == allowed
     assert asked == ([] if raised is None else [(resource.RLIMIT_NOFILE, (raised, hard))])
+
+
+class FakeNode:
+    """A node that was not started."""
+
+    member, addresses, sources = "n1@7", ("h:1", "h:2"), ()
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.clients = SimpleNamespace(max_connections=100)
+        self.lifecycle = SimpleNamespace(connectors={})
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[FakeNode]:
+    """The nodes that were served: each announces itself and ends."""
+    found: list[FakeNode] = []
+
+    async def run(config: Config, hosted: FakeNode, metrics: Callable[..., Any], on_start: Callable[[], None]) -> None:
+        assert hosted.config is config
+        assert metrics()[1].startswith("text/plain")
+        found.append(hosted)
+        on_start()
+
+    monkeypatch.setattr(grid_node, "Node", FakeNode)
+    monkeypatch.setattr(cli, "run", run)
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "node.properties"
+    made.write_text("bootstrap.servers=h:1\ntopic.prefix=p\ncache.name=c\nnode.id=n1\n")
+    return made
+
+
+@pytest.mark.parametrize("allowed", [100, 99])
+def test_a_node_is_run_and_says_where_it_serves(
+    served: list[FakeNode], file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, allowed: int
+) -> None:
+    monkeypatch.setattr(cli, "most_connections", lambda wanted: min(wanted, allowed))
+    shown = CliRunner().invoke(node, ["--config", str(file)])
+    assert (shown.exit_code, shown.stdout) == (0, "deelog node n1@7 serves h:1 peers h:2\n")
+    (one,) = served
+    assert (one.config["node.id"], one.clients.max_connections) == ("n1", allowed)
+    few = "the limit of open files (ulimit -n) is enough for 99 clients, not for 100"
+    assert caplog.messages == ([few] if allowed < 100 else [])
+
+
+def test_an_error_of_ours_is_one_line_and_its_exit_code(
+    served: list[FakeNode], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(file.read_text() + "cache.acks=7\n")
+    shown = CliRunner().invoke(node, ["--config", str(file)])
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("deelog node: ")
+    assert "cache.acks = '7': must be one of" in shown.stderr
+    assert served == []
+
+
+def test_references_are_looked_up_before_anything_begins(served: list[FakeNode], file: Path) -> None:
+    file.write_text(file.read_text() + "max.batch.size=${env:DEELOG_TEST_NOT_SET}\n")
+    shown = CliRunner().invoke(node, ["--config", str(file)])
+    assert (shown.exit_code, served) == (2, [])
+    assert "${env:DEELOG_TEST_NOT_SET} cannot be resolved" in shown.stderr
+
+
+def test_an_unknown_log_level_is_refused(file: Path) -> None:
+    shown = CliRunner().invoke(node, ["--config", str(file), "--log-level", "loud"])
+    assert shown.exit_code == 2
+    assert "--log-level" in shown.stderr
