@@ -94,6 +94,42 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     until(lambda: _gone(pid), 60, "the end of the child")
 
 
+def test_what_was_not_started_has_nothing_to_end(tmp_path: Path) -> None:
+    child = _child(tmp_path, "")
+    child.kill()
+    child.stop()
+    assert (child.pid, child.exit_code, child.tail()) == (None, None, "is empty")
+    with pytest.raises(RuntimeError, match="child does not run"):
+        child.send(signal.SIGTERM)
+
+
+def test_it_runs_once_at_a_time_and_gets_signals(tmp_path: Path) -> None:
+    child = _child(tmp_path, "import time; time.sleep(600)")
+    child.start()
+    try:
+        first = child.pid
+        with pytest.raises(RuntimeError, match="child runs already"):
+            child.start()
+        assert (child.pid, child.exit_code) == (first, None)
+        child.send(signal.SIGTERM)
+        until(lambda: child.pid is None, 20, "the end of the child")
+        assert child.exit_code == -signal.SIGTERM
+    finally:
+        child.kill()
+
+
+def test_a_line_counts_once_it_is_complete(tmp_path: Path) -> None:
+    child = _child(tmp_path, "print('up  now'); print('up later'); print('half', end='')")
+    child.start()
+    until(lambda: child.pid is None, 20, "the end of the child")
+    assert [child.line(prefix) for prefix in ("up", "half", "now")] == ["now", None, None]
+    assert child.tail() == "ends with:\n  up  now\n  up later\n  half"
+
+
+def test_until_tells_how_long_it_took() -> None:
+    assert 0 <= until(lambda: True, 5, "nothing") < 5
+
+
 def test_until_names_what_it_waited_for() -> None:
     with pytest.raises(TimeoutError, match="in vain for: a miracle"):
         until(lambda: False, 0.2, "a miracle")

@@ -203,18 +203,6 @@ def test_a_call_that_has_begun_ends_though_nobody_waits_for_it(client: Client, c
     assert calls.seen == ["a begins", "a ends"]
 
 
-def test_the_error_of_a_call_that_nobody_waits_for_is_not_told(client: Client) -> None:
-    async def call() -> None:
-        await asyncio.sleep(1)
-        raise ValueError
-
-    task = client.loop.create_task(client.wire.run(None, call))
-    client.engine.run(seconds=0.5)
-    client.loop.within(task.cancel)
-    client.engine.run(seconds=5)
-    assert client.loop.errors == []
-
-
 @pytest.mark.parametrize("of_session", [False, True])
 def test_a_call_that_is_cancelled_before_its_turn_does_not_begin(
     client: Client, calls: Calls, of_session: bool
