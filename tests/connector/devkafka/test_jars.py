@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
+import ssl
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.error import HTTPError, URLError
 
 import pytest
 
@@ -180,3 +185,81 @@ def test_trust_is_the_environments_then_the_systems(tmp_path: Path, monkeypatch:
     assert jars.trust_store() == "/own/ca.pem"
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/requests/ca.pem")
     assert jars.trust_store() == "/requests/ca.pem"
+
+
+class Stderr(io.StringIO):
+    """A stream that may be a terminal, and counts its flushes."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal, self.flushes = terminal, 0
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+@pytest.mark.parametrize(
+    ("terminal", "shown"),
+    [
+        (True, "\rkafka jars: 2 of 4 MB\rkafka jars: 1 of 4 MB\n"),
+        (False, "fetching 2 jars of kafka (4 MB) into /jars\nfetched kafka\n"),
+    ],
+)
+def test_progress_is_a_line_that_changes_or_two_lines(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: str
+) -> None:
+    stderr = Stderr(terminal)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    progress = jars._Progress("kafka", 2, 4_000_000, Path("/jars"))
+    progress.add(2_000_000)
+    progress.add(-1_000_000)
+    progress.end()
+    assert stderr.getvalue() == shown
+    assert stderr.flushes == (3 if terminal else 2)
+
+
+def test_where_all_is_there_nothing_is_said(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    jars.fetch("kafka")
+    assert capsys.readouterr().err.splitlines()[-1] == "fetched kafka"
+    jars.fetch("kafka")
+    assert capsys.readouterr().err == ""
+
+
+def test_of_what_is_refused_nothing_is_left(repository: Repository) -> None:
+    for jar in PINNED:
+        repository.file(jar).write_bytes(b"another")
+    with pytest.raises(DownloadError, match=r"7 bytes instead of \d+\): what http.* sends is not the pinned file"):
+        jars.fetch("kafka")
+    assert list((cache_dir() / "jars").iterdir()) == []
+    first = PINNED[0]
+    for jar in PINNED:
+        repository.file(jar).write_bytes(b"x" * jar.size)
+    with pytest.raises(DownloadError, match="another checksum"):
+        jars.fetch("kafka")
+    assert not (cache_dir() / "jars" / first.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (HTTPError("u", 499, "", Message(), None), False),
+        (HTTPError("u", 500, "", Message(), None), True),
+        (HTTPError("u", 503, "", Message(), None), True),
+        (jars._Altered("x"), True),
+        (URLError(ConnectionRefusedError()), True),
+        (TimeoutError(), True),
+        (PermissionError(), False),
+        (ValueError(), False),
+    ],
+)
+def test_what_may_pass_is_tried_again(error: Exception, passes: bool) -> None:
+    assert jars._may_pass(error) is passes
+
+
+def test_a_certificate_that_is_not_trusted_has_a_remedy_of_its_own(tmp_path: Path) -> None:
+    error = jars._explained(PINNED[0], "https://h/x.jar", tmp_path, URLError(ssl.SSLError("self-signed")))
+    assert str(error).startswith("org.example:part0:1.0 could not be fetched from https://h/x.jar (SSLError: ")
+    assert str(error).endswith(": name your proxy's certificates in SSL_CERT_FILE")

@@ -363,3 +363,22 @@ class TestSubclasses:
         told = attached.told()
         assert ("evict", "b") in told
         attached.check()
+
+
+def test_after_a_clear_the_bytes_of_a_key_may_be_anothers() -> None:
+    attached = Attached(cachetools.LRUCache(9), key_serializer=lambda key: str(key))
+    attached.cache[1] = "int"
+    attached.cache.clear()
+    attached.cache["1"] = "text"
+    assert attached.told() == [("put", "1"), ("clear", ""), ("put", "1")]
+    attached.check()
+
+
+@each_kind
+def test_each_change_has_the_trace_of_its_write(make: Callable[[], Any]) -> None:
+    traces = iter([(("traceparent", b"%d" % number),) for number in range(9)])
+    attached = Attached(make(), trace=lambda: next(traces))
+    attached.cache["a"] = "1"
+    attached.cache["a"] = "2"
+    del attached.cache["a"]
+    assert [o.trace for o in attached.drain()] == [(("traceparent", b"%d" % number),) for number in range(3)]
