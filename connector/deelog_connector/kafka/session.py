@@ -165,6 +165,9 @@ class Session:
         self._discard()
         if codes & _FENCED:
             return WriteFailed(Cause.FENCED, first.str())
+        if KafkaError.INVALID_TIMESTAMP in codes:
+            # Of all records, whatever is in them; those behind the first are reported as invalid.
+            return WriteFailed(Cause.LOST, f"this machine's clock is not the brokers', set it: {why}", denied=True)
         if codes & _REFUSED:
             # After an abort librdkafka's next transaction fails with OUT_OF_ORDER_SEQUENCE_NUMBER ("skipped sequence
             # numbers", seen with 2.16 on a 4.3 broker): only a new session helps.

@@ -271,6 +271,7 @@ def test_a_commit_that_is_hopeless_is_not_repeated(desk: Desk) -> None:
         ("commit", KafkaError.RECORD_LIST_TOO_LARGE, Cause.REFUSED, False),
         ("commit", KafkaError.INVALID_RECORD, Cause.REFUSED, False),
         ("commit", KafkaError.TOPIC_AUTHORIZATION_FAILED, Cause.LOST, True),
+        ("commit", KafkaError.INVALID_TIMESTAMP, Cause.LOST, True),
         ("commit", KafkaError.UNKNOWN, Cause.LOST, False),
     ],
 )

@@ -240,7 +240,7 @@ def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker,
         config = config_of(kafka.bootstrap, prefix, **{"max.entry.bytes": "200000"})
         async with cache(config) as found:
             await started(found)
-            lower_limit(kafka.bootstrap, config.topics.changes, 20_000)
+            alter(kafka.bootstrap, config.topics.changes, "max.message.bytes", str(20_000))
             for i in range(20):
                 await found.put(b"k%d" % i, b"v")
             await found.put(b"big", os.urandom(60_000).hex().encode())  # no codec compresses this below the limit
@@ -269,9 +269,32 @@ def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker,
     run(work())
 
 
-def lower_limit(bootstrap: str, topic: str, limit: int) -> None:
-    """Sets `max.message.bytes` of a topic that is in use."""
-    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
+def test_a_clock_that_is_not_the_brokers_is_said_and_loses_nothing(
+    kafka: Broker, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker takes records of the last millisecond alone: to it every clock is wrong."""
+
+    async def work() -> None:
+        config = config_of(kafka.bootstrap, prefix)
+        topic, limit = config.topics.changes, "message.timestamp.before.max.ms"
+        async with cache(config) as found:
+            await started(found)
+            alter(kafka.bootstrap, topic, limit, "1")
+            await found.put(b"k", b"v")
+            await found.until(lambda: any("this machine's clock" in message for message in caplog.messages))
+            assert found.core.unwritten() == 1
+            alter(kafka.bootstrap, topic, limit, str(1 << 62))
+            await found.drained()
+            content, readers = derived(read_topic(kafka.bootstrap, topic))
+            assert content == found.entries_of
+            assert sum(reader.repeats for reader in readers.values()) == 0
+
+    run(work())
+
+
+def alter(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """Changes a setting of a topic that is in use."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.incremental_alter_configs([resource])[resource].result()
