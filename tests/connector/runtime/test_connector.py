@@ -85,7 +85,7 @@ def test_a_stop_in_the_middle_of_a_reset_ends_it_and_releases(kafka: Broker, pre
 
 
 def test_a_zombie_writes_nothing_behind_its_successor(kafka: Broker, prefix: str) -> None:
-    """Another node claims. The first one's next commit is refused; it looks again and steps down."""
+    """Another node claims. The first one reads that, or its next commit is refused; it looks again and steps down."""
 
     async def work() -> None:
         config = config_of(kafka.bootstrap, prefix)
@@ -98,7 +98,6 @@ def test_a_zombie_writes_nothing_behind_its_successor(kafka: Broker, prefix: str
             await second.drained()
             await first.put(b"a", b"ghost")
             await first.until(lambda: len(first.stepped) == 8)
-            assert first.connector.stats.zombie_commits_refused >= 1
             content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
             assert content == second.entries_of == {}
 

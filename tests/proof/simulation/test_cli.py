@@ -108,7 +108,7 @@ def test_a_campaign_that_is_stopped_says_what_was_done(program: Program, number:
     for worker in workers(program):
         worker.send_signal(number)  # a terminal sends Ctrl-C to everybody; workers leave it to the campaign
     done = program.output.read_text().count("of 500,000 seeds")
-    waiting(lambda: program.output.read_text().count("of 500,000 seeds") > done + 1, 60, "seeds after the signal")
+    waiting(lambda: program.output.read_text().count("of 500,000 seeds") > done + 1, 240, "seeds after the signal")
     program.process.send_signal(number)
     assert program.ended() == code
     output = program.output.read_text()
