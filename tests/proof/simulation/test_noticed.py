@@ -18,8 +18,8 @@ from tests.support.paths import ROOT
 UNNOTICED: Final = {
     "claims-outlive-compaction": "its mutant forgets a claim that the scenario's node reads in the change topic as "
     "well: a test of the core finds it",
-    "position-is-not-claim": "its mutant loses a claim that the scenario's old owner has read before, and so has looked "
-    "again: seeds find it",
+    "position-is-not-claim": "its mutant loses a claim that the scenario's old owner has read before, and so has "
+    "looked again: seeds find it",
     "read-to-own-record": "its mutant misses a claim that the scenario's node reads soon after, and then looks again: "
     "seeds find it",
     "read-from-trails": "what its mutant lets slip is caught where READ begins: a position beyond one's own history is "
