@@ -10,8 +10,6 @@ it has to be sent in time: docs/decisions.md, "A transaction takes a part of its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Final
 
 from deelog_connector.core.batch import Batch
 from deelog_connector.core.effects import OperationsItem
@@ -22,8 +20,6 @@ from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Reason
-
-_SIZE: Final = attrgetter("size")
 
 
 class BatchBuilder:
@@ -113,7 +109,7 @@ class BatchBuilder:
                 break
         if not operations:
             return
-        fitting = batch.take(map(_SIZE, operations))
+        fitting = batch.take(o.size for o in operations)
         if not whole:
             del operations[fitting:]
         last = operations[-1]

@@ -27,11 +27,13 @@ class Room:
     def coalesce(self, number: int) -> int:
         """Replaces a key's older operations by its newest one that every in-sync owner holds; returns how many went."""
         segment = self._node.segments[number]
+        if segment.phase is not Phase.WRITING:
+            return 0
         # Runs that wait are merged into one: else each coalescing leaves another operation of every changing key.
         low = max(segment.sent, segment.in_flight)
         # CHECK coalesce-acked: what an owner lacks may be lost, and what it replaced is then still to be written.
         upto = segment.log.fitting(low, segment.replicated, MAX_BATCH_BYTES)
-        dropped = segment.log.coalesce(low, upto) if segment.phase is Phase.WRITING else 0
+        dropped = segment.log.coalesce(low, upto)
         if dropped:
             segment.atomic_to = max(segment.atomic_to, upto)
             segment.ledger.coalesce(segment.atomic_to, dropped)

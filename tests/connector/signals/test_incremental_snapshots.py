@@ -155,15 +155,21 @@ def test_the_next_owner_begins_what_is_not_noted_and_only_that() -> None:
     assert late.running == []
 
 
-def test_rows_that_are_lost_together_with_their_owner_are_sent_again() -> None:
-    """Nobody else could miss them: so the segment is not noted before two looks at the log have found it whole."""
+def read_unwatched() -> tuple[Grid, Node, Node]:
+    """The first node has sent the rows of segment 0, and nobody has looked at the log since."""
     grid = Grid()
-    world = grid.world
-    first, second = world.nodes.values()
-    world.watching = False
+    first, second = grid.world.nodes.values()
+    grid.world.watching = False
     grid.ask("s", [0])
     while not first.announced(SnapshotRead):
         grid.step()
+    return grid, first, second
+
+
+def test_rows_that_are_lost_together_with_their_owner_are_sent_again() -> None:
+    """Nobody else could miss them: so the segment is not noted before two looks at the log have found it whole."""
+    grid, first, second = read_unwatched()
+    world = grid.world
     for _ in range(3):
         grid.step()
     for slot in partition_log(world, 0).slots:
@@ -182,13 +188,8 @@ def test_rows_that_are_lost_together_with_their_owner_are_sent_again() -> None:
 
 
 def test_an_owner_that_lost_its_segment_meanwhile_notes_nothing() -> None:
-    grid = Grid()
+    grid, first, second = read_unwatched()
     world = grid.world
-    first, second = world.nodes.values()
-    world.watching = False
-    grid.ask("s", [0])
-    while not first.announced(SnapshotRead):
-        grid.step()
     world.own(0, second, first)
     world.own(0, first, second)
     world.watching = True
