@@ -1,7 +1,8 @@
 """The producer of notifications, heartbeats and progress of snapshots, which may be lost.
 
 It must not hold up the capture: nothing here waits or raises. librdkafka's queue is short: a record is dropped after a
-minute, so that the oldest go first while Kafka is unavailable, or when the queue is full. Both are counted.
+minute, or when the queue is full. After a minute all that is queued goes with its client, which may be one that its
+library has lost (see `progress`). All are counted.
 Weighed in docs/decisions.md, "Notifications have a producer of their own".
 """
 
@@ -33,6 +34,7 @@ class Notes:
         self._run, self._config = run, config
         self._producer: Producer | None = None
         self._dropped = 0
+        self._late = False
 
     @property
     def dropped(self) -> int:
@@ -43,9 +45,12 @@ class Notes:
 
     def send(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         try:
+            if self._producer is not None:
+                self._producer.poll(0)
+            if self._late:
+                self._leave()
             if self._producer is None:
                 self._producer = Producer({**_settings(self._config), "on_delivery": self._report})
-            self._producer.poll(0)
             self._producer.produce(topic, value, key, -1 if partition is None else partition)
         except BufferError:
             self._dropped += 1
@@ -59,10 +64,15 @@ class Notes:
         await self._run(self._close)
 
     def _close(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
+        if self._producer is not None:
             with contextlib.suppress(KafkaException, SystemError):  # a fatal error, raised by the client's callback
-                producer.flush(CLOSE_SECONDS)
+                self._producer.flush(CLOSE_SECONDS)
+        self._leave()
+
+    def _leave(self) -> None:
+        producer, self._producer = self._producer, None
+        self._late = False
+        if producer is not None:
             self._dropped += len(producer)
             producer.purge()
 
@@ -74,6 +84,7 @@ class Notes:
         self._dropped += 1
         why = missing_acl(error, "producer", topic=("Write", topic)) or error.str()
         log.warning("a record for %s is dropped: %s", topic, why)
+        self._late |= error.code() == KafkaError._MSG_TIMED_OUT
         if error.fatal() or error.code() == KafkaError._FATAL:  # of a client whose fatal error `dropped` has heard
             self._producer = None  # the next record makes a new one
 

@@ -122,7 +122,7 @@ def test_a_record_is_queued_and_its_key_chooses_the_partition_unless_one_is_name
     desk.of.send("n", b"k", b"v", 3)
     (client,) = desk.made
     assert client.queued == [("n", b"v", b"k", -1), ("n", b"v", b"k", 3)]
-    assert client.calls == ["poll 0", "produce"] * 2
+    assert client.calls == ["produce", "poll 0", "produce"]
     assert (desk.of.dropped, client.calls[-1]) == (0, "poll 0")
 
 
@@ -164,7 +164,7 @@ def test_what_is_not_delivered_is_counted_and_logged(
     assert desk.of.dropped == 1
     (line,) = caplog.messages
     assert line.startswith(f"a record for n is dropped: {words}")
-    assert desk.send() is client
+    assert (desk.send() is client) is (code != KafkaError._MSG_TIMED_OUT)
 
 
 def test_a_record_without_a_topic_is_dropped_all_the_same(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -203,3 +203,14 @@ def test_at_the_end_what_is_queued_is_sent_or_counted(desk: Desk, error: Excepti
     assert desk.of.dropped == 2
     asyncio.run(desk.of.close())
     assert desk.of.dropped == 2
+
+
+def test_after_a_minute_without_an_answer_there_is_a_new_producer_and_what_waits_is_counted(desk: Desk) -> None:
+    desk.send()
+    client = desk.send()
+    client.report(KafkaError._MSG_TIMED_OUT)
+    client.queued.pop()
+    assert len(desk.send().queued) == 1
+    assert (desk.of.dropped, client.calls[-1], len(desk.made)) == (2, "purge", 2)
+    desk.send()
+    assert (desk.of.dropped, len(desk.made)) == (2, 2)
