@@ -95,8 +95,9 @@ class Session(Protocol):
         """Writes all records in one transaction, and commits it. Without records nothing is asked of the brokers.
 
         When it returns, the records are committed; readers and `ends` may see them a moment later. A commit that is not
-        answered is repeated until it is, or until `give_up`. Raises `WriteFailed`; the session is over then, and with
-        LOST it is unknown whether the transaction was committed. What `records` raises ends the session, too.
+        answered is repeated until it is, until `give_up`, or until brokers answer others and not this session. Raises
+        `WriteFailed`; the session is over then, and with LOST it is unknown whether the transaction was committed. What
+        `records` raises ends the session, too.
         """
 
     async def discard(self) -> None:

@@ -38,6 +38,8 @@ RUN_STATE: Final = "connector/deelog_connector/runtime/run_state.py"
 PROCESSOR: Final = "connector/deelog_connector/signals/processor.py"
 INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.py"
 PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
+KAFKA_PROGRESS: Final = "connector/deelog_connector/kafka/progress.py"
+KAFKA_READER: Final = "connector/deelog_connector/kafka/reader.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
@@ -980,6 +982,22 @@ def _of_a_restart(name: str, why: str, edit: Edit) -> Mutant:
 
 
 SHELL: Final = (
+    Mutant(
+        "lost-producer-is-kept",
+        "",
+        "a producer that its library has lost is asked for the same commit for ever",
+        (Edit(KAFKA_PROGRESS, "            self.check(producer)\n", ""),),
+        detector="pytest tests/connector/kafka/test_progress.py -k stands_while_brokers_answer",
+        because="the simulation has no client library",
+    ),
+    Mutant(
+        "lost-reader-is-kept",
+        "",
+        "a consumer that its library has lost reads no further, and nobody asks",
+        (Edit(KAFKA_READER, "if self._drained and self._behind.get(p) == offset", "if False"),),
+        detector="pytest tests/connector/kafka/test_reader.py -k does_not_move",
+        because="the simulation has no client library",
+    ),
     Mutant(
         "scan-begins-late",
         "",

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka.client import begin_session, common_settings, opened
+from deelog_connector.kafka.progress import Progress
 from deelog_connector.kafka.threads import Run, begun
 from deelog_connector.kafka_port import NotController, session_seconds
 from deelog_schemas.config import Config, ConfigError
@@ -58,10 +59,10 @@ class Election:
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",  # nothing is read: only the assignment counts
             "allow.auto.create.topics": False,
-            "reconnect.backoff.max.ms": 500,
             **config.overrides("consumer"),
         }
         self._run_blocking, self._seconds = run, seconds
+        self._progress = Progress(config, seconds)
         self._loop = asyncio.get_running_loop()
         self._on_elected, self._on_refused = on_elected, on_refused
         self._asked = {
@@ -128,12 +129,14 @@ class Election:
 
     def _commit_once(self, producer: Any, metadata: Any, records: Sequence[tuple[str, bytes]]) -> None:
         producer.begin_transaction()
+        self._progress.begin()
         for key, value in records:
             producer.produce(self._topic, value, key.encode(), partition=0)
         # With the group's metadata the broker refuses the view of a former member.
         offsets = [TopicPartition(self._topic, 0, 0)]
         _within(2 * self._seconds, lambda: producer.send_offsets_to_transaction(offsets, metadata, self._seconds))
-        producer.commit_transaction(self._seconds)
+        until = time.monotonic() + self._seconds
+        self._progress.commit(producer, lambda: time.monotonic() < until)
 
     def _aborted(self, producer: Any) -> bool:
         try:

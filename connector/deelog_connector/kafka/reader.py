@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -10,11 +11,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened
+from deelog_connector.kafka.progress import MAX_STALL_SECONDS
 from deelog_connector.kafka.threads import Run
 from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 
+log = logging.getLogger(__name__)
+
+STALL_SECONDS: Final = 2.0
+"""Seconds between two looks at the ends of the log. A partition that does not move from one to the next is lost."""
 _TRUNCATED: Final = frozenset(
     {KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 )
@@ -37,14 +43,25 @@ def consumer_settings(config: Config) -> dict[str, Any]:
 
 
 class Reader:
-    """See `kafka_port.Reader`. `run` runs one call at a time: a consumer that is closed while it reads crashes."""
+    """See `kafka_port.Reader`. `run` runs one call at a time: a consumer that is closed while it reads crashes.
+
+    librdkafka may lose a partition as it does for producers (see `progress`), so what it has read is compared with the
+    ends of the log.
+    """
 
     def __init__(self, run: Run, config: Config, topic: str, seconds: float) -> None:
-        self._run, self._topic, self._seconds = run, topic, seconds
+        self._run, self._config, self._topic, self._seconds = run, config, topic, seconds
         self._asked = {"topic": ("Read", topic), "group": ("Read", config.topics.reader_group)}
         self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(config))
         self._next: dict[int, int] = {}
         self._ends: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+        """By partition: the end that the client has last told. Markers of transactions count in it."""
+        self._behind: dict[int, int] = {}
+        """By partition: the offset reached at the last look, where there was more."""
+        self._drained = False
+        """Whether all that the client had fetched was read since the last look."""
+        self._patience, self._look_at = STALL_SECONDS, 0.0
         self._problem: KafkaUnusable | None = None
 
     async def seek(self, offsets: Mapping[int, int]) -> None:
@@ -71,8 +88,12 @@ class Reader:
         for partition, offset in offsets.items():
             low, high = self._bounds(partition, until)
             ends[partition], following[partition] = high, offset if low <= offset <= high else low
-        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in following.items()])
+        self._assign(following)
         self._ends, self._next, self._problem = ends, following, None
+
+    def _assign(self, offsets: Mapping[int, int]) -> None:
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in offsets.items()])
+        self._reached, self._behind, self._look_at = {}, {}, time.monotonic() + self._patience
 
     def _bounds(self, partition: int, until: float) -> tuple[int, int]:
         while True:
@@ -90,7 +111,8 @@ class Reader:
         if problem is not None:
             raise problem
         records = []
-        for message in self._consumer.consume(MAX_READ, seconds):
+        messages = self._consumer.consume(MAX_READ, seconds)
+        for message in messages:
             error = message.error()
             if error is None:
                 record = _record_of(message)
@@ -99,13 +121,46 @@ class Reader:
                 if record.offset + 1 >= self._ends.get(record.partition, record.offset + 2):
                     del self._ends[record.partition]
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._ends.pop(cast("int", message.partition()), None)
+                partition = cast("int", message.partition())
+                self._ends.pop(partition, None)
+                self._reached[partition] = cast("int", message.offset())
             else:
                 problem = problem or self._problem_of(error, message)
+        self._drained |= len(messages) < MAX_READ
+        if time.monotonic() >= self._look_at:
+            self._look()
         if problem is not None and not records:
             raise problem
         self._problem = problem  # the next call raises it: these records would be lost
         return records
+
+    def _look(self) -> None:
+        """Takes a new consumer where a partition has not moved since the last look, and there was more."""
+        behind = self._places_behind()
+        lost = [p for p, offset in behind.items() if self._drained and self._behind.get(p) == offset]
+        if lost:
+            log.warning("%s: the client reads no further in partitions %s: a new one goes on", self._topic, lost)
+            self._consumer.close()
+            self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(self._config))
+            self._patience = min(2 * self._patience, MAX_STALL_SECONDS)  # it may be the brokers that are slow
+            self._assign(self._next)
+            return
+        if not behind:
+            self._patience = STALL_SECONDS
+        self._behind, self._drained, self._look_at = behind, False, time.monotonic() + self._patience
+
+    def _places_behind(self) -> dict[int, int]:
+        """By partition that has more to read: the offset reached. Empty where brokers do not answer, or refuse."""
+        behind = {}
+        for partition, following in self._next.items():
+            offset = max(following, self._reached.get(partition, 0))
+            try:
+                _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), LOOK_SECONDS)
+            except KafkaException:  # `read` reports it where it must
+                return {}
+            if end > offset:
+                behind[partition] = offset
+        return behind
 
     def _problem_of(self, error: KafkaError, message: Message) -> KafkaUnusable | None:
         if denied := missing_acl(error, "consumer", **self._asked):

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.client import begin_session, common_settings, hear, opened, reason
+from deelog_connector.kafka.progress import Progress
 from deelog_connector.kafka.threads import Run
 from deelog_connector.kafka_port import OutRecord, WriteFailed
 from deelog_schemas.config import Config, ConfigError
@@ -57,6 +58,7 @@ class Session:
         written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
         self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
         self._hurries = False
+        self._progress = Progress(config, seconds)
         self._settings()
 
     async def open(self) -> None:
@@ -127,9 +129,10 @@ class Session:
         self._errors.clear()
         try:
             producer.begin_transaction()
+            self._progress.begin()
             for record in records:
                 self._produce(producer, record)
-            self._commit_produced(producer)
+            self._progress.commit(producer, lambda: self._waits(producer))
         except KafkaException as error:
             raise self._failure(error) from error
 
@@ -143,18 +146,15 @@ class Session:
                 if self._hurries:
                     raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
                 producer.poll(0.1)  # the client's queue is full: let it send
+                self._progress.check(producer)
 
-    def _commit_produced(self, producer: Producer) -> None:
-        while True:
-            try:
-                producer.commit_transaction(self._seconds)
-                return
-            except KafkaException as error:
-                # Kafka may be unavailable for a minute: retry the same commit, which takes effect once. If it no longer
-                # accepts this client, after a change of passwords, a new client continues.
-                hear(producer, self._connections)
-                if not error.args[0].retriable() or self._hurries or self._connections.hopeless:
-                    raise
+    def _waits(self, producer: Producer) -> bool:
+        """Whether a commit is repeated: Kafka may be unavailable for a minute.
+
+        If it no longer accepts this client, after a change of passwords, a new client continues.
+        """
+        hear(producer, self._connections)
+        return not (self._hurries or self._connections.hopeless)
 
     def _failure(self, error: KafkaException) -> WriteFailed:
         first = error.args[0]

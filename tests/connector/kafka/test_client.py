@@ -83,7 +83,12 @@ def test_a_right_that_is_gone_is_named() -> None:
 
 def test_every_client_has_our_log_and_the_name_of_the_connector() -> None:
     config = config_of("h:1,i:2", "p", name="shop")
-    assert common_settings(config) == {"bootstrap.servers": "h:1,i:2", "client.id": "shop", "logger": log}
+    assert common_settings(config) == {
+        "bootstrap.servers": "h:1,i:2",
+        "client.id": "shop",
+        "reconnect.backoff.max.ms": 500,
+        "logger": log,
+    }
 
 
 def test_a_client_is_made_with_its_settings_and_tells_of_its_connections() -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka import election as module
+from deelog_connector.kafka.client import LOOK_SECONDS
 from deelog_connector.kafka.election import Election
 from deelog_connector.kafka_port import NotController
 from deelog_schemas.kafka.connections import Connections
@@ -57,6 +58,9 @@ class Producer:
 
     def commit_transaction(self, seconds: float) -> None:
         self._call("commit", seconds)
+
+    def __len__(self) -> int:
+        return 0
 
     def abort_transaction(self, seconds: float) -> None:
         self._call("abort")
@@ -153,7 +157,7 @@ def test_a_view_is_committed_with_the_generation_of_the_group(monkeypatch: pytes
             ("produce", TOPIC, b"a", b"1", 0),
             ("produce", TOPIC, b"b", b"2", 0),
             ("offsets", TOPIC, 0, "metadata", 7.0),
-            ("commit", 7.0),
+            ("commit", LOOK_SECONDS),
         ]
 
     with_desk(monkeypatch, test)
@@ -424,3 +428,20 @@ def test_one_that_never_joined_leaves_at_once_and_tells_a_closed_loop_nothing(
     found[0].of._tell(True)
     assert found[0].told == []
     assert "the event loop ended before append" in caplog.messages
+
+
+def test_a_view_that_is_not_answered_is_asked_for_again_and_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True))
+
+    async def test(desk: Desk) -> None:
+        producer = desk.elected(Producer())
+        producer.errors["commit"] = [again, again, None]
+        await desk.of.commit([("a", b"1")])
+        assert [call for call in producer.calls if call[0] == "commit"] == [("commit", LOOK_SECONDS)] * 3
+        clock = iter([0.0, 0.0, 0.0, 6.9, 7.1])
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        producer.errors["commit"] = [again] * 9
+        assert "no answer" in await desk.refused(desk.of.commit([("a", b"2")]))
+        assert len(producer.errors["commit"]) == 7
+
+    with_desk(monkeypatch, test)

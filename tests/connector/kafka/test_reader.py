@@ -254,3 +254,84 @@ def test_a_log_holds_an_end_or_was_cut(consumer: Consumer, polls: list[Message |
     ((where,),) = consumer.assigned
     assert (where.partition, where.offset, where.leader_epoch) == (2, 7, 3)
     assert consumer.closed == 1
+
+
+def looks(consumer: Consumer, reader: Reader, *ends: int, batch: Callable[[], list[Message]] = list) -> None:
+    """Reads once past the next look, for each end of partition 0 that it finds."""
+    for end in ends:
+        consumer.bounds = [(0, end)]
+        consumer.batches = [batch()]
+        consumer.now += 2.0
+        of(reader.read(0.1))
+
+
+def end_of(partition: int, offset: int) -> Message:
+    return Message(partition, offset, KafkaError(KafkaError._PARTITION_EOF))
+
+
+def test_a_partition_that_does_not_move_though_there_is_more_gets_a_new_consumer(consumer: Consumer) -> None:
+    reader = sought(p0=5)
+    looks(consumer, reader, 100)
+    assert (consumer.closed, len(consumer.assigned)) == (0, 1)
+    looks(consumer, reader, 100)
+    assert consumer.closed == 1
+    assert [(where.partition, where.offset) for where in consumer.assigned[1]] == [(0, 5)]
+
+
+def test_a_new_consumer_goes_on_behind_the_last_record_and_gets_twice_the_time(consumer: Consumer) -> None:
+    reader = sought(p0=5)
+    looks(consumer, reader, 100, batch=lambda: [Message(0, 8)])
+    looks(consumer, reader, 100)
+    assert consumer.assigned[-1][0].offset == 9
+    looks(consumer, reader, 100, 100, 100)
+    assert consumer.closed == 1
+    looks(consumer, reader, 100)
+    assert consumer.closed == 2
+    looks(consumer, reader, 9, 9, 9, 9, 9)  # it has caught up: as at first
+    looks(consumer, reader, 100, 100)
+    assert consumer.closed == 3
+
+
+def test_a_partition_that_moves_or_that_has_reached_its_end_keeps_its_consumer(consumer: Consumer) -> None:
+    offsets = iter(range(5, 100))
+    reader = sought(p0=5)
+    looks(consumer, reader, *[100] * 5, batch=lambda: [Message(0, next(offsets))])
+    looks(consumer, reader, *[12] * 5, batch=lambda: [end_of(0, 12)])  # markers of transactions are behind 10
+    looks(consumer, reader, 14, 14, batch=lambda: [end_of(0, 14)])
+    assert consumer.closed == 0
+
+
+def test_what_was_not_there_at_the_last_look_is_waited_for(consumer: Consumer) -> None:
+    reader = sought(p0=5)
+    looks(consumer, reader, 5, 9)
+    assert consumer.closed == 0
+    looks(consumer, reader, 9)
+    assert consumer.closed == 1
+
+
+def test_while_there_are_more_records_than_one_read_takes_nobody_is_late(consumer: Consumer) -> None:
+    offsets = iter(range(5, 100_000))
+    reader = sought(p0=5, p1=5)
+    looks(consumer, reader, *[90_000] * 4, batch=lambda: [Message(0, next(offsets)) for _ in range(MAX_READ)])
+    assert consumer.closed == 0
+    looks(consumer, reader, 90_000, batch=lambda: [Message(0, next(offsets))])
+    assert consumer.closed == 1
+    assert {where.partition: where.offset for where in consumer.assigned[-1]} == {0: next(offsets), 1: 5}
+
+
+def test_brokers_that_do_not_answer_make_nobody_late(consumer: Consumer) -> None:
+    reader = sought(p0=5)
+    looks(consumer, reader, 100)
+    consumer.bounds = [KafkaException(KafkaError(KafkaError._TRANSPORT))]
+    consumer.now += 2.0
+    of(reader.read(0.1))
+    looks(consumer, reader, 100)
+    assert consumer.closed == 0
+
+
+def test_a_seek_begins_anew(consumer: Consumer) -> None:
+    reader = sought(p0=5)
+    looks(consumer, reader, 100)
+    of(reader.seek({0: 5}))
+    looks(consumer, reader, 100)
+    assert consumer.closed == 0

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka import session as module
+from deelog_connector.kafka.client import LOOK_SECONDS
 from deelog_connector.kafka.session import Session
 from deelog_connector.kafka_port import OutRecord, WriteFailed
 from deelog_schemas.kafka.connections import Connections
@@ -94,8 +95,11 @@ class Scripted:
         self.produced.append(given)
 
     def commit_transaction(self, seconds: float) -> None:
-        assert seconds == 7.0
+        assert seconds == LOOK_SECONDS
         self._call("commit")
+
+    def __len__(self) -> int:
+        return len(self.produced)
 
     def purge(self) -> None:
         self._call("purge")

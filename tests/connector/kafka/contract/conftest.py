@@ -19,13 +19,14 @@ from tests.connector.kafka.contract.librdkafka import RealKafka, Stranger
 from tests.connector.kafka.contract.memory import MemoryKafka
 from tests.connector.kafka.contract.world import World
 
-OWN = {"away", "expire", "lose_answer"}
+GATED = {"lose_answer", "lose_clients"}
+OWN = {"away", "expire", *GATED}
 """What is done only to a broker of this suite's own."""
 
 
 def _librdkafka(request: pytest.FixtureRequest, prefix: str, needed: set[str]) -> World:
     if needed & OWN:
-        return RealKafka(prefix, *request.getfixturevalue("restless"), gated="lose_answer" in needed)
+        return RealKafka(prefix, *request.getfixturevalue("restless"), gated=bool(needed & GATED))
     return RealKafka(prefix, request.getfixturevalue("kafka"))
 
 

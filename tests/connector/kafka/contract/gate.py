@@ -1,4 +1,4 @@
-"""A way to a broker on which one answer gets lost: that to the end of a transaction."""
+"""A way to a broker on which one answer gets lost, that to the end of a transaction, or what present clients send."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Final, cast
 
 OUTSIDE: Final = "127.0.0.1"
 INSIDE: Final = "127.0.0.2"
+_RECORDS: Final = {0, 1}
 _END_TXN: Final = 26
-"""Kafka's number of this request."""
+"""Kafka's numbers of requests: those for records are Produce and Fetch."""
 
 
 class Gate(socketserver.ThreadingTCPServer):
@@ -26,6 +27,9 @@ class Gate(socketserver.ThreadingTCPServer):
         self.bootstrap = f"{OUTSIDE}:{port}"
         self.loses = threading.Event()
         """Whether the next answer to the end of a transaction is lost, with its connection."""
+        self.connections = 0
+        self.mute = 0
+        """Connections up to this one bring no request for records to the broker any more."""
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Gate]:
@@ -44,6 +48,8 @@ class _Passage(socketserver.BaseRequestHandler):
         gate = cast("Gate", self.server)
         client: socket.socket = self.request
         lost = set[bytes]()
+        gate.connections += 1  # on the thread of this connection: a test looks when its clients rest
+        number = gate.connections
         try:
             behind = socket.create_connection((INSIDE, gate.server_address[1]))
         except ConnectionError:  # the broker has ended
@@ -55,6 +61,8 @@ class _Passage(socketserver.BaseRequestHandler):
                 if int.from_bytes(frame[4:6]) == _END_TXN and gate.loses.is_set():
                     gate.loses.clear()
                     lost.add(frame[8:12])
+                if int.from_bytes(frame[4:6]) in _RECORDS and number <= gate.mute:
+                    continue
                 with contextlib.suppress(OSError):
                     behind.sendall(frame)
             _hang_up(behind)

@@ -147,6 +147,10 @@ class RealKafka(World):
         loses.set()
         return lambda: not loses.is_set()
 
+    def lose_clients(self) -> None:
+        assert self._gate is not None
+        self._gate.mute = self._gate.connections
+
     async def unclean_election(self, topic: str, partition: int, end: int) -> None:
         raise NotImplementedError
 

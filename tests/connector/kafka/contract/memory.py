@@ -21,7 +21,10 @@ SOON = 0.0001
 class MemoryKafka(World):
     """`seed` decides how long everything takes."""
 
-    lacks: ClassVar = {"threads": "its calls run on the loop's thread, where no loop runs meanwhile"}
+    lacks: ClassVar = {
+        "threads": "its calls run on the loop's thread, where no loop runs meanwhile",
+        "lose_clients": "no library stands between it and the brokers",
+    }
 
     def __init__(self, prefix: str, seed: int = 1) -> None:
         self._engine = Engine(seed)
@@ -93,6 +96,9 @@ class MemoryKafka(World):
             yield
         finally:
             self._kafka.up = True
+
+    def lose_clients(self) -> None:
+        raise NotImplementedError
 
     def lose_answer(self) -> Callable[[], bool]:
         silent = self._kafka.silent = set(self._kafka.sessions)

@@ -333,3 +333,18 @@ async def test_after_a_seek_that_failed_another_works(world: World) -> None:
         await reader.seek({0: 4, 1: BEGINNING})
     await reader.seek({0: 2})
     assert numbers(await read_up(reader)) == [2, 3, 4]
+
+
+@pytest.mark.needs("lose_clients")
+async def test_a_reader_whose_client_reads_no_further_goes_on_with_a_new_one(world: World) -> None:
+    topic = await world.topic(2)
+    await written(world, topic, 3, 2)
+    reader = await world.reader(topic, {0: BEGINNING, 1: BEGINNING})
+    await read_up(reader)
+    world.lose_clients()
+    await written(world, topic, 2, 2, first=3)
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    found = await read(reader, 4)
+    assert loop.time() - begin < 2 * 2 + IN_TIME
+    assert (numbers(found, 0), numbers(found, 1)) == ([3, 4], [3, 4])

@@ -11,7 +11,7 @@ import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import BEGINNING, MAX_READ, OutRecord, WriteFailed
-from tests.connector.kafka.contract.world import World, eventually, read, read_up
+from tests.connector.kafka.contract.world import IN_TIME, World, eventually, read, read_up
 
 
 def record(topic: str, value: bytes | None, partition: int = 0, key: bytes = b"k") -> OutRecord:
@@ -261,3 +261,20 @@ async def test_a_commit_whose_answer_is_lost_takes_effect_once(world: World, hur
     assert failed in ((None, Cause.LOST) if hurried else (None,))
     await session.commit([record(topic, b"3")])
     assert await world.content(topic) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.needs("lose_clients")
+async def test_a_session_that_never_sends_again_is_lost_and_the_next_one_goes_on(world: World) -> None:
+    topic = await world.topic(2)
+    session = await world.session()
+    await session.commit([record(topic, b"1")])
+    world.lose_clients()
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    with pytest.raises(WriteFailed, match="none of 2 records") as failed:
+        await session.commit([record(topic, b"lost"), record(topic, b"lost", 1)])
+    assert (failed.value.cause, failed.value.denied) == (Cause.LOST, False)
+    await session.open()
+    await session.commit([record(topic, b"2")])
+    assert loop.time() - begin < 6 + IN_TIME
+    assert await world.content(topic) == [b"1", b"2"]

@@ -122,6 +122,10 @@ class World(ABC):
         """
 
     @abstractmethod
+    def lose_clients(self) -> None:
+        """The clients of the port that are connected now write and read no records any more."""
+
+    @abstractmethod
     async def unclean_election(self, topic: str, partition: int, end: int) -> None:
         """A replica that has the log up to `end` becomes the leader, in a new leader epoch."""
 

@@ -1,0 +1,81 @@
+"""Notices a producer that its library has lost: it never sends again, though the brokers answer everybody else.
+
+After a restart of a broker a partition may stay without a leader in one client of librdkafka 2.16, whatever later
+answers say: https://github.com/confluentinc/librdkafka/issues/5430, and the races of its pull requests 5401 and 5593.
+The client itself cannot tell that from brokers that are away, so another client asks.
+Weighed in docs/decisions.md, "A producer that its library has lost".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from deelog_connector.errors import KafkaUnusable
+from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, opened
+from deelog_schemas.config import Config, ConfigError
+
+STALL_SECONDS: Final = 3.0
+"""A queue that has not got shorter for so long, while brokers answered, is that of a lost producer."""
+MAX_STALL_SECONDS: Final = 60.0
+
+
+class Progress:
+    """The progress of the transactions of one producer after another: `begin`, then `commit`. For one thread."""
+
+    def __init__(self, config: Config, seconds: float) -> None:
+        """`seconds` is the most that one request of a commit waits."""
+        self._config, self._seconds = config, min(seconds, LOOK_SECONDS)
+        self._left, self._since = -1, 0.0
+        self._patience, self._replaces = STALL_SECONDS, False
+
+    def begin(self) -> None:
+        self._left = -1
+
+    def commit(self, producer: Any, again: Callable[[], bool]) -> None:
+        """Commits, and repeats that as long as nobody answers and `again()`: it takes effect once.
+
+        Raises `KafkaException`.
+        """
+        while True:
+            try:
+                producer.commit_transaction(self._seconds)
+                self._replaces = False
+                return
+            except KafkaException as error:
+                if not (error.args[0].retriable() and again()):
+                    raise
+            self.check(producer)
+
+    def check(self, producer: Any) -> None:
+        """Call it while records wait. Raises `KafkaException` where the producer is lost: take a new one.
+
+        Where the new one stands too, the client was not the cause (quotas, a partition without its minimum of
+        replicas), and patience doubles, so that slow brokers get on.
+        """
+        left, now = len(producer), time.monotonic()
+        if left != self._left:
+            self._left, self._since = left, now
+        elif left and now - self._since >= self._patience:
+            if not _answered(self._config):
+                self._since = time.monotonic()
+                return
+            if self._replaces:
+                self._patience = min(2 * self._patience, MAX_STALL_SECONDS)
+            self._replaces = True
+            why = f"the client has sent none of {left} records for {now - self._since:.0f} s, and brokers answer others"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
+
+
+def _answered(config: Config) -> bool:
+    """Whether a broker answers a client that has just been made."""
+    try:
+        client, _ = opened(AdminClient, "admin", {**common_settings(config), **dict(config.overrides("admin"))})
+        client.list_topics("__transaction_state", LOOK_SECONDS)  # exists, or at least is not created by this
+    except (KafkaException, KafkaUnusable, ConfigError):
+        return False
+    return True
