@@ -59,13 +59,13 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
 
 
 def _end(consumer: Consumer, place: TopicPartition) -> int:
-    """A broker that has just come back may not know its partitions yet."""
+    """A broker that has just come back may not know its partitions yet, or that it leads them."""
 
     def asked() -> tuple[int, int] | None:
         try:
             return consumer.get_watermark_offsets(place, _SECONDS)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+            if error.args[0].code() not in (KafkaError._UNKNOWN_PARTITION, KafkaError.NOT_LEADER_FOR_PARTITION):
                 raise
             return None
 
