@@ -152,8 +152,8 @@ class Brokers(Protocol):
         `partitions` None: created with one, accepted with any number.
         """
 
-    async def setting(self, topic: str, name: str) -> str:
-        """A topic's effective setting. Raises `KafkaUnavailable`, also without topic."""
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """A topic's effective settings. Raises `KafkaUnavailable`, also without topic."""
 
     async def topic_id(self, topic: str) -> str:
         """The topic id, which a new topic of the name does not keep. Raises `KafkaUnavailable`, also without topic."""

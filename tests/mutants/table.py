@@ -38,6 +38,7 @@ RUN_STATE: Final = "connector/deelog_connector/runtime/run_state.py"
 PROCESSOR: Final = "connector/deelog_connector/signals/processor.py"
 INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.py"
 PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
+KEPT_TOPIC: Final = "connector/deelog_connector/kept_topic.py"
 KAFKA_PROGRESS: Final = "connector/deelog_connector/kafka/progress.py"
 KAFKA_READER: Final = "connector/deelog_connector/kafka/reader.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
@@ -983,6 +984,22 @@ def _of_a_restart(name: str, why: str, edit: Edit) -> Mutant:
 
 SHELL: Final = (
     Mutant(
+        "lost-positions-go-unnoticed",
+        "",
+        "a positions topic that was made again holds no claims and no positions, and nobody writes them",
+        (Edit(KEPT_TOPIC, 'return before not in ("", topic_id)', "return False"),),
+        detector="pytest tests/connector/test_kept_topic.py -k another_id",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "epochs-begin-anew-without-positions",
+        "",
+        "a cache that comes back after its positions were lost writes in epoch 1, and readers drop all of it",
+        (Edit(SHELL_FILE, "        await self.retries.reading(self._readers.read_epochs)\n", ""),),
+        detector="pytest tests/connector/runtime/test_lost_topics.py -k starts_without_positions",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "lost-producer-is-kept",
         "",
         "a producer that its library has lost is asked for the same commit for ever",
@@ -1041,8 +1058,8 @@ SHELL: Final = (
         (
             Edit(
                 READERS,
-                "                for record in records:\n                    self._state_read",
-                "                for record in records[1:]:\n                    self._state_read",
+                "            for record in records:\n                self._state_read",
+                "            for record in records[1:]:\n                self._state_read",
             ),
         ),
     ),
@@ -1270,7 +1287,7 @@ SHELL: Final = (
         "started-before-read",
         "",
         "a connector starts before it has read the positions topic",
-        (Edit(READERS, "                if reader.caught_up:\n", "                if True:\n"),),
+        (Edit(READERS, "            if reader.caught_up:\n", "            if True:\n"),),
         detector="pytest tests/connector/runtime/test_readers.py -k caught_up_only",
         because="a node that starts gets its first segments long after that",
     ),

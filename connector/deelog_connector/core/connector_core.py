@@ -188,6 +188,10 @@ class ConnectorCore:
         """The highest epoch ever claimed; 0 for none."""
         return self.table.highest_claim
 
+    def epoch_seen(self, epoch: int) -> None:
+        """The change topic holds records of this epoch, whatever the positions topic says."""
+        self.table.highest_claim = max(self.table.highest_claim, epoch)
+
     def primaries(self) -> Sequence[Segment]:
         """The segments that this node is primary of."""
         return list(self._primaries.values())
@@ -280,6 +284,15 @@ class ConnectorCore:
         if recreated:
             self._transactions.reopen()
         return recreated
+
+    def positions_lost(self) -> None:
+        """The positions topic was made again, or has lost records: what this node owns is claimed and reset anew.
+
+        What was read of it stays known. It is true, and a takeover of now knows no other claimants to fence.
+        """
+        for segment in self._primaries.values():
+            segment.owed = segment.owed or "positions_lost"
+        self._transactions.reopen()
 
     def scan_ended(self, partition: int, reached: bool) -> None:
         """A scan is over; not reached: somebody's open transaction hides the rest."""

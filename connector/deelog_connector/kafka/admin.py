@@ -135,14 +135,14 @@ class KafkaAdmin:
         topics = TopicCollection([topic])
         return self._asked(lambda admin: admin.describe_topics(topics, request_timeout=self._seconds))[topic].result()
 
-    def setting(self, topic: str, name: str) -> str:
+    def settings(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=self._seconds))
-            settings = asked[resource].result()
+            found = asked[resource].result()
         except KafkaException as error:
             raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
-        return str(settings[name].value)
+        return {name: str(entry.value) for name, entry in found.items()}
 
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]

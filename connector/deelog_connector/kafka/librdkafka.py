@@ -72,8 +72,8 @@ class Brokers:
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         await self._run(self._admin.ensure, topic, partitions, settings)
 
-    async def setting(self, topic: str, name: str) -> str:
-        return await self._run(self._admin.setting, topic, name)
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        return await self._run(self._admin.settings, topic)
 
     async def topic_id(self, topic: str) -> str:
         return await self._run(self._admin.topic_id, topic)

@@ -121,6 +121,7 @@ _RESETS = (
     "phantom_ahead",
     "truncated",
     "topic_recreated",
+    "positions_lost",
     "overflow",
     "clear",
     "signal",

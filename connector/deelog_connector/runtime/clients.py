@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
 from deelog_connector.kafka_port import KafkaPort, Reader, Session
-from deelog_connector.runtime.topics import audit, ensure_topics
+from deelog_connector.runtime.topics import ensure_topics
 from deelog_schemas.config import Config
 
 SCANS: Final = 4
@@ -35,8 +35,7 @@ class Clients:
 
     async def open(self) -> None:
         """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`, `ConfigError`."""
-        await ensure_topics(self.brokers, self.config)
-        limit = await audit(self.brokers, self.config)
+        limit = await ensure_topics(self.brokers, self.config)
         self._session = await self._port.session(self.config, self._transactional_id, limit)
         self._idle.append(await self._port.reader(self.config, self.config.topics.changes))
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnusable, MapError
 from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
+from deelog_connector.kept_topic import KeptTopic
 from deelog_connector.runtime.clients import Clients
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.tasks import Retries, Tasks
@@ -32,6 +33,11 @@ class Readers:
     def __init__(self, context: Context, clients: Clients, tasks: Tasks, retries: Retries) -> None:
         self._context, self._core, self._signals = context, context.core, context.signals
         self._clients, self._tasks, self._retries = clients, tasks, retries
+        config = clients.config
+        self._positions = KeptTopic(
+            clients.brokers, config.topics.positions, config["topic.creation.default.partitions"]
+        )
+        self._recreated = ""
 
     # -- topics that are followed ---------------------------------------------------------------------------------
 
@@ -56,29 +62,46 @@ class Readers:
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """Follows the positions topic, which prunes op logs and confirms claims."""
-        config = self._clients.config
-        topic, partitions = config.topics.positions, self._core.settings.partitions
-        reader = await self._retries.reading(
-            self._clients.following, topic, dict.fromkeys(range(partitions), BEGINNING)
-        )
-        has_read = self._retries.proven
-        try:
-            while True:
-                try:
-                    records = await reader.read(POLL_SECONDS)
-                except KafkaUnauthorized as error:
-                    if not has_read:
-                        raise
-                    log.warning("%s", error)
-                    await asyncio.sleep(DENIED_SECONDS)
-                    continue
-                for record in records:
-                    self._state_read(record)
-                if reader.caught_up:
-                    has_read = True
-                    caught_up.set()
-        finally:
-            await asyncio.shield(reader.close())
+        topic = self._clients.config.topics.positions
+        beginnings = dict.fromkeys(range(self._core.settings.partitions), BEGINNING)
+        while True:
+            reader = await self._retries.reading(self._clients.following, topic, beginnings)
+            try:
+                lost = await self._follow_with(reader, caught_up)
+            finally:
+                await asyncio.shield(reader.close())
+            if lost:
+                log.error("%s: all segments are claimed anew and reset", lost)
+                self._core.positions_lost()
+                self._context.wake()
+            else:
+                await asyncio.sleep(DENIED_SECONDS)
+            await self._retries.reading(self.look_at_positions)  # what the reader has noticed counts once
+
+    async def _follow_with(self, reader: Reader, caught_up: asyncio.Event) -> str:
+        """Returns once the reader cannot go on: what the topic has lost, or nothing where it never came to its end."""
+        has_read, whole = self._retries.proven or caught_up.is_set(), False
+        self._recreated = ""
+        while not self._recreated:
+            try:
+                records = await reader.read(POLL_SECONDS)
+            except KafkaUnauthorized as error:
+                if not has_read:
+                    raise
+                log.warning("%s", error)
+                await asyncio.sleep(DENIED_SECONDS)
+                continue
+            except KafkaUnusable as error:
+                if not has_read:
+                    raise
+                log.warning("%s", error)
+                return self._recreated or (str(error) if whole else "")
+            for record in records:
+                self._state_read(record)
+            if reader.caught_up:
+                has_read = whole = True
+                caught_up.set()
+        return self._recreated
 
     def _state_read(self, raw: InRecord) -> None:
         record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers, ON_POSITIONS)
@@ -112,13 +135,37 @@ class Readers:
 
     # -- the change topic -----------------------------------------------------------------------------------------
 
+    async def read_epochs(self) -> None:
+        """Where the positions topic knows of no claim, passes the core the epochs of the change topic.
+
+        Without them a cache that comes back after its positions were lost would write in epoch 1, and readers drop what
+        is below a position that they know.
+        """
+        if self._core.highest_claim():
+            return
+        topic = self._clients.config.topics.changes
+        ends = await self._clients.brokers.ends(topic, range(self._core.settings.partitions))
+        if not any(end.offset for end in ends):
+            return
+        log.warning("no claim is known, and %s has records: they are read once for their epochs", topic)
+        epochs = await self._clients.scanning(self._epochs)
+        self._core.epoch_seen(max(epochs, default=0))
+
+    async def _epochs(self, reader: Reader) -> set[int]:
+        await reader.seek(dict.fromkeys(range(self._core.settings.partitions), BEGINNING))
+        epochs = set[int]()
+        while not reader.caught_up:
+            epochs.update(decode(*raw).header.epoch for raw in await reader.read(POLL_SECONDS))
+        return epochs
+
     async def watch(self) -> None:
-        """Reads the topic id, end offsets and leader epochs every second, to detect lost records."""
+        """Reads topic ids, end offsets and leader epochs every second, to detect lost records."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
                 await self.read_topic_id()  # first: the ends of a topic made again look as if it had been truncated
                 await self.read_ends()
+                await self.look_at_positions()
             except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
                 if str(error) != self._context.meter.kafka_away:  # once for each reason
                     log.warning("Kafka cannot be used: %s", error)
@@ -134,6 +181,11 @@ class Readers:
         topic = self._clients.config.topics.changes
         if self._core.topic_is(await self._clients.brokers.topic_id(topic)):
             log.error("%s was deleted and made again: all of its segments are reset", topic)
+
+    async def look_at_positions(self) -> None:
+        """Notices a positions topic that was made again; makes it where it is gone."""
+        if await self._positions.is_another():
+            self._recreated = f"{self._clients.config.topics.positions} was deleted and made again"
 
     async def read_ends(self) -> None:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""

@@ -54,16 +54,18 @@ class Shell:
         """
         await self.retries.reading(self._readers.read_topic_id)
         await self.retries.reading(self._readers.read_ends)
+        await self.retries.reading(self._readers.look_at_positions)
         self._context.meter.kafka_answered(self._context.port.clock.monotonic())
         caught_up: asyncio.Future[Any] = asyncio.ensure_future(self._readers.follow_positions().wait())
+        self.tasks.spawn(self._readers.watch())  # the positions may be made again meanwhile
         try:
             await asyncio.wait({caught_up, self.tasks.failure}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             caught_up.cancel()
         if self.tasks.failure.done():
             self.tasks.failure.result()
+        await self.retries.reading(self._readers.read_epochs)
         await self._readers.follow_signals()
-        self.tasks.spawn(self._readers.watch())
 
     async def close(self) -> None:
         """Ends what is under way, without waiting for Kafka, and closes every client. Call it once, and shield it."""

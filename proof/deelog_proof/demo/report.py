@@ -26,6 +26,7 @@ _REASONS: Final = {
     "overflow": "an op log was full, since Kafka took nothing for too long",
     "truncated": "Kafka lost records that it had committed",
     "topic_recreated": "the topic was deleted and created again",
+    "positions_lost": "the positions topic was deleted or lost records",
     "signal": "somebody asked for it",
     "clear": "the cache was cleared",
     "unclean_election": "a node that was not in sync took over, since no owner in sync answered",

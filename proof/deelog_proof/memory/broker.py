@@ -25,6 +25,8 @@ DEFAULTS: Final = {
     "min.compaction.lag.ms": "0",
     "min.insync.replicas": "1",
     "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.ms": "604800000",
     "unclean.leader.election.enable": "false",
 }
 """The settings of a topic, as a broker has them by default."""

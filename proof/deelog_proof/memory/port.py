@@ -19,6 +19,7 @@ from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUn
 from deelog_connector.kafka.notes import CLOSE_SECONDS, PATIENCE_MS, QUEUE
 from deelog_connector.kafka_port import MAX_READ, REQUEST_SECONDS, InRecord, OutRecord, PartitionEnd, WriteFailed
 from deelog_proof.memory.broker import (
+    DEFAULTS,
     Denied,
     Failed,
     InvalidSetting,
@@ -329,8 +330,8 @@ class Brokers:
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         await self._wire.run(None, self._ensure, topic, partitions, settings)
 
-    async def setting(self, topic: str, name: str) -> str:
-        return (await self._wire.run(None, self._described, topic)).setting(name)
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        return {**DEFAULTS, **(await self._wire.run(None, self._described, topic)).settings}
 
     async def topic_id(self, topic: str) -> str:
         return (await self._wire.run(None, self._described, topic)).id
@@ -356,7 +357,7 @@ class Brokers:
     async def _asked(self, client: str, what: str, call: Callable[..., T], *args: Any) -> T:
         self._config.overrides(client)
         try:
-            return await self._wire.ask(call, *args)
+            return await self._wire.of(what).ask(call, *args)  # a request has a chance of its own, as a client has
         except Unanswered as error:
             raise KafkaUnavailable(f"{what}: the brokers did not answer in time") from error
         except UnknownTopic as error:

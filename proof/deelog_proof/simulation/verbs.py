@@ -287,6 +287,11 @@ def recreate(cluster: Cluster) -> None:
 
 
 @_verb()
+def recreate_positions(cluster: Cluster) -> None:
+    cluster.kafka.recreate(POSITIONS)
+
+
+@_verb()
 def compact(cluster: Cluster) -> None:
     cluster.kafka.compact(POSITIONS)
 

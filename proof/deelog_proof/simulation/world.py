@@ -16,6 +16,7 @@ import msgspec
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.kafka_port import COMPACTED
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.topology.view import View
@@ -81,8 +82,8 @@ class World:
         """Node ids that get no views at the moment."""
         self.hanging: set[str] = set()
         self.kafka = Kafka(self.engine)
-        for topic in (CHANGES, POSITIONS):
-            self.kafka.create(topic, self.partitions)
+        self.kafka.create(CHANGES, self.partitions)
+        self.kafka.create(POSITIONS, self.partitions, COMPACTED)
         self.network = Network(self.engine)
         self.network.sends = self._sends
         self.failpoints = Failpoints(self._happen)

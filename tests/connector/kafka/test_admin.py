@@ -204,11 +204,11 @@ def test_a_created_topic_that_does_not_appear_is_an_error(opened: Opened) -> Non
     assert opened.now - 100.0 >= SECONDS
 
 
-def test_the_id_and_a_setting_of_a_topic_are_text(opened: Opened) -> None:
+def test_the_id_and_the_settings_of_a_topic_are_text(opened: Opened) -> None:
     settings = {"retention.ms": SimpleNamespace(value="7"), "cleanup.policy": SimpleNamespace(value="compact")}
     admin = opened(describe_topics=[SimpleNamespace(topic_id=5)], describe_configs=[settings])
     assert admin.topic_id("t") == "5"
-    assert admin.setting("t", "cleanup.policy") == "compact"
+    assert admin.settings("t") == {"retention.ms": "7", "cleanup.policy": "compact"}
     assert opened.client.asked == [("describe_topics", SECONDS), ("describe_configs", SECONDS)]
 
 
@@ -216,7 +216,7 @@ CALLS: list[tuple[str, Callable[[KafkaAdmin], Any], str, str]] = [
     ("describe_topics", lambda admin: admin.topic_id("t"), "topic t: ", "Describe on topic t"),
     (
         "describe_configs",
-        lambda admin: admin.setting("t", "x"),
+        lambda admin: admin.settings("t"),
         "cannot read the settings of topic t: ",
         "DescribeConfigs on topic t",
     ),
@@ -289,5 +289,5 @@ def test_a_setting_is_asked_of_the_topic(opened: Opened) -> None:
         return real(resources, request_timeout)
 
     opened.client.describe_configs = describe_configs  # type: ignore[method-assign]
-    assert admin.setting("t", "x") == "None"
+    assert admin.settings("t") == {"x": "None"}
     assert [(resource.restype, resource.name) for resource in asked] == [(ResourceType.TOPIC, "t")]

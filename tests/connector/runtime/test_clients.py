@@ -46,8 +46,11 @@ class Double:
     async def ensure(self, topic: str, *args: object) -> None:
         self.topics.append(topic)
 
-    async def setting(self, topic: str, name: str) -> str:
-        return {"cleanup.policy": "delete", "unclean.leader.election.enable": "false"}.get(name, "1234567")
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        policy = "compact" if topic == CONFIG.topics.positions else "delete"
+        numbers = "min.insync.replicas", "max.message.bytes", "segment.bytes", "segment.ms"
+        numbered = dict.fromkeys(numbers, "1234567")
+        return {**numbered, "cleanup.policy": policy, "unclean.leader.election.enable": "false"}
 
 
 class Port:

@@ -1,8 +1,9 @@
 """The connector with a real Kafka: writing, zombies, and bad input that it must survive.
 
 Bad input: a foreign record on the positions topic and on the change topic, a topic with another number of partitions,
-another segment.count, a topic that was deleted and created again, an entry above the broker's limit among good ones,
-malformed and unknown signals, an unsafe topic under topic.audit=strict, a node id used twice, a stop within a reset.
+another segment.count, a change or positions topic that was deleted and created again, an entry above the broker's
+limit among good ones, malformed and unknown signals, an unsafe topic under topic.audit=strict, a node id used twice, a
+stop within a reset.
 Outages of Kafka are in `test_outages.py`.
 """
 
@@ -24,11 +25,14 @@ from deelog_connector.errors import KafkaUnavailable, KafkaUnusable, MapError, N
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka.client import begin_session
 from deelog_connector.kafka.reader import still_holds
+from deelog_connector.kafka_port import COMPACTED
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
+from deelog_schemas.records import ON_POSITIONS
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
 from tests.support.topics import derived, read_topic
+from tests.support.waiting import waiting
 
 
 def produce(bootstrap: str, topic: str, key: bytes | None, value: bytes | None) -> None:
@@ -230,6 +234,39 @@ def test_a_topic_deleted_and_made_again_is_noticed_and_repaired(kafka: Broker, p
             content, _ = derived(read_topic(kafka.bootstrap, topic))
             assert content == found.entries_of
             assert resets.resets.get("topic_recreated", 0) < 8
+
+    run(work())
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_positions_that_are_deleted_are_written_anew_and_nobody_ends(kafka: Broker, prefix: str, again: bool) -> None:
+    """Deleted, or deleted and made again by somebody at once."""
+    config = config_of(kafka.bootstrap, prefix)
+    topic, admin = config.topics.positions, AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def delete() -> None:
+        admin.delete_topics([topic])[topic].result()
+        if again:
+            waiting(lambda: topic not in admin.list_topics(timeout=5).topics, 20, "the end of the topic")
+            KafkaAdmin(config).ensure(topic, 2, COMPACTED)
+
+    async def work() -> None:
+        async with cache(config) as found:
+            await started(found)
+            for i in range(20):
+                await found.put(b"k%d" % i, b"v")
+            await found.drained()
+            await asyncio.to_thread(delete)
+            await found.put(b"k0", b"meanwhile")
+            await found.until(lambda: found.connector.stats.resets.get("positions_lost", 0) >= 8, 60)
+            await found.put(b"k1", b"later")
+            await found.drained()
+            content, _ = derived(read_topic(kafka.bootstrap, config.topics.changes))
+            assert content == found.entries_of
+            assert found.connector.stats.resets["positions_lost"] == 8
+            states = read_topic(kafka.bootstrap, topic, ON_POSITIONS)
+            assert {record.header.segment for record in states if record.header.kind is Kind.POSITION} == set(range(8))
+        assert KafkaAdmin(config).settings(topic)["cleanup.policy"] == "compact"
 
     run(work())
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from deelog_connector.core.effects import StateItem
-from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, MapError
+from deelog_connector.core.effects import OperationsItem, StateItem
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka.librdkafka import Librdkafka
-from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd
+from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, PartitionEnd
 from deelog_connector.runtime import readers as module
 from deelog_connector.runtime.encode import Encoder
 from deelog_connector.runtime.meters import EventMeter
@@ -23,6 +23,7 @@ from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, position_key
+from deelog_schemas.operation import Operation, Reason
 from deelog_schemas.positions import ClaimState, PositionState, State
 from tests.connector.cache import config_of, run
 
@@ -92,6 +93,16 @@ class Core:
         self.calls: list[str] = []
         self.doubted: set[int] = set()
         self.lost: list[int] = []
+        self.positions_losses = self.epoch = 0
+
+    def highest_claim(self) -> int:
+        return self.epoch
+
+    def epoch_seen(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def positions_lost(self) -> None:
+        self.positions_losses += 1
 
     def state_read(self, read: Any) -> None:
         self.states.append(read.state)
@@ -118,15 +129,28 @@ class Brokers:
     """Answers with the ends of two partitions, unless there is a problem. No partition still holds what it held."""
 
     problem: Exception | None = None
-    id = "id"
+    id = positions = "id"
 
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
         self.asked = 0
 
     async def topic_id(self, topic: str) -> str:
+        if topic == CONFIG.topics.positions:
+            if self.positions == "":
+                raise KafkaUnavailable("topic p.c.positions: it does not exist")
+            return self.positions
         assert topic == "p.c"
         return self.id
+
+    async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
+        assert (topic, partitions, settings) == (CONFIG.topics.positions, 2, COMPACTED)
+        if not self.positions:
+            self.positions = "made"
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        assert topic == CONFIG.topics.positions
+        return {"cleanup.policy": "compact"}
 
     async def ends(self, topic: str, partitions: range) -> list[PartitionEnd]:
         self.asked += 1
@@ -301,6 +325,112 @@ def test_a_right_that_is_missing_ends_a_start_and_nothing_later(
             await world.until(lambda: False)
 
     of_a(first)
+
+
+async def losses(world: World, *errors: KafkaUnusable) -> Reader:
+    """Lets the reader of the positions topic fail; the one that reads on."""
+    for error in errors:
+        made = len(world.clients.made)
+        world.clients.made[-1].batches.put_nowait(error)
+        await world.until(lambda: len(world.clients.made) > made)  # noqa: B023 - it is awaited at once
+    return world.clients.made[-1]
+
+
+CUT = KafkaUnusable("cannot read p.c.positions[0] on: offset out of range")
+
+
+def test_positions_that_were_cut_are_told_once_and_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        world.readers.follow_positions()
+        first = await world.tail()
+        first.batches.put_nowait([POSITION])
+        await world.until(lambda: first.caught_up and world.states == 1)
+        await asyncio.sleep(0)
+        second = await losses(world, CUT)
+        assert (first.closed, second.offsets, world.core.positions_losses) == (1, {0: BEGINNING, 1: BEGINNING}, 1)
+        assert world.wakes == 1
+        second.batches.put_nowait([POSITION])
+        await world.until(lambda: world.states == 2)
+
+    of_a(test)
+    assert f"{CUT}: all segments are claimed anew and reset" in caplog.messages
+
+
+def test_a_reader_that_never_gets_to_the_end_loses_nothing_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DENIED_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        world.readers.follow_positions()
+        first = await world.tail()
+        first.batches.put_nowait([POSITION])
+        await world.until(lambda: first.caught_up and world.states == 1)
+        await asyncio.sleep(0)
+        await losses(world, CUT, CUT, CUT)
+        assert world.core.positions_losses == 1
+        assert not world.tasks.failure.done()
+
+    of_a(test)
+
+
+def test_positions_that_cannot_be_read_end_a_start() -> None:
+    async def test(world: World) -> None:
+        world.readers.follow_positions()
+        (await world.tail()).batches.put_nowait(CUT)
+        with pytest.raises(KafkaUnusable, match="out of range"):
+            await world.until(lambda: False)
+
+    of_a(test)
+
+
+@pytest.mark.parametrize("now", ["another", ""])
+def test_positions_that_were_made_again_or_are_gone_are_told_once(now: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        await world.readers.look_at_positions()
+        world.readers.follow_positions()
+        first = await world.tail()
+        first.behind = 0
+        await world.readers.look_at_positions()
+        assert len(world.clients.made) == 1
+        world.clients.brokers.positions = now
+        await world.readers.look_at_positions()
+        await world.until(lambda: len(world.clients.made) == 2)
+        await world.readers.look_at_positions()
+        assert (first.closed, world.core.positions_losses) == (1, 1)
+
+    of_a(test)
+    text = "p.c.positions was deleted and made again: all segments are claimed anew and reset"
+    assert caplog.messages.count(text) == 1
+
+
+def change(epoch: int, offset: int) -> InRecord:
+    operation = Operation(epoch, 5, Reason.PUT, b"k", b"v", None, 1, False)
+    (made,) = ENCODER.records([OperationsItem(3, 1, [operation])])
+    return InRecord(made.topic, 1, offset, made.key, made.value, cast("Any", made.headers))
+
+
+def test_without_a_claim_the_epochs_of_the_change_topic_are_read() -> None:
+    async def test(world: World) -> None:
+        reader = Reader("p.c", {})
+        reader.behind = 2
+        reader.batches.put_nowait([change(4, 0), change(9, 1)])
+        reader.batches.put_nowait([change(7, 2)])
+
+        async def scanning(scan: Callable[[Any], Awaitable[Any]]) -> Any:
+            return await scan(reader)
+
+        async def seek(offsets: Mapping[int, int]) -> None:
+            assert offsets == {0: BEGINNING, 1: BEGINNING}
+
+        vars(world.clients)["scanning"], vars(reader)["seek"] = scanning, seek
+        world.core.epoch = 3
+        await world.readers.read_epochs()
+        assert world.clients.brokers.asked == 0
+        world.core.epoch = 0
+        await world.readers.read_epochs()
+        assert world.core.epoch == 9
+        assert reader.caught_up
+
+    of_a(test)
 
 
 # -- signals --------------------------------------------------------------------------------------------------------

@@ -6,9 +6,7 @@ end in the middle, a configuration that does not work. `tests/connector/seeds` d
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -18,58 +16,8 @@ from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config, parse
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
-from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster, Node
-
-Clusters = Callable[..., Cluster]
-
-
-@pytest.fixture
-def cluster_of() -> Iterator[Clusters]:
-    """Nodes that have written all; the first is primary of all segments."""
-    every: list[Cluster] = []
-
-    def made(nodes: int = 1, **fields: Any) -> Cluster:
-        cluster = Cluster(1, nodes, **fields)
-        every.append(cluster)
-        until(cluster, lambda: all(node.starting.done() for node in cluster.nodes.values()))
-        first, *others = cluster.nodes.values()
-        for segment in range(SEGMENTS):
-            cluster.own(segment, first, *others, must_reset="start")
-        until(cluster, lambda: cluster.at_rest)
-        return cluster
-
-    yield made
-    for cluster in every:
-        cluster.bury()
-
-
-def until(cluster: Cluster, condition: Callable[[], bool]) -> None:
-    """Lets time pass until it holds, at most two minutes."""
-    cluster.engine.run(condition, 120.0)
-    assert condition(), [node.core.phase(segment) for segment, node in cluster.primary.items()]
-
-
-def write(cluster: Cluster, count: int = 40) -> None:
-    """Captures as many writes; Kafka has them later."""
-
-    def captured() -> int:
-        return sum(node.core.last_sequence(segment) for segment, node in cluster.primary.items())
-
-    before = captured()
-    for number in range(count):
-        assert cluster.put(b"k%d" % number, b"%d" % cluster.writes)
-    until(cluster, lambda: captured() == before + count)
-
-
-def sound(cluster: Cluster, **resets: int) -> None:
-    """The topic is the cache, no position is there twice, and only these resets came."""
-    until(cluster, lambda: cluster.at_rest)
-    assert cluster.differences() == []
-    reasons: Counter[str] = Counter()
-    for node in cluster.everybody:
-        reasons.update(node.core.counts.resets)
-        assert node.loop.errors == []
-    assert reasons == {"start": SEGMENTS, **resets}
+from tests.connector.runtime.clusters import Clusters, sound, until, write
+from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Node
 
 
 def changed(node: Node, **fields: str) -> Callable[[], Config]:

@@ -22,7 +22,7 @@ RATE: Final = 200.0
 """Writes per second."""
 FAULTS: Final = (
     *("kill", "kill", "pause", "cut", "cut", "move", "move", "fence", "lost", "away", "stranger", "compact"),
-    *("denied", "recreate"),
+    *("denied", "recreate", "recreate_positions"),
 )
 OPERATIONS: Final = ("restart", "restart", "configure", "pause", "stop", "cancel", "leave", "snapshot", "reset")
 CHANGES_OF_CONFIG: Final[tuple[dict[str, str], ...]] = (
@@ -117,6 +117,8 @@ class Run:
             self._deny(node)
         elif what == "recreate":
             cluster.kafka.recreate(CHANGES)
+        elif what == "recreate_positions":
+            cluster.kafka.recreate(f"{CHANGES}.positions")
         else:
             cluster.kafka.compact(f"{CHANGES}.positions")
 

@@ -373,7 +373,7 @@ def test_who_may_not_see_a_topic(kafka: Kafka, node: Node) -> None:
         kafka.denied.add(("Describe", T))
         for call in (
             brokers.ensure(T, 2, {}),
-            brokers.setting(T, "cleanup.policy"),
+            brokers.settings(T),
             brokers.topic_id(T),
             brokers.ends(T, [0]),
             node.reader(0),
@@ -709,8 +709,8 @@ def test_a_topic_is_made_where_it_is_missing(kafka: Kafka, node: Node) -> None:
     ensure("new", 3, cleanup_policy="compact")
     ensure("one", None)
     assert (kafka.topics["new"].partitions, kafka.topics["one"].partitions) == (3, 1)
-    assert node.run(brokers.setting("new", "cleanup.policy")) == "compact"
-    assert node.run(brokers.setting("one", "cleanup.policy")) == "delete"
+    assert node.run(brokers.settings("new"))["cleanup.policy"] == "compact"
+    assert node.run(brokers.settings("one"))["cleanup.policy"] == "delete"
     made = node.run(brokers.topic_id("new"))
     ensure("new", 3)
     ensure("new", None)

@@ -20,11 +20,8 @@ UNNOTICED: Final = {
     "well: a test of the core finds it",
     "position-is-not-claim": "its mutant loses a claim that the scenario's old owner has read before, and so has "
     "looked again: seeds find it",
-    "read-to-own-record": "its mutant misses a claim that the scenario's node reads soon after, and then looks again: "
-    "seeds find it",
     "read-from-trails": "what its mutant lets slip is caught where READ begins: a position beyond one's own history is "
     "read from the base offset, and an open reset has a record of its own",
-    "release-is-final": "its mutant writes on where the scenario's old owner has nothing left to write: seeds find it",
 }
 """Rules whose scenario shows the situation, and no difference without the rule."""
 _SECONDS: Final = 60.0

@@ -21,8 +21,8 @@ async def committed(world: World, topic: str, *partitions: int) -> None:
 async def test_ensure_creates_a_topic_with_its_partitions_and_settings(world: World) -> None:
     topic, brokers = f"{world.prefix}-new", world.brokers()
     await brokers.ensure(topic, 3, {"cleanup.policy": "compact", "retention.ms": "123456"})
-    assert await brokers.setting(topic, "cleanup.policy") == "compact"
-    assert await brokers.setting(topic, "retention.ms") == "123456"
+    assert (await brokers.settings(topic))["cleanup.policy"] == "compact"
+    assert (await brokers.settings(topic))["retention.ms"] == "123456"
     await committed(world, topic, 0, 1, 2)
     assert [(end.partition, end.offset) for end in await brokers.ends(topic, range(3))] == [(0, 2), (1, 2), (2, 2)]
 
@@ -33,7 +33,7 @@ async def test_ensure_leaves_a_topic_that_exists_as_it_is(world: World) -> None:
     known = await brokers.topic_id(topic)
     await committed(world, topic, 1)
     await brokers.ensure(topic, 2, {"retention.ms": "654321"})
-    assert await brokers.setting(topic, "retention.ms") == "123456"
+    assert (await brokers.settings(topic))["retention.ms"] == "123456"
     assert await brokers.topic_id(topic) == known
     assert len(await read(await world.reader(topic, {1: BEGINNING}), 1)) == 1
 
@@ -70,15 +70,15 @@ async def test_ensure_reports_settings_that_no_topic_can_have(world: World) -> N
 
 async def test_a_setting_that_was_not_given_is_the_default(world: World) -> None:
     topic, brokers = await world.topic(max_message_bytes="20000"), world.brokers()
-    assert await brokers.setting(topic, "max.message.bytes") == "20000"
-    assert await brokers.setting(topic, "cleanup.policy") == "delete"
-    assert await brokers.setting(topic, "unclean.leader.election.enable") == "false"
-    assert await brokers.setting(topic, "min.insync.replicas") == "1"
+    settings = await brokers.settings(topic)
+    assert (settings["max.message.bytes"], settings["cleanup.policy"]) == ("20000", "delete")
+    assert (settings["unclean.leader.election.enable"], settings["min.insync.replicas"]) == ("false", "1")
+    assert (settings["segment.bytes"], settings["segment.ms"]) == ("1073741824", "604800000")
 
 
 async def test_a_topic_that_does_not_exist_has_no_setting(world: World) -> None:
     with pytest.raises(KafkaUnavailable):
-        await world.brokers().setting(f"{world.prefix}-none", "cleanup.policy")
+        await world.brokers().settings(f"{world.prefix}-none")
 
 
 async def test_a_topic_that_does_not_exist_has_no_id(world: World) -> None:

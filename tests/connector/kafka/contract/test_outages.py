@@ -174,7 +174,7 @@ async def test_a_reader_closes(world: World) -> None:
 ASKED: Final[dict[str, tuple[Callable[[Brokers, str], Awaitable[object]], float]]] = {
     "ensure": (lambda brokers, topic: brokers.ensure(topic, 1, {}), 2 * REQUEST),
     "ends": (lambda brokers, topic: brokers.ends(topic, [0]), 2 * REQUEST),
-    "setting": (lambda brokers, topic: brokers.setting(topic, "cleanup.policy"), 2 * REQUEST),
+    "settings": (lambda brokers, topic: brokers.settings(topic), 2 * REQUEST),
     "still_holds": (lambda brokers, topic: brokers.still_holds(topic, PartitionEnd(0, 0, -1)), REQUEST),
     "topic_id": (lambda brokers, topic: brokers.topic_id(topic), 2 * REQUEST),
 }

@@ -1,0 +1,38 @@
+"""A compacted topic of which whoever starts reads the whole: it must not forget, and it may be lost while nodes run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka_port import COMPACTED, Brokers
+
+
+class KeptTopic:
+    """One such topic, with as many partitions. Its calls raise what those of `Brokers` raise."""
+
+    def __init__(self, brokers: Brokers, topic: str, partitions: int) -> None:
+        self._brokers, self._topic, self._partitions = brokers, topic, partitions
+        self._id = ""
+
+    async def make(self) -> Mapping[str, str]:
+        """Creates it unless it exists; its settings. Raises `KafkaUnusable` where it forgets what is old."""
+        await self._brokers.ensure(self._topic, self._partitions, COMPACTED)
+        settings = await self._brokers.settings(self._topic)
+        policy = settings["cleanup.policy"]
+        if policy != "compact":
+            raise KafkaUnusable(
+                f"topic {self._topic} has cleanup.policy={policy}: what was written long ago would be forgotten; set "
+                "it to compact"
+            )
+        return settings
+
+    async def is_another(self) -> bool:
+        """Whether it was made again since the last look. Makes it where it is gone."""
+        try:
+            topic_id = await self._brokers.topic_id(self._topic)
+        except KafkaUnavailable:
+            await self.make()
+            topic_id = await self._brokers.topic_id(self._topic)
+        before, self._id = self._id, topic_id
+        return before not in ("", topic_id)

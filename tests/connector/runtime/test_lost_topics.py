@@ -1,0 +1,114 @@
+"""A topic that goes away under the nodes, or between two runs: they go on, and the change topic is the cache again.
+
+Tried here: the positions topic deleted; made again, by somebody, also with other settings; cut to nothing; each of it
+while a takeover is under way, while a reset is, with backups, and while no node runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from deelog_connector.errors import KafkaUnusable
+from tests.connector.runtime.clusters import Clusters, sound, until, write
+from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster
+
+POSITIONS = f"{CHANGES}.positions"
+
+
+def written_anew(cluster: Cluster) -> bool:
+    """Whether the positions topic names a claim and a position of each segment."""
+    logs = [cluster.kafka.logs.get((POSITIONS, partition)) for partition in range(PARTITIONS)]
+    keys = {raw.key for log in logs if log is not None for raw in log.read(0, len(log.slots))[0]}
+    return len(keys) >= 2 * SEGMENTS
+
+
+Lose = Callable[[Cluster], None]
+
+
+def cut(cluster: Cluster) -> None:
+    """An unclean election that leaves nothing."""
+    for partition in range(PARTITIONS):
+        cluster.kafka.truncate(POSITIONS, partition, len(cluster.kafka.logs[POSITIONS, partition].slots))
+
+
+def delete(cluster: Cluster) -> None:
+    cluster.kafka.delete(POSITIONS)
+
+
+def recreate(cluster: Cluster) -> None:
+    cluster.kafka.recreate(POSITIONS)
+
+
+LOSSES = [cut, delete, recreate]
+
+
+@pytest.mark.parametrize("backups", [0, 1])
+@pytest.mark.parametrize("lose", LOSSES)
+def test_positions_that_are_lost_are_written_anew(cluster_of: Clusters, lose: Lose, backups: int) -> None:
+    cluster = cluster_of(1 + backups)
+    write(cluster)
+    until(cluster, lambda: cluster.at_rest)
+    lose(cluster)
+    write(cluster)
+    until(cluster, lambda: written_anew(cluster))
+    write(cluster)
+    sound(cluster, positions_lost=SEGMENTS)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_takeover_under_way_ends(cluster_of: Clusters, lose: Lose, seconds: float) -> None:
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    write(cluster)
+    for segment in range(SEGMENTS):
+        cluster.own(segment, second, first)
+    cluster.run(seconds)
+    lose(cluster)
+    write(cluster)
+    until(cluster, lambda: written_anew(cluster))
+    sound(cluster, positions_lost=SEGMENTS)
+    cluster.run(2.0)  # the other one has noticed it, too
+    for segment in range(SEGMENTS):
+        cluster.own(segment, first)
+    write(cluster)
+    sound(cluster, positions_lost=SEGMENTS)
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_who_starts_without_positions_writes_above_what_the_change_topic_holds(
+    cluster_of: Clusters, lose: Lose
+) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    for _ in range(3):
+        for segment in range(SEGMENTS):
+            cluster.own(segment, node)
+        write(cluster)
+        until(cluster, lambda: cluster.at_rest)
+    before = max(record.header.epoch for record in cluster.records())
+    node.loop.kill()
+    lose(cluster)
+    cluster._epoch = 0  # no controller remembers it
+    cluster.restart(node)
+    (node,) = cluster.nodes.values()
+    until(cluster, node.starting.done)
+    assert node.core.highest_claim() == before
+    for segment in range(SEGMENTS):
+        cluster.own(segment, node, must_reset="start")
+    write(cluster)
+    sound(cluster, start=2 * SEGMENTS)
+
+
+def test_positions_that_are_not_compacted_are_refused(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    cluster.kafka.topics[POSITIONS].settings["cleanup.policy"] = "compact,delete"
+    asked = node.ask(node.lifecycle.restart())
+    until(cluster, asked.done)
+    with pytest.raises(KafkaUnusable, match=r"cleanup\.policy=compact,delete: .* set it to compact"):
+        asked.result()
+    write(cluster)
+    sound(cluster)
