@@ -47,6 +47,7 @@ BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
 LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
+CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
 LEASE: Final = "interceptors/deelog_interceptors/grid/topology/lease.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
@@ -1457,6 +1458,22 @@ TOPOLOGY: Final = (
         "a segment is given away while a lease of its lost owners holds",
         (Edit(LIVENESS, "> self._lease_expiry)", "> self._timeout)"),),
         detector="pytest tests/interceptors/grid/topology/test_liveness.py -k leases_run_out",
+        because=RARE,
+    ),
+    Mutant(
+        "lost-view-stays-lost",
+        "",
+        "the view of a topology topic that was made again is nowhere: who starts later makes one of its own",
+        (Edit(CONTROLLER_SERVICE, "        self._lost = True\n", ""),),
+        detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k written_anew_once",
+        because=RARE,
+    ),
+    Mutant(
+        "decides-behind-a-member",
+        "",
+        "a controller that missed views which are lost decides from an older one: what was written since is lost",
+        (Edit(CONTROLLER_SERVICE, "if liveness.is_behind(self._clock.monotonic()):", "if False:"),),
+        detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k older_view_than_a_member",
         because=RARE,
     ),
     Mutant(

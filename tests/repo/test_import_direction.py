@@ -41,6 +41,7 @@ SEAM = (
 # The grid also has a topic and an election in Kafka, and adds metrics of its own to the connector's.
 BESIDE_THE_SEAM = (
     ("deelog_interceptors.grid", "deelog_connector.kafka_port"),
+    ("deelog_interceptors.grid.topology.topic", "deelog_connector.kept_topic"),
     ("deelog_interceptors.grid.node", "deelog_connector.kafka.librdkafka"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
 )

@@ -139,7 +139,7 @@ class Node:
         self.connector.failure.add_done_callback(self._connector_failed)
         await self.connector.start()
         await self._topology.create()
-        self._spawn(self._topology.follow(self._registry.read), "topology")
+        self._spawn(self._topology.follow(self._registry.read, self._topology_lost), "topology")
         # Registered only now: a registered incarnation has fenced the producers of the older ones.
         read = self._registry.expect(self._registry.token)
         await self._register()
@@ -150,16 +150,16 @@ class Node:
             self._spawn(work(), work.__name__)
         await self._or_failure(self._until(lambda: self.member in self.view.members))
 
-    async def _register(self) -> None:
+    async def _register(self, *, after_loss: bool = False) -> None:
         client, peer = self.addresses
-        record = self._registry.registration(Registration(self.member, client, peer))
+        record = self._registry.registration(Registration(self.member, client, peer), after_loss=after_loss)
         await self._topology.publish(*record)
 
-    async def _register_sometime(self) -> None:
+    async def _register_sometime(self, *, after_loss: bool = False) -> None:
         """Registers again once Kafka answers."""
         while True:
             try:
-                await self._register()
+                await self._register(after_loss=after_loss)
                 return
             except TopologyError as error:
                 log.warning("%s; trying again", error)
@@ -278,6 +278,12 @@ class Node:
             self._spawn(self._register_sometime(), "register again")
         self._dial()
         self.controller_service.changed()
+
+    def _topology_lost(self) -> None:
+        """The topic was made again, or has lost records: what stands in memory is written anew."""
+        if self._beats >= 0:  # a node that is starting waits for its own record
+            self._spawn(self._register_sometime(after_loss=True), "register again")
+        self.controller_service.lost()
 
     def view_read(self, view: View) -> None:
         """Follows a new view."""

@@ -195,8 +195,13 @@ class Checker:
 
     def view_made(self, view: View) -> None:
         """The controller committed a view."""
-        self.counts["views"] += 1
         before = self._views
+        if before is not None and view.topology_id <= before.topology_id:
+            # The last one that its controller knows: later ones may be lost with the topic and all who read them.
+            self.counts["views written anew"] += 1
+            if view == before:
+                return
+        self.counts["views"] += 1
         for number, row in enumerate(view.rows):
             old = before.rows[number] if before else None
             if old is None or row != old:
@@ -207,6 +212,10 @@ class Checker:
                 self.counts["owners_lost"] += 1
                 self.seen[number].owners_lost.append(self.world.engine.now)
         self._views = view
+
+    def topology_lost(self) -> None:
+        """The topology topic is another one."""
+        self._topology_read = 0
 
     def view_applied(self, node: Process, view: View) -> None:
         """A node applied a view."""

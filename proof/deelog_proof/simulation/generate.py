@@ -15,7 +15,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("pause", "hang", "pause"),
     "network": ("cut", "cut_both", "break", "slow", "swizzle", "zombie", "zombie"),
     "kafka": ("kafka", "nokafka", "lose", "fence", "foreign", "refuse"),
-    "log": ("recreate", "recreate_positions", "compact", "compact", "compact", "compact"),
+    "log": ("recreate", "recreate_positions", "recreate_topology", "compact", "compact", "compact", "compact"),
     "truncation": ("truncate",),
     "oplog": ("overflow", "coalesce", "signal"),
     "clock": ("skew",),
@@ -261,7 +261,7 @@ class _Writer:
         elif kind in ("pause", "hang"):
             self.add(at, kind, node)
             self.add(later, "resume", node)
-        elif kind in ("compact", "recreate", "recreate_positions"):
+        elif kind in ("compact", "recreate", "recreate_positions", "recreate_topology"):
             self.add(at, kind)
         elif kind == "nokafka":
             self.add(at, kind, node)

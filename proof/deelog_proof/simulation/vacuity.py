@@ -48,6 +48,7 @@ REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
     ("commit_refused", 300, ("kafka",)),
     ("reset topic_recreated", 100, ("log",)),
     ("reset positions_lost", 100, ("log",)),
+    ("views written anew", 100, ("log",)),
     ("truncations", 100, ("log", "truncation")),
     ("reset truncated", 100, ("truncation",)),
     ("overflow reset", 300, ("oplog",)),

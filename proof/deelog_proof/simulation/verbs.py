@@ -292,6 +292,12 @@ def recreate_positions(cluster: Cluster) -> None:
 
 
 @_verb()
+def recreate_topology(cluster: Cluster) -> None:
+    cluster.kafka.recreate(cluster.topology)
+    cluster.checker.topology_lost()
+
+
+@_verb()
 def compact(cluster: Cluster) -> None:
     cluster.kafka.compact(POSITIONS)
 

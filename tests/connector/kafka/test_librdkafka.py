@@ -139,7 +139,7 @@ END = PartitionEnd(0, 5, 1)
     ("name", "given", "asked"),
     [
         ("ensure", ("t", 3, {"a": "b"}), ("ensure", "t", 3, {"a": "b"})),
-        ("setting", ("t", "x"), ("setting", "t", "x")),
+        ("settings", ("t",), ("settings", "t")),
         ("topic_id", ("t",), ("topic_id", "t")),
         ("ends", ("t", [1]), ("ends", "t", [1])),
         ("still_holds", ("t", END), ("still_holds", CONFIG, "t", END, 7.0)),
@@ -153,5 +153,5 @@ def test_each_request_runs_in_a_thread(port: Port, name: str, given: tuple[Any, 
     assert port.made == [("KafkaAdmin", CONFIG, 7.0)]
     answer, made, ran = port.of(getattr(brokers, name)(*given))
     assert (made, ran) == ([asked], ["run"])
-    returns = name in ("setting", "topic_id", "ends", "still_holds")
+    returns = name in ("settings", "topic_id", "ends", "still_holds")
     assert answer == (f"made {name}" if returns else None)

@@ -59,7 +59,7 @@ class ControllerService:
         self._event = asyncio.Event()
         self._liveness: Liveness | None = None
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
-        self._holding = False
+        self._holding = self._lost = False
         self._fencing = asyncio.Semaphore(MAX_FENCES)
 
     @property
@@ -98,6 +98,11 @@ class ControllerService:
         if self._liveness is not None:
             self._liveness.doubt(self._clock.monotonic())
             self._event.set()
+
+    def lost(self) -> None:
+        """The topology topic was made again, or has lost records: the controller writes its view anew."""
+        self._lost = True
+        self._event.set()
 
     def changed(self) -> None:
         """A member registered."""
@@ -146,7 +151,13 @@ class ControllerService:
         record = orjson.dumps({"member": self._member, "nonce": nonce})
         await self._election.commit([("controller", record)])
         # CHECK read-to-own-record: every view that was ever committed precedes the own record.
-        await read.wait()
+        while not read.is_set():
+            try:
+                async with asyncio.timeout(self._settings.failure_timeout):
+                    await read.wait()
+            except TimeoutError:
+                if self._lost:  # the record perhaps with the others
+                    await self._election.commit([("controller", record)])
         return asked
 
     def _begin(self, asked: float) -> Liveness:
@@ -173,6 +184,13 @@ class ControllerService:
         self._event.clear()
         if liveness.to_confirm(self._clock.monotonic()):
             liveness.confirm(await self._confirm())
+        if self._registry.view.topology_id > liveness.view.topology_id:
+            raise NotController("a member knows a later view: the topology topic was lost")
+        if liveness.is_behind(self._clock.monotonic()):
+            return
+        if self._lost and liveness.view.topology_id:
+            await self._election.commit([("view", encode_view(liveness.view))])
+            self._lost = False
         liveness.forgive_own_pause(self._clock.monotonic())
         await self._decide(liveness, await self._fence(liveness, liveness.declare_dead(self._clock.monotonic())))
         liveness.clear_dead()

@@ -112,6 +112,11 @@ class Liveness:
         if self._doubted is not None and asked >= self._doubted:
             self._doubted = None
 
+    def is_behind(self, now: float) -> bool:
+        """Whether a member that lives has a later view, which is lost with the topic: it registers with it again."""
+        last = self.view.topology_id
+        return any(b.topology_id > last and now - self._heard[m] <= self._timeout for m, b in self._beats.items())
+
     # -- who is dead --------------------------------------------------------------------------------------------------
 
     def forgive_own_pause(self, now: float) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 
 from deelog_connector.errors import NodeSuperseded
 from deelog_interceptors.grid.topology.topic import TopologyRecord
-from deelog_interceptors.grid.topology.view import Registration, SegmentState, View, decode_view
+from deelog_interceptors.grid.topology.view import Registration, SegmentState, View, decode_view, encode_view
 from deelog_schemas.errors import ConfigError, FieldError, RecordError
 from deelog_schemas.member import Member, is_newer_process, node_id_of
 
@@ -34,10 +35,13 @@ class Registry:
         self._first_count: int | None = None
         self._waiting: dict[str, asyncio.Event] = {}
 
-    def registration(self, own: Registration) -> tuple[str, bytes]:
-        """The record with which a member registers."""
-        body = {"member": own.member, "client": own.client, "peer": own.peer, "token": self.token}
-        return f"member/{node_id_of(own.member)}", orjson.dumps(body | {"segment_count": self._segments})
+    def registration(self, own: Registration, *, after_loss: bool = False) -> tuple[str, bytes]:
+        """The record with which a member registers. After a loss of the topic it has the last view that it knows."""
+        body: dict[str, Any] = {"member": own.member, "client": own.client, "peer": own.peer, "token": self.token}
+        body["segment_count"] = self._segments
+        if after_loss and self.view.topology_id:
+            body["view"] = orjson.loads(encode_view(self.view))
+        return f"member/{node_id_of(own.member)}", orjson.dumps(body)
 
     def peer_addresses(self) -> dict[str, str]:
         """The peer addresses of the other members of the view and of the controller, by member."""
@@ -65,11 +69,7 @@ class Registry:
 
     def _take(self, key: str, value: bytes) -> None:
         if key == "view":
-            view = decode_view(value)
-            self._check_segments(len(view.rows))
-            if view.topology_id > self.view.topology_id:
-                self.view, self.controller = view, view.controller
-                self._on_view(view)
+            self._view_read(decode_view(value))
         elif key == "controller":
             body = orjson.loads(value)
             self.controller = body["member"]
@@ -79,7 +79,13 @@ class Registry:
         else:
             raise RecordError(f"key {key[:80]!r} is not one of a topology topic")
 
-    def _registered(self, body: dict[str, str | int]) -> None:
+    def _view_read(self, view: View) -> None:
+        self._check_segments(len(view.rows))
+        if view.topology_id > self.view.topology_id:
+            self.view, self.controller = view, view.controller
+            self._on_view(view)
+
+    def _registered(self, body: dict[str, Any]) -> None:
         registration = Registration(str(body["member"]), str(body["client"]), str(body["peer"]))
         member, token = Member.parse(registration.member), str(body["token"])
         known = self.members.get(member.node_id)
@@ -94,6 +100,8 @@ class Registry:
                     f"node.id {own.node_id}: {member} at {registration.client} has the same node.id and is newer; "
                     "this process ends. Give each node an id of its own"
                 )
+        if "view" in body:
+            self._view_read(decode_view(orjson.dumps(body["view"])))
         if self._first_count is None:
             self._first_count = int(body["segment_count"])
         if token == self.token and not self.view.topology_id:

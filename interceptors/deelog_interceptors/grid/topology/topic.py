@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
-from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, KafkaPort, Reader
+from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort, Reader
+from deelog_connector.kept_topic import KeptTopic
 from deelog_schemas.config import Config
 
 log = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ class TopologyTopic:
     def __init__(self, config: Config, port: KafkaPort) -> None:
         self._config, self._port, self._topic = config, port, config.topics.topology
         self._brokers = port.brokers(config)
+        self._kept = KeptTopic(self._brokers, self._topic, 1)
+        self._recreated = self._has_read = False
 
     async def create(self) -> None:
         """Creates the topic (one partition, compacted) if it is missing. Raises `KafkaUnusable`."""
-        await self._brokers.ensure(self._topic, 1, COMPACTED)
-        await self._brokers.close()
+        await self._kept.make()
 
     async def publish(self, key: str, value: bytes) -> None:
         """Writes one record outside any transaction; returns once Kafka has acknowledged it."""
@@ -44,30 +46,61 @@ class TopologyTopic:
         except KafkaUnavailable as error:
             raise TopologyError(str(error)) from error
 
-    async def follow(self, on_records: Callable[[list[TopologyRecord]], None]) -> None:
-        """Passes on all records in order, from the beginning, until it is cancelled."""
-        reader = await self._port.reader(self._config, self._topic)
-        has_read = False
+    async def follow(
+        self, on_records: Callable[[list[TopologyRecord]], None], on_lost: Callable[[], None] = lambda: None
+    ) -> None:
+        """Passes on all records in order, from the beginning, until it is cancelled.
+
+        Calls `on_lost` where the topic was made again or has lost records, and passes on what is there then.
+        """
+        looking = asyncio.ensure_future(self._look())
+        try:
+            while True:
+                why = await self._follow_with(await self._port.reader(self._config, self._topic), on_records)
+                log.error("topic %s: %s: its last view and all members are written anew", self._topic, why)
+                on_lost()
+        except KafkaUnavailable as error:
+            raise TopologyError(str(error)) from error
+        except KafkaUnusable as error:
+            raise TopologyError(f"topic {self._topic}: {error}") from error
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _follow_with(self, reader: Reader, on_records: Callable[[list[TopologyRecord]], None]) -> str:
+        """Returns why the reader cannot go on."""
+        self._recreated = False
         try:
             await self._begin(reader)
-            while True:
+            while not self._recreated:
                 try:
                     records = await reader.read(_POLL_SECONDS)
                 except KafkaUnauthorized as error:
-                    if not has_read:
+                    if not self._has_read:
                         raise
                     log.warning("%s", error)  # it reads on once the ACL is back
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 if records:
-                    has_read = True
+                    self._has_read = True
                     on_records([_decoded(record) for record in records])
-        except KafkaUnavailable as error:
-            raise TopologyError(str(error)) from error
         except KafkaUnusable as error:
-            raise TopologyError(f"topic {self._topic}: {error}; was it deleted? Restart the nodes") from error
+            if isinstance(error, KafkaUnavailable) or not self._has_read:
+                raise
+            await asyncio.sleep(_RETRY_SECONDS)
+            return str(error)
         finally:
             await asyncio.shield(reader.close())
+        return "it was deleted and made again"
+
+    async def _look(self) -> None:
+        """Looks once a second whether it is the same topic; makes it where it is gone."""
+        while True:
+            try:
+                self._recreated |= await self._kept.is_another()
+            except KafkaUnusable as error:  # as it is said where the connector looks at its own topics
+                log.debug("topic %s: %s", self._topic, error)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _begin(self, reader: Reader) -> None:
         while True:

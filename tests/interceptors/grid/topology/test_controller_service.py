@@ -19,7 +19,7 @@ from deelog_interceptors.grid.topology.controller_service import MAX_FENCES, Con
 from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.requests import RESET_DONE, Request
 from deelog_interceptors.grid.topology.topic import TopologyRecord
-from deelog_interceptors.grid.topology.view import Registration, State, View, decode_view
+from deelog_interceptors.grid.topology.view import Registration, State, View, decode_view, encode_view
 from tests.connector.cache import config_of
 from tests.support.memory import Memory
 from tests.support.waiting import awaiting
@@ -198,6 +198,64 @@ def test_a_term_begins_once_its_own_record_is_read(memory: Memory) -> None:
         assert desk.service.views == len(desk.views())
         desk.beat()
         assert desk.answers[B] == Heard(desk.number, desk.view.topology_id)
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_view_that_was_lost_is_written_anew_once(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        before = desk.views()
+        assert len({view.topology_id for view in before}) == len(before)
+        desk.service.lost()
+        await desk.until(lambda: len(desk.views()) > len(before))
+        await desk.until(lambda: desk.number > 20)
+        assert desk.views() == [*before, before[-1]]
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_with_an_older_view_than_a_member_it_decides_nothing_until_it_has_read_it(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        before, later = desk.views(), desk.view._replace(topology_id=desk.view.topology_id + 5)
+        desk.alive -= {C}
+        for _ in range(20):  # four timeouts: C is dead, and a view without it is due
+            desk.service.heartbeat(B, Heartbeat(desk.number, later.topology_id, False, []))
+            await asyncio.sleep(desk.service._settings.failure_timeout / 5)
+        assert desk.views() == before
+        desk.kafka.calls.clear()
+        desk.kafka.read([("view", encode_view(later))])
+        await awaiting(lambda: "rejoin" in desk.kafka.calls, 10, "the end of the term")
+        assert "a member knows a later view" in caplog.text
+        desk.kafka.on_elected(True)
+        await desk.until(lambda: C not in desk.view.members)
+        assert desk.view.topology_id > later.topology_id
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_record_of_its_own_that_was_lost_is_written_again(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A)
+        desk.kafka.held = True
+        desk.kafka.on_elected(True)
+        await awaiting(lambda: desk.kafka.committed, 10, "its record")
+        await asyncio.sleep(3.0)
+        assert len(desk.kafka.committed) == 1
+        desk.service.lost()
+        await awaiting(lambda: len(desk.kafka.committed) > 1, 10, "its record once more")
+        assert desk.kafka.committed[1] == desk.kafka.committed[0]
+        desk.kafka.held = False
+        desk.kafka.read([desk.kafka.committed[1]])
+        await awaiting(lambda: desk.service.holds, 10, "the term")
         await desk.service.stop()
 
     memory.run(run())

@@ -95,6 +95,20 @@ def test_after_a_pause_nobody_is_answered_until_the_seat_is_confirmed() -> None:
     assert desk.answers(A, B, C) == [True, True, True]
 
 
+def test_a_later_view_than_its_own_is_waited_for_as_long_as_somebody_who_has_it_lives() -> None:
+    desk = Desk()
+    desk.answers(A, B, C)
+    assert not desk.book.is_behind(desk.now)
+    desk.beat(C, topology_id=8)
+    desk.now += 1.0
+    assert desk.book.is_behind(desk.now)
+    desk.now += 0.1
+    assert not desk.book.is_behind(desk.now)
+    desk.beat(C, topology_id=8)
+    desk.book.follow(desk.view._replace(topology_id=8))
+    assert not desk.book.is_behind(desk.now)
+
+
 def test_with_a_node_gone_it_answers_only_as_long_as_kafka_confirms_the_seat() -> None:
     """If all were cut off from Kafka, it would not learn of a node that restarts and finds no owner alive."""
     desk = Desk()

@@ -53,6 +53,24 @@ def test_its_own_registration_comes_back() -> None:
     assert read.of.overwritten is False
 
 
+def test_after_a_loss_a_registration_brings_the_last_view_that_its_member_knows() -> None:
+    knows, lacks, later = Read(), Read(), Read()
+    assert b"view" not in knows.of.registration(ME, after_loss=True)[1]
+    knows.view(5, controller="c@1")
+    lacks.view(3)
+    later.view(6)
+    assert b"view" not in knows.of.registration(ME)[1]
+    record = knows.of.registration(ME, after_loss=True)
+    for read in (lacks, later, knows):
+        read(*record)
+    assert (lacks.of.view, lacks.views, lacks.of.controller) == (knows.of.view, [3, 5], "c@1")
+    assert (later.of.view.topology_id, later.views, later.of.controller) == (6, [6], "b@3")
+    assert knows.views == [5]
+    empty = Read("b@3")
+    assert empty(*record).members == {"a": ME}
+    assert empty.of.view == knows.of.view
+
+
 def test_of_a_node_the_newest_process_counts() -> None:
     read = Read()
     for incarnation, newest in ((3, 3), (4, 4), (2, 4)):

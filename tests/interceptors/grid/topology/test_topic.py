@@ -15,6 +15,7 @@ from deelog_interceptors.grid.topology import topic as module
 from deelog_interceptors.grid.topology.topic import TopologyRecord, TopologyTopic
 from deelog_schemas.errors import DeelogError
 from tests.connector.cache import config_of, run
+from tests.support.waiting import awaiting
 
 CONFIG = config_of("h:1", "p")
 RECORD = InRecord(CONFIG.topics.topology, 0, 7, b"view", b"{}", [])
@@ -27,6 +28,9 @@ class Kafka:
     def __init__(self, *events: list[InRecord] | DeelogError) -> None:
         self.events = list(events)
         self.calls: list[str] = []
+        self.id: str | DeelogError = "id"
+        self.looks = 0
+        self.idle = 0.001
 
     def brokers(self, config: object) -> Kafka:
         return self
@@ -36,6 +40,16 @@ class Kafka:
 
     async def ensure(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
         self.calls.append(f"ensure {topic} {partitions} {dict(settings)}")
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        return {"cleanup.policy": "compact"}
+
+    async def topic_id(self, topic: str) -> str:
+        assert topic == CONFIG.topics.topology
+        self.looks += 1
+        if isinstance(self.id, DeelogError):
+            raise self.id
+        return self.id
 
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         self._raise()
@@ -49,7 +63,8 @@ class Kafka:
     async def read(self, seconds: float) -> list[InRecord]:
         self._raise()
         if not self.events:
-            await asyncio.Event().wait()
+            await asyncio.sleep(self.idle)
+            return []
         records = self.events.pop(0)
         assert isinstance(records, list)
         return records
@@ -69,7 +84,7 @@ def with_topic(kafka: Kafka, test: Callable[[TopologyTopic], Awaitable[object]])
     run(work(), 20)
 
 
-def follow(kafka: Kafka, expected: int) -> list[TopologyRecord]:
+def follow(kafka: Kafka, expected: int, on_lost: Callable[[], None] = lambda: None) -> list[TopologyRecord]:
     """Follows until there are so many records."""
     seen: list[TopologyRecord] = []
 
@@ -81,7 +96,7 @@ def follow(kafka: Kafka, expected: int) -> list[TopologyRecord]:
             if len(seen) >= expected:
                 enough.set()
 
-        following = asyncio.ensure_future(topic.follow(on_records))
+        following = asyncio.ensure_future(topic.follow(on_records, on_lost))
         reached = asyncio.ensure_future(enough.wait())
         await asyncio.wait({following, reached}, return_when=asyncio.FIRST_COMPLETED)
         for task in (following, reached):
@@ -99,10 +114,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
 
 
-def test_it_is_created_compacted_and_its_client_closed() -> None:
+def test_it_is_created_compacted() -> None:
     kafka = Kafka()
     with_topic(kafka, TopologyTopic.create)
-    assert kafka.calls == [f"ensure {CONFIG.topics.topology} 1 {COMPACTED}", "close"]
+    assert kafka.calls == [f"ensure {CONFIG.topics.topology} 1 {COMPACTED}"]
 
 
 def test_records_come_in_order_from_the_beginning_and_the_reader_is_closed() -> None:
@@ -126,11 +141,42 @@ def test_a_right_that_is_missing_ends_a_start_and_nothing_later(caplog: pytest.L
     assert "Read is missing" in caplog.messages
 
 
-def test_a_topic_that_is_gone_ends_it_with_the_remedy() -> None:
-    kafka = Kafka([RECORD], KafkaUnusable("cannot read on"))
-    with pytest.raises(TopologyError, match=r"cannot read on; was it deleted\? Restart the nodes$"):
-        follow(kafka, 2)
-    assert kafka.calls[-1] == "close"
+def test_a_topic_that_was_cut_is_told_and_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    losses: list[int] = []
+    kafka = Kafka([RECORD], KafkaUnusable("cannot read on"), [RECORD, RECORD])
+    assert len(follow(kafka, 3, lambda: losses.append(1))) == 3
+    assert losses == [1]
+    assert kafka.calls == ["seek", "close", "seek", "close"]
+    assert "cannot read on: its last view and all members are written anew" in caplog.messages[0]
+
+
+def test_one_that_cannot_be_read_at_all_ends_a_start() -> None:
+    kafka = Kafka(KafkaUnusable("cannot read on"))
+    with pytest.raises(TopologyError, match="cannot read on"):
+        follow(kafka, 1)
+    assert kafka.calls == ["seek", "close"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_topic_that_was_made_again_is_told_and_read_again(gone: bool) -> None:
+    losses: list[int] = []
+    kafka = Kafka([RECORD])
+
+    async def test(topic: TopologyTopic) -> None:
+        following = asyncio.ensure_future(topic.follow(lambda records: None, lambda: losses.append(1)))
+        await awaiting(lambda: kafka.looks and not kafka.events, 10.0, "the record")
+        if gone:
+            kafka.id, looks = KafkaUnavailable("it does not exist"), kafka.looks
+            await awaiting(lambda: kafka.looks >= looks + 3, 10.0, "looks")
+        kafka.id = "another"
+        await awaiting(lambda: kafka.calls.count("seek") == 2, 10.0, "another reader")
+        following.cancel()
+        await asyncio.wait({following})
+
+    kafka.idle = 0.0
+    with_topic(kafka, test)
+    assert losses == [1]
+    assert (f"ensure {CONFIG.topics.topology} 1 {COMPACTED}" in kafka.calls) is gone
 
 
 def test_what_kafka_does_not_take_is_tried_again_by_the_caller_and_a_wrong_client_is_not() -> None:
