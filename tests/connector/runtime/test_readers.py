@@ -327,6 +327,16 @@ def test_a_right_that_is_missing_ends_a_start_and_nothing_later(
     of_a(first)
 
 
+async def caught_up(world: World) -> Reader:
+    """The reader of the positions topic, which has come to its end."""
+    world.readers.follow_positions()
+    reader = await world.tail()
+    reader.batches.put_nowait([POSITION])
+    await world.until(lambda: reader.caught_up and world.states == 1)
+    await asyncio.sleep(0)
+    return reader
+
+
 async def losses(world: World, *errors: KafkaUnusable) -> Reader:
     """Lets the reader of the positions topic fail; the one that reads on."""
     for error in errors:
@@ -341,11 +351,7 @@ CUT = KafkaUnusable("cannot read p.c.positions[0] on: offset out of range")
 
 def test_positions_that_were_cut_are_told_once_and_read_again(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
-        world.readers.follow_positions()
-        first = await world.tail()
-        first.batches.put_nowait([POSITION])
-        await world.until(lambda: first.caught_up and world.states == 1)
-        await asyncio.sleep(0)
+        first = await caught_up(world)
         second = await losses(world, CUT)
         assert (first.closed, second.offsets, world.core.positions_losses) == (1, {0: BEGINNING, 1: BEGINNING}, 1)
         assert world.wakes == 1
@@ -360,11 +366,7 @@ def test_a_reader_that_never_gets_to_the_end_loses_nothing_and_tries_again(monke
     monkeypatch.setattr(module, "DENIED_SECONDS", 0.0)
 
     async def test(world: World) -> None:
-        world.readers.follow_positions()
-        first = await world.tail()
-        first.batches.put_nowait([POSITION])
-        await world.until(lambda: first.caught_up and world.states == 1)
-        await asyncio.sleep(0)
+        await caught_up(world)
         await losses(world, CUT, CUT, CUT)
         assert world.core.positions_losses == 1
         assert not world.tasks.failure.done()
