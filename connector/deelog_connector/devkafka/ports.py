@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -12,6 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 HOST = "127.0.0.1"
 _POLL_SECONDS = 0.05
+# Linux takes ports of outgoing connections from 32768 on, macOS and Windows from 49152 on.
+_BELOW_OUTGOING = range(15_000, 32_768)
 
 
 def wait_until_it_serves(bootstrap: str, timeout: float, check: Callable[[], None] = lambda: None) -> None:
@@ -41,12 +45,22 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports: two calls of `free_port` may return the same one."""
+    """`count` different ports: two calls of `free_port` may return the same one.
+
+    None is of the range from which the system takes the ports of outgoing connections: a server that starts a moment
+    later, or again after a kill, would now and then find its own port in use. Drawn at random, as portpicker draws
+    them, so that processes which look at the same time rarely meet.
+    """
     with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        found: list[int] = []
+        for port in random.sample(_BELOW_OUTGOING, len(_BELOW_OUTGOING)):
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                found.append(port)
+            if len(found) == count:
+                return found
+        raise OSError(errno.EADDRINUSE, f"fewer than {count} ports of {HOST} are free")
 
 
 def can_bind(port: int) -> bool:

@@ -41,6 +41,20 @@ def test_free_ports_are_different_and_can_be_bound() -> None:
     assert all(can_bind(port) for port in [*found, free_port()])
 
 
+def test_a_free_port_is_never_one_that_an_outgoing_connection_may_take() -> None:
+    """A node that was killed found its port in use when it started again: a client's connection had it."""
+    assert max(free_ports(50)) < 32_768
+
+
+def test_a_taken_port_is_passed_over_and_too_few_free_ones_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((HOST, 0)) as server:
+        taken, (free,) = server.getsockname()[1], free_ports(1)
+        monkeypatch.setattr(ports, "_BELOW_OUTGOING", [taken, free])
+        assert free_ports(1) == [free]
+        with pytest.raises(OSError, match="fewer than 2 ports"):
+            free_ports(2)
+
+
 def test_a_port_with_a_listener_cannot_be_bound() -> None:
     with socket.create_server((HOST, 0)) as server:
         assert not can_bind(server.getsockname()[1])
