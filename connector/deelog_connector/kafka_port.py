@@ -171,6 +171,10 @@ class Brokers(Protocol):
         `KafkaUnavailable`.
         """
 
+    async def members(self, group: str) -> frozenset[str]:
+        """The client ids of a consumer group's members: who has lately been heard of by Kafka. None of a group that
+        does not exist. Raises `KafkaUnavailable`."""
+
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         """Writes one record to partition 0 outside any transaction; returns once it is acknowledged.
 
@@ -221,8 +225,8 @@ class Election(Protocol):
         Takes at most about five times as long as a request.
         """
 
-    def rejoin(self) -> None:
-        """Leaves the group and joins it as a new member."""
+    def rejoin(self, after: float = 0.0) -> None:
+        """Leaves the group, and joins it as a new member `after` seconds later."""
 
     async def stop(self) -> None:
         """Leaves the group, so that the next member is elected at once."""

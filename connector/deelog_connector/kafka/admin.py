@@ -144,6 +144,17 @@ class KafkaAdmin:
             raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
         return {name: str(entry.value) for name, entry in found.items()}
 
+    def members(self, group: str) -> frozenset[str]:
+        try:
+            asked = self._asked(lambda a: a.describe_consumer_groups([group], request_timeout=self._seconds))
+            return frozenset(str(member.client_id) for member in asked[group].result().members)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return frozenset()
+            self.close()
+            what = f"cannot read the members of group {group}"
+            raise failure(what, error, self._connections, group=("Describe", group)) from error
+
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
         futures = self._asked(

@@ -51,7 +51,6 @@ class Election:
         timeout = round(session_seconds(config) * 1000)
         self._settings = common_settings(config) | {
             "group.id": config.topics.controller_group,
-            "client.id": client_id,
             "session.timeout.ms": timeout,
             "heartbeat.interval.ms": max(timeout // 4, 1),
             # A joining node does not depose the controller.
@@ -60,6 +59,7 @@ class Election:
             "auto.offset.reset": "latest",  # nothing is read: only the assignment counts
             "allow.auto.create.topics": False,
             **config.overrides("consumer"),
+            "client.id": client_id,  # by it the group says who is alive
         }
         self._run_blocking, self._seconds = run, seconds
         self._progress = Progress(config, seconds)
@@ -74,6 +74,7 @@ class Election:
         self._candidate: Any = None
         self._producer: Any = None
         self._rejoin = threading.Event()
+        self._stays_away = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="deelog-controller-group", daemon=True)
 
@@ -85,8 +86,8 @@ class Election:
         if self._thread.ident is not None:
             await self._run_blocking(self._thread.join)
 
-    def rejoin(self) -> None:
-        self._producer = None
+    def rejoin(self, after: float = 0.0) -> None:
+        self._producer, self._stays_away = None, after
         self._rejoin.set()
 
     async def take(self) -> None:
@@ -169,6 +170,9 @@ class Election:
                 self._metadata = self._candidate = None
                 consumer.close()
             self._tell(False)
+            after, self._stays_away = self._stays_away, 0.0
+            if after:
+                self._stop.wait(after)
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)

@@ -84,6 +84,9 @@ class Brokers:
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         return await self._run(still_holds, self._config, topic, end, self._seconds)
 
+    async def members(self, group: str) -> frozenset[str]:
+        return await self._run(self._admin.members, group)
+
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         await self._run(publish, self._config, topic, key, value, self._seconds)
 

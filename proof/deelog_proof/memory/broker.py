@@ -456,10 +456,10 @@ class Kafka:
         self.allow("Read", "group", name)
         return group
 
-    def join_group(self, name: str, member: str, timeout: float) -> tuple[int, bool]:
+    def join_group(self, name: str, member: str, client_id: str, timeout: float) -> tuple[int, bool]:
         """Returns the group's generation, and whether the member is assigned the partition."""
         group = self.group(name)
-        group.join(member, timeout)
+        group.join(member, client_id, timeout)
         return group.generation, group.holder == member
 
     def hear(self, name: str, member: str) -> tuple[int, bool]:

@@ -42,7 +42,7 @@ class Election:
         self._running: asyncio.Task[None] | None = None
         self._stops = False
         self._rejoin = asyncio.Event()
-        self._joining = False
+        self._joining, self._stays_away = False, 0.0
         self._membership: tuple[str, int] | None = None
         """The member id, and the generation of the group that it has heard of."""
         self._session: int | None = None
@@ -57,8 +57,8 @@ class Election:
         if self._running is not None:
             await asyncio.shield(self._running)
 
-    def rejoin(self) -> None:
-        self._session = None
+    def rejoin(self, after: float = 0.0) -> None:
+        self._session, self._stays_away = None, after
         self._rejoin.set()
 
     async def take(self) -> None:
@@ -79,6 +79,11 @@ class Election:
             with suppress(Unanswered, Denied):
                 await self._wire.ask(self._leave, member, until=self._wire.loop.time())
             self._wire.loop.call_soon(self._on_elected, False)
+            if self._stays_away and not self._stops:
+                self._rejoin.clear()
+                after, self._stays_away = self._stays_away, 0.0
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._rejoin.wait(), after)  # a stop sets it
 
     def _leave(self, member: str) -> None:
         self._wire.kafka.group(self._group).leave(member)
@@ -87,7 +92,9 @@ class Election:
         """Joins, and sends heartbeats until it is to rejoin or is no member any more."""
         kafka, time = self._wire.kafka, self._wire.loop.time
         heard, elected = time(), False
-        call: Callable[[], tuple[int, bool]] = lambda: kafka.join_group(self._group, member, self._timeout)  # noqa: E731
+        call: Callable[[], tuple[int, bool]] = lambda: kafka.join_group(  # noqa: E731
+            self._group, member, self._client_id, self._timeout
+        )
         while not self._rejoin.is_set():
             wait = self._timeout / 4
             try:

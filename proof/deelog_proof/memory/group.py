@@ -15,15 +15,21 @@ class Group:
         self._engine = engine
         self._heard: dict[str, float] = {}
         """When each member was last heard of, in the order in which they joined."""
+        self._clients: dict[str, str] = {}
         self.generation = self.changes = 0
         self.holder: str | None = None
 
     def __contains__(self, member: str) -> bool:
         return member in self._heard
 
-    def join(self, member: str, timeout: float) -> None:
+    @property
+    def clients(self) -> frozenset[str]:
+        """The client ids of the members."""
+        return frozenset(self._clients[member] for member in self._heard)
+
+    def join(self, member: str, client_id: str, timeout: float) -> None:
         """Adds a member."""
-        self._heard[member] = self._engine.now
+        self._heard[member], self._clients[member] = self._engine.now, client_id
         self._changed()
         self._engine.after(timeout, self._expire, member, timeout)
 

@@ -342,6 +342,9 @@ class Brokers:
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         return await self._wire.run(None, self._still_holds, topic, end)
 
+    async def members(self, group: str) -> frozenset[str]:
+        return await self._wire.run(None, self._members, group)
+
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         await self._wire.run(None, self._publish, OutRecord(topic, 0, key.encode(), value, []))
 
@@ -400,6 +403,10 @@ class Brokers:
             return [PartitionEnd(log.partition, log.stable, log.epoch) for log in logs]
 
         return await self._asked("admin", f"no end of {topic}", look)
+
+    async def _members(self, group: str) -> frozenset[str]:
+        what = f"cannot read the members of group {group}"
+        return await self._asked("admin", what, lambda: self._wire.kafka.group(group).clients)
 
     async def _still_holds(self, topic: str, end: PartitionEnd) -> bool:
         def look() -> bool:

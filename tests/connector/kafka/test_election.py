@@ -361,6 +361,14 @@ def test_who_rejoins_is_a_new_member(monkeypatch: pytest.MonkeyPatch) -> None:
     with_group(monkeypatch, test)
 
 
+def test_who_rejoins_may_stay_away_for_a_while_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(group: Group) -> None:
+        await group.go(lambda: group.desk.of.rejoin(after=7.5), group.desk.of.rejoin)
+        assert group.waits == [7.5]
+
+    with_group(monkeypatch, test)
+
+
 def message(error: KafkaException) -> Any:
     return SimpleNamespace(error=lambda: error.args[0])
 
@@ -410,7 +418,13 @@ def test_the_clients_have_settings_of_their_own(monkeypatch: pytest.MonkeyPatch)
         assert (consumer["enable.auto.commit"], consumer["allow.auto.create.topics"]) == (False, False)
         assert consumer["fetch.wait.max.ms"] == "9"
 
-    with_group(monkeypatch, test, producer_override_linger_ms=3, consumer_override_fetch_wait_max_ms=9)
+    with_group(
+        monkeypatch,
+        test,
+        producer_override_linger_ms=3,
+        consumer_override_fetch_wait_max_ms=9,
+        consumer_override_client_id="x",
+    )
 
 
 def test_one_that_never_joined_leaves_at_once_and_tells_a_closed_loop_nothing(

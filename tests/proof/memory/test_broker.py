@@ -310,8 +310,8 @@ def test_missing_rights(kafka: Kafka) -> None:
 
 
 def test_a_member_hears_whether_it_is_assigned_the_partition(kafka: Kafka) -> None:
-    assert kafka.join_group("g", "a", 6.0) == (1, True)
-    assert kafka.join_group("g", "b", 6.0) == (2, False)
+    assert kafka.join_group("g", "a", "n-a", 6.0) == (1, True)
+    assert kafka.join_group("g", "b", "n-b", 6.0) == (2, False)
     assert (kafka.hear("g", "a"), kafka.hear("g", "b")) == ((2, True), (2, False))
     kafka.group("g").leave("a")
     assert kafka.hear("g", "b") == (3, True)
@@ -320,7 +320,7 @@ def test_a_member_hears_whether_it_is_assigned_the_partition(kafka: Kafka) -> No
 
 
 def test_a_heartbeat_keeps_a_member(kafka: Kafka) -> None:
-    kafka.join_group("g", "a", 6.0)
+    kafka.join_group("g", "a", "n-a", 6.0)
     kafka.engine.after(5.0, kafka.hear, "g", "a")
     kafka.engine.run(seconds=10)
     assert "a" in kafka.group("g")
@@ -329,7 +329,7 @@ def test_a_heartbeat_keeps_a_member(kafka: Kafka) -> None:
 
 
 def test_an_outage_is_no_silence_of_members(kafka: Kafka) -> None:
-    kafka.join_group("g", "a", 6.0)
+    kafka.join_group("g", "a", "n-a", 6.0)
     kafka.up = False
     kafka.engine.run(seconds=5)
     kafka.up = True
@@ -344,8 +344,8 @@ def test_an_outage_is_no_silence_of_members(kafka: Kafka) -> None:
 def test_a_group_is_asked_at_its_coordinator(kafka: Kafka) -> None:
     kafka.uncoordinated.add("g")
     with pytest.raises(Unanswered):
-        kafka.join_group("g", "a", 6.0)
-    assert kafka.join_group("another", "a", 6.0) == (1, True)
+        kafka.join_group("g", "a", "n-a", 6.0)
+    assert kafka.join_group("another", "a", "n-a", 6.0) == (1, True)
     kafka.uncoordinated.clear()
     kafka.up = False
     with pytest.raises(Unanswered):
@@ -353,16 +353,16 @@ def test_a_group_is_asked_at_its_coordinator(kafka: Kafka) -> None:
     kafka.up = True
     kafka.denied.add(("Read", "g"))
     with pytest.raises(Denied, match="Read on group g"):
-        kafka.join_group("g", "a", 6.0)
+        kafka.join_group("g", "a", "n-a", 6.0)
 
 
 def test_a_transaction_belongs_to_a_generation_of_its_group(kafka: Kafka) -> None:
-    generation, _ = kafka.join_group("g", "a", 6.0)
+    generation, _ = kafka.join_group("g", "a", "n-a", 6.0)
     session = kafka.open_session("w", "w", 5.0)
     kafka.join_transaction("w", session, "g", "a", generation)
     with pytest.raises(UnknownMember):
         kafka.join_transaction("w", session, "g", "b", generation)
-    kafka.join_group("g", "b", 6.0)
+    kafka.join_group("g", "b", "n-b", 6.0)
     with pytest.raises(OldGeneration, match="1 of 2"):
         kafka.join_transaction("w", session, "g", "a", generation)
     with pytest.raises(Failed) as failed:

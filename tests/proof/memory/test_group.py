@@ -22,15 +22,15 @@ def group(engine: Engine) -> Group:
 
 def test_the_first_to_join_has_the_partition_and_keeps_it(group: Group) -> None:
     assert (group.holder, group.generation, group.changes, "a" in group) == (None, 0, 0, False)
-    group.join("a", TIMEOUT)
+    group.join("a", "n1", TIMEOUT)
     assert (group.holder, group.generation, group.changes, "a" in group) == ("a", 1, 1, True)
-    group.join("b", TIMEOUT)
+    group.join("b", "n1", TIMEOUT)
     assert (group.holder, group.generation, group.changes, "b" in group) == ("a", 2, 1, True)
 
 
 def test_the_next_in_the_order_of_joining_has_it_when_one_leaves(group: Group) -> None:
     for member in ("a", "c", "b"):
-        group.join(member, TIMEOUT)
+        group.join(member, "n1", TIMEOUT)
     group.leave("a")
     assert (group.holder, group.generation, group.changes, "a" in group) == ("c", 4, 2, False)
     group.leave("b")
@@ -39,22 +39,32 @@ def test_the_next_in_the_order_of_joining_has_it_when_one_leaves(group: Group) -
     assert (group.holder, group.generation, group.changes) == (None, 6, 2)
 
 
+def test_it_names_the_clients_that_belong_to_it_now(engine: Engine, group: Group) -> None:
+    group.join("a", "n1@1", TIMEOUT)
+    group.join("b", "n2@1", 2 * TIMEOUT)
+    group.join("c", "n1@2", 2 * TIMEOUT)
+    assert group.clients == {"n1@1", "n2@1", "n1@2"}
+    group.leave("b")
+    engine.run(seconds=1.5 * TIMEOUT)
+    assert group.clients == {"n1@2"}
+
+
 def test_who_is_no_member_cannot_leave(group: Group) -> None:
-    group.join("a", TIMEOUT)
+    group.join("a", "n1", TIMEOUT)
     group.leave("b")
     assert (group.holder, group.generation) == ("a", 1)
 
 
 def test_a_silent_member_is_taken_out_after_its_timeout(engine: Engine, group: Group) -> None:
-    group.join("a", TIMEOUT)
+    group.join("a", "n1", TIMEOUT)
     engine.run(seconds=1)
-    group.join("b", 100.0)
+    group.join("b", "n1", 100.0)
     engine.run(lambda: group.holder == "b")
     assert (engine.now, "a" in group, group.changes) == (6.0, False, 2)
 
 
 def test_a_member_that_is_heard_of_stays_and_is_taken_out_later(engine: Engine, group: Group) -> None:
-    group.join("a", TIMEOUT)
+    group.join("a", "n1", TIMEOUT)
     engine.after(4.0, group.hear, "a")
     engine.after(9.0, group.hear, "a")
     engine.run(seconds=14.9)
@@ -66,18 +76,18 @@ def test_a_member_that_is_heard_of_stays_and_is_taken_out_later(engine: Engine, 
 def test_a_member_that_left_and_joined_again_is_not_taken_out_by_its_first_timeout(
     engine: Engine, group: Group
 ) -> None:
-    group.join("a", TIMEOUT)
+    group.join("a", "n1", TIMEOUT)
     group.leave("a")
     engine.run(seconds=10)
     assert group.generation == 2
-    group.join("a", TIMEOUT)
+    group.join("a", "n1", TIMEOUT)
     engine.run(seconds=5.9)
     assert "a" in group
 
 
 def test_the_silence_while_the_coordinator_was_away_is_not_the_members(engine: Engine, group: Group) -> None:
     for member in ("a", "b"):
-        group.join(member, TIMEOUT)
+        group.join(member, "n1", TIMEOUT)
     engine.after(5.0, group.hear_all)
     engine.run(seconds=10.9)
     assert (group.holder, "b" in group, group.generation) == ("a", True, 2)

@@ -8,7 +8,7 @@ import pytest
 
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import BEGINNING, OutRecord, PartitionEnd
-from tests.connector.kafka.contract.world import IN_TIME, World, eventually, read
+from tests.connector.kafka.contract.world import IN_TIME, World, answered, eventually, read
 
 
 async def committed(world: World, topic: str, *partitions: int) -> None:
@@ -66,6 +66,30 @@ async def test_ensure_reports_settings_that_no_topic_can_have(world: World) -> N
     with pytest.raises(KafkaUnusable) as failed:
         await brokers.ensure(f"{world.prefix}-new", 1, {"retention.ms": "soon"})
     assert not isinstance(failed.value, KafkaUnavailable)
+
+
+async def test_the_members_of_a_group_are_those_that_have_joined_and_not_left(world: World) -> None:
+    brokers, config = world.brokers(), world.config()
+    group = config.topics.controller_group
+
+    async def are(*members: str) -> None:
+        async def now() -> bool:
+            return await brokers.members(group) == set(members)
+
+        await eventually(now, f"the members {members}")
+
+    await answered(lambda: brokers.members(group), KafkaUnavailable)  # the first group of a broker takes a moment
+    await are()
+    await brokers.ensure(config.topics.topology, 1, {})
+    port = await world.node()
+    elections = [port.election(config, member, lambda elected: None, lambda error: None) for member in ("a@1", "b@2")]
+    for election in elections:
+        election.start()
+    await are("a@1", "b@2")
+    await elections[0].stop()
+    await are("b@2")
+    await elections[1].stop()
+    await are()
 
 
 async def test_a_setting_that_was_not_given_is_the_default(world: World) -> None:
