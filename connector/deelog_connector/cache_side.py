@@ -107,7 +107,10 @@ class ReplicaSink(CaptureSink, Protocol):
         """Gives the segment up once all of it is written; `CacheSide.released` follows."""
 
     def keep(self, segment: int) -> bool:
-        """Takes a `release` back; False where it is already on its way to Kafka."""
+        """Takes a `release` back; False where Kafka has it. One on its way may arrive: the segment is claimed again."""
+
+    def waits(self, seconds: float) -> bool:
+        """Whether Kafka has not answered for so long: a transaction, the opening of a session, a release."""
 
     def forget(self, segment: int) -> None:
         """This node holds no copy any more; history and op log are dropped."""

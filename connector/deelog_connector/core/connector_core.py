@@ -130,11 +130,20 @@ class ConnectorCore:
         self._segments[segment].release_wanted = True
 
     def keep(self, segment: int) -> bool:
-        """Takes a release back, unless it is on its way to Kafka; whether it did."""
+        """Takes a release back, unless it is read back already; whether it did.
+
+        One that is on its way to Kafka may be committed all the same: then the segment is claimed again.
+        """
         seg = self._segments[segment]
-        if seg.phase not in (Phase.RELEASING, Phase.RELEASED):
+        if seg.phase is not Phase.RELEASED:
             seg.release_wanted = False
         return not seg.release_wanted
+
+    def waits(self, seconds: float) -> bool:
+        """Whether Kafka has not answered for so long: a transaction, the opening of a session, a release."""
+        since = self._node.now - seconds
+        releasing = any(s.phase is s.noted is Phase.RELEASING and s.noted_at < since for s in self._primaries.values())
+        return releasing or self._transactions.waits_since < since
 
     # -- acknowledgements and snapshots ---------------------------------------------------------------------------
 

@@ -109,6 +109,10 @@ class Takeover:
 
     def released(self, segment: Segment) -> None:
         """The release is read back."""
+        if not segment.release_wanted:  # taken back meanwhile
+            # CHECK release-is-final
+            segment.look_again()
+            return
         segment.go(Phase.RELEASED)
         self._node.outbox.append(Released(segment.number))
 

@@ -39,6 +39,7 @@ class Transactions:
         self._batch: Batch | None = None
         self._token = 0
         self._committed_at = 0.0
+        self._opening_at = 0.0
         self._committed_bytes = 0
         self._suspects: list[Sequence[int]] = []
         """After a refusal: the groups of segments that are still to be tried by themselves, innermost last."""
@@ -50,11 +51,18 @@ class Transactions:
         """Whether no transaction is under way and no session is being opened."""
         return self._batch is None and self.producer is not ProducerState.OPENING
 
+    @property
+    def waits_since(self) -> float:
+        """Since when a transaction, or the opening of a session, is not answered; now where nothing is under way."""
+        if self.idle:
+            return self._node.now
+        return self._opening_at if self._batch is None else self._committed_at
+
     def open(self) -> list[Effect]:
         """Asks for a session where there is none."""
         if self.producer is not ProducerState.NONE or self._batch is not None or self.closed:
             return []
-        self.producer = ProducerState.OPENING
+        self.producer, self._opening_at = ProducerState.OPENING, self._node.now
         return [OpenProducer()]
 
     def producer_opened(self) -> None:

@@ -154,9 +154,9 @@ def test_what_every_owner_holds_is_acknowledged_and_the_reverse_is_not_so() -> N
 
 @pytest.mark.parametrize(
     ("phase", "kept"),
-    [(Phase.WRITING, True), (Phase.CLAIM, True), (Phase.RELEASING, False), (Phase.RELEASED, False)],
+    [(Phase.WRITING, True), (Phase.CLAIM, True), (Phase.RELEASING, True), (Phase.RELEASED, False)],
 )
-def test_a_release_is_taken_back_until_it_is_on_its_way(phase: Phase, kept: bool) -> None:
+def test_a_release_is_taken_back_until_kafka_has_it(phase: Phase, kept: bool) -> None:
     one = core()
     one.promote(0, 1)
     (segment,) = one.primaries()
@@ -164,6 +164,25 @@ def test_a_release_is_taken_back_until_it_is_on_its_way(phase: Phase, kept: bool
     segment.phase = phase
     assert one.keep(0) is kept
     assert segment.release_wanted is not kept
+
+
+def test_kafka_is_waited_for_while_it_answers_no_opening_and_gives_no_release_back() -> None:
+    one = core()
+    one.poll(10.0, 0)
+    assert not one.waits(0.0)
+    one.poll(12.0, 0)
+    assert (one.waits(1.9), one.waits(2.0)) == (True, False)
+    one.producer_opened()
+    assert not one.waits(0.0)
+    one.paused = True
+    one.promote(0, 1)
+    (segment,) = one.primaries()
+    segment.phase = Phase.RELEASING
+    one.poll(13.0, 0)
+    one.poll(15.0, 0)
+    assert (one.waits(1.9), one.waits(2.0)) == (True, False)
+    segment.phase = Phase.CLAIM
+    assert not one.waits(0.0)
 
 
 def test_what_is_unwritten_and_since_when() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deelog_connector.core.effects import Cause, Corrected
+from deelog_connector.core.effects import Cause, Corrected, Released
 from deelog_connector.core.positions_table import PositionsTable
 from deelog_schemas.header import Kind
 from deelog_schemas.positions import ClaimState, StateRecord, decode_state
@@ -125,6 +125,32 @@ def test_release_is_final_and_spares_the_fence() -> None:
     assert world.fences == []
     world.check()
     assert world.reader(0).resets == ["initial"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_release_that_is_taken_back_on_its_way_is_claimed_again(committed: bool) -> None:
+    """Kafka was stopped during a drain: segments whose release was under way took no writes until it was back."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    n0.core.release(0)
+    while n0.core.phase(0) != "releasing":
+        n0.step(hang=True)
+    assert n0.core.keep(0)
+    world.put(key_of(0), b"b")
+    if not committed:
+        world.broker.init(n0.node_id)
+    n0.finish()
+    world.settle()
+    assert (n0.core.phase(0), n0.core.written(0)) == ("writing", 2)
+    assert n0.announced(Released) == []
+    assert world.kinds(0)[-3:] == (["CLAIM", "ACTIVE", "CHANGE"])
+    assert ("RELEASE" in world.kinds(0)) is committed
+    world.put(key_of(0), b"c")
+    world.fail_over(n0, n1)
+    world.settle()
+    assert world.reader(0).resets == ["initial"]
+    world.check()
 
 
 def test_nobody_is_fenced_for_a_claim_that_was_released() -> None:

@@ -148,6 +148,25 @@ def test_a_session_is_asked_for_once_and_not_while_closed() -> None:
     assert (one.idle, one.open()) == (True, [])
 
 
+def test_it_waits_for_kafka_while_an_opening_or_a_transaction_is_not_answered() -> None:
+    state = node(commit_interval=0.0)
+    one = transactions(state)
+    state.now = 50.0
+    assert one.waits_since == 50.0
+    one.open()
+    state.now = 52.0
+    assert one.waits_since == 50.0
+    one.producer_opened()
+    assert one.waits_since == 52.0
+    captured(primary(state, 0), operation(1))
+    (commit,) = one.begin()
+    assert isinstance(commit, Commit)
+    state.now = 55.0
+    assert one.waits_since == 52.0
+    one.committed(commit.token)
+    assert one.waits_since == 55.0
+
+
 def test_nothing_is_written_without_a_session_or_while_paused() -> None:
     state = node(commit_interval=0.0)
     captured(primary(state, 0), operation(1))

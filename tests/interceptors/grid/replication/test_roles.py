@@ -41,6 +41,28 @@ def test_a_segment_is_released_once_all_of_it_is_acknowledged_and_can_be_taken_b
     asyncio.run(run())
 
 
+def test_a_segment_takes_writes_again_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        pair, waited = Pair(), 0.0
+        roles, segment, core = pair.a.roles, pair.a.segment, pair.a.core
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        await pair.settle()
+        pair.view(3, A, A, B, epoch=1, target=B)
+        core._segments[0].phase = Phase.RELEASING
+        monkeypatch.setattr(core, "waits", lambda seconds: waited > seconds)
+        assert (roles.hand_over(), segment.releasing) == (False, True)
+        waited = pair.a.store.settings.failure_timeout + 0.1
+        assert (roles.hand_over(), segment.releasing, segment.release_begun) == (True, False, False)
+        assert (roles.hand_over(), segment.releasing) == (False, False)
+        waited = 0.0
+        roles.hand_over()
+        assert segment.releasing
+
+    asyncio.run(run())
+
+
 def test_what_a_primary_asks_of_the_controller_and_what_a_view_takes_from_it() -> None:
     async def run() -> None:
         pair = Pair()
