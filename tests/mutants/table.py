@@ -50,6 +50,8 @@ LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
 CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
 LEASE: Final = "interceptors/deelog_interceptors/grid/topology/lease.py"
 
+ROLES: Final = "interceptors/deelog_interceptors/grid/replication/roles.py"
+
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
 ONE_CASE: Final = "it takes one case that seeds rarely bring together; a test of the part does at once"
 
@@ -827,6 +829,22 @@ RESETS: Final = (
 
 BACKUPS: Final = (
     Mutant(
+        "release-waits-for-kafka",
+        "",
+        "while Kafka is away a segment that is to be released takes no writes",
+        (Edit(ROLES, " or self._core.waits(self._store.settings.failure_timeout)", ""),),
+        detector="scenario release_taken_back",
+        because="refused writes, which the checker allows",
+    ),
+    Mutant(
+        "taken-back-and-released",
+        "release-is-final",
+        "a release that was taken back on its way ends the segment: nothing of it is written any more",
+        (Edit(TAKEOVERS, "if not segment.release_wanted:", "if False:"),),
+        detector="scenario release_taken_back",
+        because=RARE,
+    ),
+    Mutant(
         "report-of-any-view",
         "in-sync-order",
         "what a backup held some views ago is taken for what it holds now",
@@ -1459,6 +1477,38 @@ TOPOLOGY: Final = (
         (Edit(LIVENESS, "> self._lease_expiry)", "> self._timeout)"),),
         detector="pytest tests/interceptors/grid/topology/test_liveness.py -k leases_run_out",
         because=RARE,
+    ),
+    Mutant(
+        "cut-off-and-keeps-the-seat",
+        "",
+        "a controller that is cut off declares all others dead, and resets what only they have",
+        (Edit(CONTROLLER_SERVICE, "if not dead or not liveness.hears_too_few(self._clock.monotonic()):", "if True:"),),
+        detector="scenario cut_off_controller",
+        because="needless elections and resets, which the checker allows",
+    ),
+    Mutant(
+        "decides-while-cut-off",
+        "",
+        "a controller that may be cut off leaves its own segments without backups: nobody can take them over",
+        (Edit(CONTROLLER_SERVICE, "await self._dead(liveness)\n", "await self._dead(liveness) or frozenset()\n"),),
+        detector="scenario cut_off_controller",
+        because="segments without a primary, which the checker allows for a while",
+    ),
+    Mutant(
+        "given-away-though-alive",
+        "",
+        "a segment is reset though the one member that has it lives, and is only not heard by the controller",
+        (Edit(CONTROLLER_SERVICE, "return lapsed - unreachable", "return lapsed"),),
+        detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k not_given_away",
+        because="needless resets, which the checker allows",
+    ),
+    Mutant(
+        "one-refusal-is-death",
+        "",
+        "one refused connection ends a member that is well",
+        (Edit(LIVENESS, "REFUSALS: Final = 2", "REFUSALS: Final = 1"),),
+        detector="pytest tests/interceptors/grid/topology/test_liveness.py -k alone_is_no_death",
+        because="needless elections, which the checker allows",
     ),
     Mutant(
         "lost-view-stays-lost",

@@ -28,6 +28,7 @@ from deelog_interceptors.grid.resp.connection import Blocked, Clients
 from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
 from deelog_interceptors.grid.topology.controller_service import ControllerService
 from deelog_interceptors.grid.topology.lease import Lease
+from deelog_interceptors.grid.topology.liveness import BEATS
 from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.requests import Request
 from deelog_interceptors.grid.topology.topic import TopologyTopic
@@ -315,7 +316,7 @@ class Node:
             if self.roles.hand_over():
                 self._expiry.run_at(0.0)
                 self._roles_changed()
-            await asyncio.sleep(self.settings.failure_timeout / 5)
+            await asyncio.sleep(self.settings.failure_timeout / BEATS)
 
     def _beat(self) -> None:
         if self._beat_timer is not None:

@@ -42,6 +42,7 @@ class Settings:
     text_values: bool
     max_entry_bytes: int
     failure_timeout: float
+    session_timeout: float
     lease: float
     lease_expiry: float
     unclean: bool
@@ -78,6 +79,7 @@ class Settings:
             text_values=config["cache.value.format"] != "bytes",
             max_entry_bytes=config["max.entry.bytes"],
             failure_timeout=timeouts[1],
+            session_timeout=timeouts[0],
             lease=lease_of(*timeouts),
             lease_expiry=lease_expiry_of(*timeouts),
             unclean=config["unclean.election"],

@@ -29,7 +29,7 @@ class LinkEvents(Protocol):
     def link_frame(self, link: Link, frame: AnyFrame) -> None: ...
     def link_down(self, link: Link) -> None: ...
     def link_refused(self, member: str) -> None:
-        """The address refused a connection, or another member answered: the member's process is gone."""
+        """The address refused a connection, or another member answered: the member's process may be gone."""
 
     def failed(self, error: BaseException) -> None:
         """An unexpected exception: the node should end."""

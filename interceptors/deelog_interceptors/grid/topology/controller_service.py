@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import orjson
 
+from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka_port import KafkaPort, NotController
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.settings import Settings
@@ -20,7 +21,7 @@ from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.view import encode_view
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.member import node_id_of
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,10 @@ _SETTLE_SECONDS: Final = 1.0
 _FENCE_AGAIN_SECONDS: Final = 1.0
 MAX_FENCES: Final = 4
 """Fences at the same time: they wait in the threads in which the topology topic is read."""
+
+
+class _CutOff(NotController):
+    """This node hears few of the others, and Kafka hears them: one of them may hear more."""
 
 
 class ControllerService:
@@ -61,6 +66,8 @@ class ControllerService:
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = self._lost = False
         self._fencing = asyncio.Semaphore(MAX_FENCES)
+        self._waits_for: frozenset[str] = frozenset()
+        """Members that cannot be reached, and hold the last entries of a segment."""
 
     @property
     def holds(self) -> bool:
@@ -89,7 +96,7 @@ class ControllerService:
         return answer
 
     def refused(self, member: str) -> None:
-        """A connection to the member's address was refused, or another member answered: its process is gone."""
+        """A connection to the member's address was refused, or another member answered: its process may be gone."""
         if self._liveness is not None and self._liveness.refuse(member):
             self._event.set()
 
@@ -140,7 +147,8 @@ class ControllerService:
             # When fenced: rejoin the group, never initialise the producer again.
             log.warning("%s is controller no more: %s", self._member, lost)
             self._liveness, self._holding = None, False
-            self._election.rejoin()
+            # The others learn within a quarter of the session timeout that the seat is free.
+            self._election.rejoin(self._settings.session_timeout / 2 if isinstance(lost, _CutOff) else 0.0)
 
     async def _confirm(self) -> float:
         """Commits a record of its own, which only the last controller can, and reads the topic up to it.
@@ -192,12 +200,37 @@ class ControllerService:
             await self._election.commit([("view", encode_view(liveness.view))])
             self._lost = False
         liveness.forgive_own_pause(self._clock.monotonic())
-        await self._decide(liveness, await self._fence(liveness, liveness.declare_dead(self._clock.monotonic())))
+        dead = await self._dead(liveness)
+        if dead is not None:
+            await self._decide(liveness, await self._fence(liveness, dead))
         liveness.clear_dead()
 
-    async def _fence(self, liveness: Liveness, dead: Sequence[str]) -> frozenset[str]:
+    async def _dead(self, liveness: Liveness) -> frozenset[str] | None:
+        """The dead; None while it may be this node that cannot be reached. Raises `_CutOff` where that is so."""
+        dead = frozenset(liveness.declare_dead(self._clock.monotonic()))
+        if not dead or not liveness.hears_too_few(self._clock.monotonic()):
+            return dead
+        # Whoever dies is in the group for a session timeout. Whoever is in it for longer lives.
+        group = await self._group()
+        living = dead if group is None else liveness.unreachable(dead, group)
+        if not living:
+            return dead
+        silence = self._clock.monotonic() - min(map(liveness.last_heard, living))
+        if group is not None and silence > self._settings.session_timeout + self._settings.failure_timeout:
+            raise _CutOff(f"Kafka hears {', '.join(sorted(living))}, this node does not, and hears less than half")
+        return None
+
+    async def _group(self) -> frozenset[str] | None:
+        """The members that Kafka hears; None where it does not say so."""
+        try:
+            return await self._brokers.members(self._config.topics.controller_group)
+        except (KafkaUnusable, ConfigError) as error:  # a view cannot be committed now either
+            log.warning("%s", error)
+            return None
+
+    async def _fence(self, liveness: Liveness, dead: frozenset[str]) -> frozenset[str]:
         """Fences the producers of the dead. Returns the dead without those that could not be fenced."""
-        now, new = self._clock.monotonic(), liveness.to_fence(dead)
+        now, new = self._clock.monotonic(), liveness.to_fence(sorted(dead))
         # The dead are fenced before a view excludes them: their open transactions no longer hold back readers, and
         # "known dead" means that no record of theirs can reach Kafka any more.
         ids = (self._config.topics.transactional_id_node(node_id_of(m)) for m in new)
@@ -220,9 +253,22 @@ class ControllerService:
         async with self._fencing:
             await self._brokers.fence(transactional_id)
 
+    async def _gone(self, liveness: Liveness) -> frozenset[str]:
+        """The members that hold nothing any more that could come back. Their leases have run out."""
+        lapsed = liveness.lapsed(self._clock.monotonic())
+        if not liveness.leaves_nobody(lapsed):
+            return lapsed
+        group = await self._group()
+        unreachable = lapsed if group is None else lapsed & group
+        if unreachable - self._waits_for:
+            log.warning("segments wait for %s: alive, but not heard here", ", ".join(sorted(unreachable)))
+        self._waits_for = unreachable
+        return lapsed - unreachable
+
     async def _decide(self, liveness: Liveness, dead: frozenset[str]) -> None:
         situation = liveness.situation(
             dead,
+            await self._gone(liveness),
             self._clock.monotonic(),
             floor=self._floor(),
             copies=self._settings.copies,

@@ -7,12 +7,20 @@ I/O, keeps one for each term.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.topology.controller import Situation
 from deelog_interceptors.grid.topology.registry import Registry
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_schemas.member import is_newer_process, node_id_of
+
+BEATS: Final = 5
+"""Heartbeats of each member in a failure timeout."""
+LATE_BEATS: Final = 2
+"""Who was not heard for so many heartbeats' time is perhaps cut off."""
+REFUSALS: Final = 2
+"""So many refused connections, and no heartbeat when the next one was due, are the end of a member's process."""
 
 
 class Liveness:
@@ -43,7 +51,8 @@ class Liveness:
         self._silent_since: dict[str, float] = {}
         """By member, when it was last heard; includes the dead."""
         self._beats: dict[str, Heartbeat] = {}
-        self._refused: set[str] = set()
+        self._refused: dict[str, int] = {}
+        """How many connections the member's address has refused since the member was last heard."""
         self._fenced: set[str] = set()
         self._declared_dead: frozenset[str] = frozenset()
         """The members that the next view leaves out, while it is being committed."""
@@ -59,7 +68,7 @@ class Liveness:
             self.doubt(now)
             news = True
         self._heard[member] = self._silent_since[member] = now
-        self._refused.discard(member)
+        self._refused.pop(member, None)
         self._beats[member] = beat
         # The lease: no answer to a member that the next view takes for dead, nor while another may be controller.
         if self._doubted is not None or member in self._declared_dead or not self._hears_all(now):
@@ -85,11 +94,9 @@ class Liveness:
         return not self._registry.members.keys() <= {node_id_of(member) for member in self.view.members}
 
     def refuse(self, member: str) -> bool:
-        """The member's address refused a connection, or another answered. Returns whether that is new."""
-        if member in self._refused:
-            return False
-        self._refused.add(member)
-        return True
+        """The member's address refused a connection, or another answered. Returns whether that may be its end."""
+        self._refused[member] = self._refused.get(member, 0) + 1
+        return self._refused[member] >= REFUSALS
 
     def last_heard(self, member: str) -> float:
         """When the member was last heard; the start of the term where it never was."""
@@ -136,13 +143,30 @@ class Liveness:
         self._declared_dead = frozenset()
 
     def _is_dead(self, member: str, now: float) -> bool:
-        silent = now - self.last_heard(member) > self._timeout
-        return member != self._member and (silent or member in self._refused or self._replaced(member))
+        silence = now - self.last_heard(member)
+        gone = self._refused.get(member, 0) >= REFUSALS and silence > self._timeout / BEATS
+        return member != self._member and (silence > self._timeout or gone or self._replaced(member))
 
     def _replaced(self, member: str) -> bool:
         # CHECK incarnation: a restarted process is another member; its predecessor is dead at once.
         newest = self._registry.members.get(node_id_of(member))
         return newest is not None and is_newer_process(newest.member, member)
+
+    def hears_too_few(self, now: float) -> bool:
+        """Whether less than half of the view's members are heard now: it may be this node that is cut off.
+
+        Those whose connections ended at the same time are not silent for the whole timeout at the same time.
+        """
+        members = [member for member in self.view.members if not self._replaced(member)]
+        return 2 * sum(self._is_heard(member, now) for member in members) < len(members)
+
+    def _is_heard(self, member: str, now: float) -> bool:
+        in_time = now - self.last_heard(member) <= LATE_BEATS * self._timeout / BEATS
+        return member == self._member or (in_time and self._refused.get(member, 0) < REFUSALS)
+
+    def unreachable(self, dead: frozenset[str], group: frozenset[str]) -> frozenset[str]:
+        """Those of the dead whom Kafka hears, by its `group` of nodes."""
+        return frozenset(member for member in dead & group if not self._replaced(member))
 
     def to_fence(self, dead: Iterable[str]) -> list[str]:
         """Those of the dead whose producer is still to be fenced; a newer process has fenced its predecessor."""
@@ -160,9 +184,20 @@ class Liveness:
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def situation(
-        self, dead: frozenset[str], now: float, *, floor: int, copies: int, unclean: bool, settle: float
+        self,
+        dead: frozenset[str],
+        lapsed: frozenset[str],
+        now: float,
+        *,
+        floor: int,
+        copies: int,
+        unclean: bool,
+        settle: float,
     ) -> Situation:
-        """The input of the next decision; forgets the dead. `settle`: seconds for starting members to register."""
+        """The input of the next decision; forgets the dead.
+
+        `lapsed`: those that are lost, and whose leases have run out. `settle`: seconds in which members may register.
+        """
         members = {m: known for m, known in self._alive().items() if m not in dead}
         # CHECK answers-carry-epochs: a request counts only in the view that it was made in.
         requests = {
@@ -174,7 +209,7 @@ class Liveness:
         for member in dead:
             self._heard.pop(member, None)
             self._beats.pop(member, None)
-        return Situation(self._member, members, dead, self._lapsed(now), requests, floor, copies, unclean, settled)
+        return Situation(self._member, members, dead, lapsed, requests, floor, copies, unclean, settled)
 
     def _alive(self) -> dict[str, Registration]:
         """Members that sent a heartbeat and whose incarnation is the registered one."""
@@ -185,10 +220,14 @@ class Liveness:
                 alive[member] = known._replace(leaving=beat.leaving)
         return alive
 
-    def _lapsed(self, now: float) -> frozenset[str]:
+    def lapsed(self, now: float) -> frozenset[str]:
         """Members silent for so long that their leases have run out; a refused connection does not prove that."""
         holders = {member for row in self.view.rows for member in row.in_sync}
         return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._lease_expiry)
+
+    def leaves_nobody(self, lapsed: frozenset[str]) -> bool:
+        """Whether a segment has lost all that were in sync, if those whose lease has run out are lost."""
+        return any(row.in_sync and lapsed.issuperset(row.in_sync) for row in self.view.rows)
 
     def follow(self, view: View) -> None:
         """The next view is committed."""

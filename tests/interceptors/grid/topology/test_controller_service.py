@@ -12,12 +12,13 @@ import orjson
 import pytest
 
 from deelog_connector.core.effects import Cause
+from deelog_connector.errors import KafkaUnavailable
 from deelog_connector.kafka_port import KafkaPort, NotController, WriteFailed
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.controller_service import MAX_FENCES, ControllerService
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_interceptors.grid.topology.requests import RESET_DONE, Request
+from deelog_interceptors.grid.topology.requests import RESET_DONE, SHRINK, Request
 from deelog_interceptors.grid.topology.topic import TopologyRecord
 from deelog_interceptors.grid.topology.view import Registration, State, View, decode_view, encode_view
 from tests.connector.cache import config_of
@@ -45,6 +46,9 @@ class Kafka:
         self.fences_end: asyncio.Event | None = None
         self.on_elected: Callable[[bool], None]
         self.on_refused: Callable[[Exception], None]
+        self.group: set[str] | None = set()
+        """The members that Kafka hears; None while it does not answer."""
+        self.asked = 0
         self.stopped = 0.0
         """How long the process was stopped."""
         self._ids = 0
@@ -75,8 +79,14 @@ class Kafka:
     async def take(self) -> None:
         self.calls.append("take")
 
-    def rejoin(self) -> None:
-        self.calls.append("rejoin")
+    def rejoin(self, after: float = 0.0) -> None:
+        self.calls.append(f"rejoin after {after}" if after else "rejoin")
+
+    async def members(self, group: str) -> frozenset[str]:
+        self.asked += 1
+        if self.group is None:
+            raise KafkaUnavailable("no answer about the group")
+        return frozenset(self.group)
 
     async def stop(self) -> None:
         self.calls.append("stop")
@@ -311,6 +321,95 @@ def test_one_that_cannot_be_fenced_stays_in_the_view_and_is_tried_again(
     memory.run(run())
 
 
+def test_a_controller_that_hears_less_than_half_gives_up_the_seat_if_kafka_hears_the_others(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It evicted both of two nodes that were well, and reset the segments that only they had."""
+
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        before = desk.views()
+        number = next(number for number, row in enumerate(desk.view.rows) if row.primary == A)
+        desk.kafka.group, desk.alive, silent_since = {A, B, C}, {A}, memory.loop.time()
+        desk.kafka.calls.clear()
+        await desk.until(lambda: desk.kafka.asked)
+        desk.requests = {A: [Request(SHRINK, number, desk.view.rows[number].epoch, B)]}  # A is cut off from B as well
+        await desk.until(lambda: desk.kafka.calls)
+        # By then Kafka would have dropped a dead one from the group.
+        assert 4.0 < memory.loop.time() - silent_since < 4.5
+        assert (desk.kafka.calls, desk.service.deaths) == (["rejoin after 1.5"], 0)
+        assert desk.views() == before
+        assert "Kafka hears b@1, c@1, this node does not, and hears less than half" in caplog.text
+        desk.beat()
+        assert desk.answers[A] is None
+        await desk.service.stop()
+        assert desk.errors == []
+
+    memory.run(run())
+
+
+def test_those_that_kafka_does_not_hear_either_are_dead_however_many(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        desk.kafka.group, desk.alive = {A, B}, {A}
+        await desk.until(lambda: desk.kafka.asked > 3)
+        assert (set(desk.view.members), desk.service.deaths) == ({A, B, C}, 0)
+        desk.kafka.group = {A}
+        await desk.until(lambda: desk.view.members.keys() == {A})
+        assert desk.service.deaths == 2
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_as_long_as_kafka_does_not_say_whom_it_hears_nobody_is_declared_dead(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        desk.kafka.group, desk.alive = None, {A}
+        await desk.until(lambda: desk.kafka.asked > 30)
+        assert (set(desk.view.members), desk.service.deaths) == ({A, B, C}, 0)
+        assert "no answer about the group" in caplog.text
+        desk.kafka.group = {A}
+        await desk.until(lambda: desk.view.members.keys() == {A})
+        await desk.service.stop()
+        assert "rejoin" not in " ".join(desk.kafka.calls)
+
+    memory.run(run())
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_segment_is_not_given_away_as_long_as_kafka_hears_one_that_has_it(
+    memory: Memory, caplog: pytest.LogCaptureFixture, heard: bool
+) -> None:
+    """With one of two gone this node hears half of the view, so the silent one is dead: that it lives, Kafka knows."""
+
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        desk.kafka.group, desk.alive = ({A, B} if heard else {A}), {A}
+        await desk.until(lambda: B not in desk.view.members)
+        assert desk.kafka.asked == 0
+        offline = [number for number, row in enumerate(desk.view.rows) if row.state is State.OFFLINE]
+        assert offline
+        await desk.until(lambda: desk.kafka.asked > 20 or (not heard and desk.view.rows[offline[0]].must_reset))
+        assert [desk.view.rows[number].must_reset for number in offline] == [
+            None if heard else "owners_lost" for _ in offline
+        ]
+        assert caplog.messages.count("segments wait for b@1: alive, but not heard here") == heard
+        if heard:
+            desk.alive |= {B}
+            await desk.until(lambda: all(row.state is State.ONLINE for row in desk.view.rows))
+            assert {desk.view.rows[number].primary for number in offline} == {B}
+        await desk.service.stop()
+
+    memory.run(run())
+
+
 def test_only_so_many_are_fenced_at_a_time(memory: Memory) -> None:
     async def run() -> None:
         others = [f"n{number}@1" for number in range(MAX_FENCES + 2)]
@@ -462,6 +561,7 @@ def test_news_are_decided_at_once_and_all_of_a_moment_together(
             desk.beat()
         elif news == "a refused connection":
             desk.service.refused(C)
+            desk.service.refused(C)
         elif news == "a registration":
             desk.service.changed()
         await awaiting(lambda: len(decided) == 2, 1.0, "the next decision")
@@ -471,7 +571,9 @@ def test_news_are_decided_at_once_and_all_of_a_moment_together(
     memory.run(run())
 
 
-def test_of_a_refused_connection_only_the_first_is_news(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_whose_connections_are_refused_is_dead_once_its_next_heartbeat_does_not_come(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
 
     async def run() -> None:
@@ -479,11 +581,10 @@ def test_of_a_refused_connection_only_the_first_is_news(memory: Memory, caplog: 
         await desk.hold()
         assert "a@1 is controller from view 0 on" in caplog.messages
         desk.service.refused(C)
-        assert desk.service._event.is_set()
-        desk.service._event.clear()
-        desk.service.refused(C)
         assert not desk.service._event.is_set()
         desk.alive -= {C}
+        desk.service.refused(C)
+        assert desk.service._event.is_set()
         await desk.until(lambda: C not in desk.view.members, 0.9)  # sooner than by its silence
         await desk.service.stop()
 

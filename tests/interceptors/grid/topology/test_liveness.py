@@ -45,8 +45,15 @@ class Desk:
     def answers(self, *members: str) -> list[bool]:
         return [self.beat(member)[1] for member in members]
 
+    def refuse(self, member: str) -> None:
+        """The member's process ends: its address refuses connections, and its next heartbeat does not come."""
+        assert not self.book.refuse(member)
+        assert self.book.refuse(member)
+        self.now += 0.21
+
     def situation(self, *dead: str) -> Situation:
-        return self.book.situation(frozenset(dead), self.now, floor=0, copies=2, unclean=False, settle=1.0)
+        lapsed = self.book.lapsed(self.now)
+        return self.book.situation(frozenset(dead), lapsed, self.now, floor=0, copies=2, unclean=False, settle=1.0)
 
 
 def test_who_has_just_taken_office_answers() -> None:
@@ -76,9 +83,8 @@ def test_a_refused_connection_counts_as_silence() -> None:
     """A new process of that node may be controller already."""
     desk = Desk()
     desk.answers(A, B, C)
-    assert desk.book.refuse(C)
-    assert not desk.book.refuse(C)
-    desk.now += 1.1
+    desk.refuse(C)
+    desk.now += 0.9
     assert desk.answers(A, B) == [False, False]
 
 
@@ -147,11 +153,61 @@ def test_one_that_is_being_declared_dead_is_not_answered_until_the_view_is_there
     """The view without it is under way, and counts the lease from the begin of its silence."""
     desk = Desk()
     desk.answers(A, B, C)
-    desk.book.refuse(C)
+    desk.refuse(C)
     assert desk.book.declare_dead(desk.now) == [C]
     assert desk.answers(A, B, C) == [True, True, False]
     desk.book.clear_dead()
     assert desk.answers(C) == [True]
+
+
+def test_a_refused_connection_alone_is_no_death() -> None:
+    """A living member is heard by the time when its next heartbeat is due."""
+    desk = Desk()
+    desk.answers(A, B, C)
+    desk.now += 0.21
+    desk.book.refuse(C)
+    assert desk.book.declare_dead(desk.now) == []  # one, though its heartbeat is late
+    desk.answers(C)
+    desk.book.refuse(C)
+    assert desk.book.declare_dead(desk.now + 0.21) == []  # each heartbeat begins the count anew
+    desk.book.refuse(C)
+    assert desk.book.declare_dead(desk.now + 0.19) == []  # two, and the next heartbeat is not due yet
+    assert desk.book.declare_dead(desk.now + 0.21) == [C]
+
+
+def test_a_controller_that_hears_less_than_half_of_the_view_hears_too_few() -> None:
+    desk = Desk()
+    desk.answers(A, B, C)
+    desk.now += 0.3
+    desk.answers(B)
+    desk.now += 0.39
+    assert not desk.book.hears_too_few(desk.now)  # itself, and B
+    desk.now += 0.02
+    assert desk.book.hears_too_few(desk.now)  # though neither is silent for the whole timeout
+    assert desk.book.declare_dead(desk.now) == []
+    desk.answers(B)
+    assert not desk.book.hears_too_few(desk.now)
+    desk.book.refuse(B)
+    assert not desk.book.hears_too_few(desk.now)
+    desk.book.refuse(B)
+    assert desk.book.hears_too_few(desk.now)
+    desk.registry.members["b"] = Registration("b@2", "h:1", "h:2")
+    assert not desk.book.hears_too_few(desk.now)  # of A and C, it hears half: B's node is heard as another
+
+
+def test_the_unreachable_are_those_that_kafka_hears_but_for_the_former_processes_of_a_node() -> None:
+    desk = Desk()
+    assert desk.book.unreachable(frozenset({B, C}), frozenset({A, C})) == {C}
+    desk.registry.members["c"] = Registration("c@2", "h:1", "h:2")
+    assert desk.book.unreachable(frozenset({B, C}), frozenset({A, C})) == frozenset()
+
+
+def test_a_segment_is_left_by_all_once_each_that_was_in_sync_is_lost() -> None:
+    desk = Desk()
+    assert desk.book.leaves_nobody(frozenset({A, B, C}))
+    assert not desk.book.leaves_nobody(frozenset({A, B}))
+    desk.book.follow(desk.view._replace(rows=(SegmentState(),)))
+    assert not desk.book.leaves_nobody(frozenset({A, B, C}))  # nobody had it yet
 
 
 def test_the_dead_are_the_silent_the_refused_and_those_that_were_replaced() -> None:
@@ -213,7 +269,7 @@ def test_it_is_settled_after_a_while_or_with_more_members_than_copies() -> None:
 def test_the_dead_are_forgotten_once_the_view_without_them_is_there() -> None:
     desk = Desk()
     desk.answers(A, B, C)
-    desk.book.refuse(C)
+    desk.refuse(C)
     desk.situation(*desk.book.declare_dead(desk.now))
     assert desk.beat(B) == (False, True)
     desk.book.follow(View(8, A, {m: desk.view.members[m] for m in (A, B)}, desk.view.rows))
@@ -225,8 +281,8 @@ def test_leases_run_out_by_silence_alone_and_the_dead_are_remembered() -> None:
     desk = Desk()
     desk.now += 10.0
     desk.answers(A, B, C)
-    desk.book.refuse(B)
-    desk.now += 1.1
+    desk.refuse(B)
+    desk.now += 0.9
     assert desk.situation(B, C).lapsed == frozenset()
     desk.now += 3.8
     assert desk.situation().lapsed == frozenset()
