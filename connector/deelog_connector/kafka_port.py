@@ -233,10 +233,10 @@ class Election(Protocol):
 
 
 class Clock(Protocol):
-    """The module `time` is one."""
+    """What time it is, and how much has passed."""
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Seconds. They pass while the machine sleeps, too: others go on meanwhile."""
 
     def time_ns(self) -> int:
         """Unix nanoseconds."""

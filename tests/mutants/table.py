@@ -1511,6 +1511,14 @@ TOPOLOGY: Final = (
         because="needless elections, which the checker allows",
     ),
     Mutant(
+        "lease-by-one-clock",
+        "",
+        "a virtual machine that was paused acknowledges under a lease that ran out meanwhile",
+        (Edit(LEASE, " and wall - self._since_wall < self.seconds", ""),),
+        detector="pytest tests/interceptors/grid/topology/test_lease.py -k by_either_clock",
+        because="the clocks of the simulation go on while a process is stopped",
+    ),
+    Mutant(
         "lost-view-stays-lost",
         "",
         "the view of a topology topic that was made again is nowhere: who starts later makes one of its own",

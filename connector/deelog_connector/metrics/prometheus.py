@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -58,10 +57,12 @@ class _Captured:
         self.failed = failure.done() and not failure.cancelled() and failure.exception() is not None
 
     def figures(self) -> Iterable[MetricFamily]:
-        return list(families.figures(self._cache, self._connector, time.monotonic(), time.time()))
+        clock = self._connector.clock
+        return list(families.figures(self._cache, self._connector, clock.monotonic(), clock.time_ns() / 1e9))
 
     def problems(self) -> Sequence[str]:
-        return [f"cache {self._cache}: {problem}" for problem in health.problems(self._connector, time.monotonic())]
+        found = health.problems(self._connector, self._connector.clock.monotonic())
+        return [f"cache {self._cache}: {problem}" for problem in found]
 
 
 class PrometheusCollector:

@@ -21,7 +21,7 @@ from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
 from deelog_connector.kafka.librdkafka import Librdkafka
-from deelog_connector.kafka_port import KafkaPort
+from deelog_connector.kafka_port import Clock, KafkaPort
 from deelog_connector.runtime.configured import settings_of
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.meters import EventMeter
@@ -172,6 +172,11 @@ class Connector:
     def sink(self) -> ReplicaSink:
         """Receives the changes of the cache."""
         return self.core
+
+    @property
+    def clock(self) -> Clock:
+        """By which it measures."""
+        return self._port.clock
 
     @property
     def config(self) -> Config:

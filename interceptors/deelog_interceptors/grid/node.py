@@ -111,8 +111,8 @@ class Node:
         self._expiry = ExpiryTimer(self.store, self._loop)
         self._beat_timer: asyncio.TimerHandle | None = None
         self._beats = 0
-        self._turned = 0.0
-        """When this process last ran."""
+        self._turned: tuple[float, float] | None = None
+        """When this process last ran, by both clocks."""
         self._lease_renewed: asyncio.Future[None] = self._loop.create_future()
         self._served: MetricsShare | None = None
 
@@ -145,7 +145,7 @@ class Node:
         read = self._registry.expect(self._registry.token)
         await self._register()
         await self._or_failure(read.wait())
-        self._turned = self.clock.monotonic()
+        self._turned = self._time()
         self.controller_service.start()
         for work in (self._beat_regularly, self._sweep):
             self._spawn(work(), work.__name__)
@@ -325,13 +325,13 @@ class Node:
         controller = self._registry.controller
         if controller is None or self._beats < 0:
             return
-        now = self.clock.monotonic()
-        self._notice_pause(now)
+        self._notice_pause()
+        now, wall = self._time()
         self._beats += 1
         requests: list[Request] = [*self.roles.requests()]
         requests += self.replicator.requests(now, self.settings.failure_timeout)
         beat = Heartbeat(self._beats, self.view.topology_id, self.leaving, requests)
-        self._lease.sent(beat.number, now)
+        self._lease.sent(beat.number, now, wall)
         if controller == self.member:
             self._heard(self.member, self.controller_service.heartbeat(self.member, beat))
         elif controller in self._links:
@@ -348,11 +348,18 @@ class Node:
             renewed.set_result(None)
             self.replicator.renewed()
 
-    def _notice_pause(self, now: float) -> None:
-        if self._turned and now - self._turned > self.settings.failure_timeout:  # a slow start is no pause
-            log.warning("%s was stopped for %.1f s", self.member, now - self._turned)
-            self.controller_service.doubt()
-        self._turned = now
+    def _time(self) -> tuple[float, float]:
+        """Seconds of the monotonic clock, and of that of the day."""
+        return self.clock.monotonic(), self.clock.time_ns() / 1e9
+
+    def _notice_pause(self) -> None:
+        turned = self._time()
+        if self._turned is not None:  # a slow start is no pause
+            stopped = max(turned[0] - self._turned[0], turned[1] - self._turned[1])
+            if stopped > self.settings.failure_timeout:
+                log.warning("%s was stopped for %.1f s", self.member, stopped)
+                self.controller_service.doubt()
+        self._turned = turned
 
     # -- LinkEvents, IncomingEvents ----------------------------------------------------------------------------------
 
@@ -378,7 +385,7 @@ class Node:
 
     def incoming_frame(self, connection: Incoming, frame: AnyFrame) -> None:
         if isinstance(frame, Heartbeat):
-            self._notice_pause(self.clock.monotonic())
+            self._notice_pause()
             answer = self.controller_service.heartbeat(connection.member, frame)
             if answer is not None:
                 connection.send(answer)
@@ -410,7 +417,7 @@ class Node:
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
     def leased(self) -> bool:
-        return not self.settings.acks_all or self._lease.holds(self.clock.monotonic())
+        return not self.settings.acks_all or self._lease.holds(*self._time())
 
     async def _renewed_lease(self) -> None:
         self._beat_soon()

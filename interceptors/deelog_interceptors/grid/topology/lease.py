@@ -6,6 +6,9 @@ frames, but here none is left. So a node acknowledges only under a lease, counte
 was answered, and the controller gives such segments away only once every lease of their members has run out.
 Weighed in docs/decisions.md, "Leases".
 
+A lease has run out once either clock says so: the monotonic one, which goes on while a machine sleeps, or that of the
+day, which is put forward when a virtual machine goes on after a pause.
+
 A lease outlives a change of controller, so that no write waits for one. While Kafka is unavailable to all, writes go
 on: the controller answers as long as it hears every registered node, for the next controller would be one of them and
 send its heartbeats to itself. With Kafka unavailable and a node silent it cannot know, and no node acknowledges
@@ -39,26 +42,26 @@ def lease_expiry_of(session_timeout: float, failure_timeout: float) -> float:
 
 
 class Lease:
-    """The lease of one node. Times are in seconds of a monotonic clock."""
+    """The lease of one node. `now` is in seconds of a monotonic clock, `wall` in those of the clock of the day."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._since = float("-inf")
-        self._sent: deque[tuple[int, float]] = deque(maxlen=_MAX_UNANSWERED)
+        self._since = self._since_wall = float("-inf")
+        self._sent: deque[tuple[int, float, float]] = deque(maxlen=_MAX_UNANSWERED)
 
-    def holds(self, now: float) -> bool:
+    def holds(self, now: float, wall: float) -> bool:
         """Whether this node may acknowledge."""
-        return now - self._since < self.seconds
+        return now - self._since < self.seconds and wall - self._since_wall < self.seconds
 
-    def sent(self, number: int, now: float) -> None:
+    def sent(self, number: int, now: float, wall: float) -> None:
         """Heartbeat `number` is about to be sent."""
-        self._sent.append((number, now))
+        self._sent.append((number, now, wall))
 
     def heard(self, answer: Heard, topology_id: int) -> None:
         """The controller answered; `topology_id` is that of the view that this node follows."""
         if answer.topology_id > topology_id:
             return  # that view may have taken segments from this node: only an answer after reading it counts
         while self._sent and self._sent[0][0] <= answer.number:
-            number, at = self._sent.popleft()
+            number, at, wall = self._sent.popleft()
             if number == answer.number:
-                self._since = max(self._since, at)
+                self._since, self._since_wall = at, wall
