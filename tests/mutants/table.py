@@ -98,6 +98,14 @@ TAKEOVER: Final = (
         because="every session of ours is fenced",
     ),
     Mutant(
+        "transaction-without-answer",
+        "truncation-noticed",
+        "a transaction was cut into while it was open, and nobody waited for its answer: nobody misses what is gone",
+        (Edit(TAKEOVERS, " or position.sequence > segment.sent:", ":"),),
+        detector="scenario cut_into_while_open",
+        because=RARE,
+    ),
+    Mutant(
         "claim-of-another-cache",
         "",
         "two caches whose names give one topic write it for ever, and readers drop half of it",
@@ -646,8 +654,8 @@ RESETS: Final = (
         (
             Edit(
                 TAKEOVERS,
-                "if position.member != self._node.member or not ledger.is_complete:",
-                "if position.member != self._node.member or not segment.recheck:",
+                "position.member != self._node.member or not ledger.is_complete or",
+                "position.member != self._node.member or not segment.recheck or",
             ),
         ),
         detector="pytest tests/connector/core/test_takeover.py -k before_its_promotion",

@@ -188,8 +188,9 @@ class Takeover:
             unwritten = segment.log.gaps_after(position.sequence)
             if unwritten:
                 ledger.coalesce(segment.last_sequence, unwritten)
-        if position.member != self._node.member or not ledger.is_complete:
-            # By a promotion a member forgets its own runs: then what it wrote is missed as another's would be.
+        if position.member != self._node.member or not ledger.is_complete or position.sequence > segment.sent:
+            # By a promotion a member forgets its own runs, and of a transaction it has none whose answer it did not
+            # wait for: then what it wrote is missed as another's would be.
             shared = past.end_of(segment.history, position.epoch)
             coalesced = position.coalesced_to, position.coalesced
             scan.inherited = Inherited(above, position.sequence, segment.scan_next, shared, *coalesced)

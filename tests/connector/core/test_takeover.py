@@ -18,6 +18,7 @@ from tests.connector.world import (
     World,
     key_of,
     lose_unseen,
+    partition_log,
     skipping,
     started,
 )
@@ -526,6 +527,34 @@ def test_what_a_member_wrote_before_its_promotion_is_missed_until_it_has_decided
         world.broker.init("n0")
     world.settle()
     world.watching = True
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_transaction_that_is_cut_into_while_it_is_open_is_missed(noticed: bool, answered: bool) -> None:
+    """Its commit succeeds without what was cut away; the owner may have looked at the new leader before."""
+    world, (n0, _) = started()
+    world.put(key_of(0), b"before")
+    world.settle()
+    world.put(key_of(0, 1), b"cut away")
+    world.put(key_of(0, 2), b"stays")
+    while n0.hanging is None:
+        world.now += 0.1
+        n0.step(hang=True)
+    log = partition_log(world, 0)
+    next(slot for slot in log.slots if slot.record and b"cut away" in (slot.record.value or b"")).record = None
+    world.leader_epoch = 1
+    if noticed:
+        n0.follow()
+    if answered:
+        n0.finish()
+    else:  # it took effect, and nobody knows
+        effect, n0.hanging = n0.hanging, None
+        world.broker.commit(n0.node_id, n0.session)
+        n0.core.commit_failed(effect.token, Cause.LOST)
     world.settle()
     assert world.reader(0).resets == ["initial", "truncated"]
     world.check()

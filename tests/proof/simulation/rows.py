@@ -37,7 +37,8 @@ RULES: Final[dict[str, str]] = {
     "reset-acked-only": "`reset_acked_only`",
     "transfer-is-not-ops": "`transfer_is_not_ops`",
     "truncation-noticed": "`truncation_since_the_last_look`, `truncation`, `lost_beyond_the_new_owner`, "
-    "`rows_of_a_reset_lost`, `asked_for_and_cut_away`, `begin_cut_away` and `cut_before_it_came_back`",
+    "`rows_of_a_reset_lost`, `asked_for_and_cut_away`, `begin_cut_away`, `cut_before_it_came_back` "
+    "and `cut_into_while_open`",
 }
 """Each rule marked CHECK in the sources."""
 
