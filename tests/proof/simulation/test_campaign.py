@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deelog_connector.core.oplog import OpLog
-from deelog_proof.simulation import campaign, cli, world
+from deelog_proof.simulation import campaign, cli, vacuity, world
 from deelog_proof.simulation.campaign import Plan, Shortening, Tally, outcomes, run
 from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.cli import simulate
@@ -48,8 +48,10 @@ def prunes_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what holds -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seeds", [40, pytest.param(120, marks=pytest.mark.slow)])
-def test_seeds_hold_and_see_what_they_are_there_to_see(call: Simulate, tmp_path: Path, seeds: int) -> None:
+def test_seeds_hold_and_see_what_they_are_there_to_see(
+    call: Simulate, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seeds = 40 if "not slow" in request.config.option.markexpr else 120
     report = tmp_path / "report.json"
     result = call("--seeds", f"1..{seeds}", "--jobs", 1, "--report", report)
     assert result.exit_code == 0, result.output
@@ -64,7 +66,7 @@ def test_the_same_seeds_give_the_same_traces_in_every_process(tmp_path: Path) ->
     digests = set()
     for number, jobs in (("1", "1"), ("2", "2")):
         report = tmp_path / f"{number}.json"
-        command = ["-c", "from deelog_connector.cli import main; main()", "simulate", "--seeds", "1..20"]
+        command = ["-c", "from deelog_connector.cli import main; main()", "simulate", "--seeds", "1..10"]
         done = subprocess.run(
             [sys.executable, *command, "--jobs", jobs, "--report", str(report)],
             env=os.environ | {"PYTHONHASHSEED": number},
@@ -223,8 +225,9 @@ def test_what_is_asked_for_follows_the_faults(kind: str) -> None:
 
 
 def test_a_campaign_that_proves_nothing_ends_in_3(call: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuity, "LEAST_SEEDS", 4)
     monkeypatch.setitem(VERBS, "crash", VERBS["crash"]._replace(handler=lambda cluster, node_id: False))
-    result = call("--seeds", f"1..{LEAST_SEEDS}", "--steps", LEAST_STEPS, "--faults", "crash,leave", "--jobs", 1)
+    result = call("--seeds", "1..4", "--steps", LEAST_STEPS, "--faults", "crash,leave", "--jobs", 1)
     assert result.exit_code == 3, result.output
     assert "fault crash" in result.stderr
     assert "fault leave" not in result.stderr
