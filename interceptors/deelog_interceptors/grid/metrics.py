@@ -14,6 +14,7 @@ from deelog_interceptors.grid.replication.backup import Backup
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.resp.host import Host
 from deelog_interceptors.grid.topology.controller_service import ControllerService
+from deelog_interceptors.grid.topology.view import State
 from deelog_schemas.member import node_id_of
 
 _NO_STREAM = "none"
@@ -58,6 +59,7 @@ class GridMetrics:
         node = self._node
         view, replicator, store = node.view, node.replicator, node.store
         short = sum(len(row.in_sync) < node.settings.copies for row in view.rows)
+        offline = sum(row.state is State.OFFLINE for row in view.rows)
         for name, kind, help_, value in (
             ("commands_total", COUNTER, "Commands of clients.", node.clients.executed),
             ("acknowledged_total", COUNTER, "Writes of clients that were acknowledged.", replicator.acknowledged),
@@ -68,6 +70,7 @@ class GridMetrics:
             ("grid_members", GAUGE, "Members of the last view.", len(view.members)),
             ("grid_topology_id", GAUGE, "Number of the last view.", view.topology_id),
             ("grid_controller", GAUGE, "Whether this node is controller.", view.controller == node.member),
+            ("grid_offline_segments", GAUGE, "Segments of the cluster that wait for an owner.", offline),
             ("grid_under_replicated_segments", GAUGE, "Segments of the cluster that lack a copy in sync.", short),
         ):
             yield MetricFamily(f"deelog_{name}", help_, kind, (), [((), value)])

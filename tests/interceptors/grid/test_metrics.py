@@ -107,6 +107,9 @@ def test_counters_are_those_of_its_parts() -> None:
         node.view = node.view._replace(controller=B, rows=(node.view.rows[0]._replace(in_sync=(A,)),))
         told = node.values()
         assert (told["grid_controller",], told["grid_under_replicated_segments",]) == (False, 1)
+        assert told["grid_offline_segments",] == 0
+        node.view = node.view._replace(rows=(node.view.rows[0]._replace(state=State.OFFLINE, primary=None),))
+        assert node.values()["grid_offline_segments",] == 1
 
     with_node(test)
 

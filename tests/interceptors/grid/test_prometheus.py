@@ -134,12 +134,13 @@ def figures_are_those_of_the_nodes(grid: Grid, prometheus: Prometheus) -> None:
         ("sum(deelog_grid_controller)", 1),
         ("min(deelog_grid_members)", 2),
         ("max(deelog_grid_under_replicated_segments)", 0),
+        ("max(deelog_grid_offline_segments)", 0),
         ("max(deelog_oldest_unverified_change_seconds)", 0),
     ):
         becomes(prometheus, expression, value)
     assert sum(s["resets"].get("initial", 0) for s in stats) >= 32
     states = prometheus.alerts()
-    assert len(states) >= 14
+    assert len(states) >= 15
     # Initial resets are no loss. All other alerts are inactive, too.
     assert {name for name, state in states.items() if state != "inactive"} == set()
 
@@ -185,6 +186,7 @@ def test_each_alert_fires(tmp_path: Path) -> None:
         "DeelogOpLogFull": {f'deelog_oplog_overflows_total{{{where},policy="block"}}': "0x10 5x110"},
         "DeelogTransactionsFail": {f'deelog_transactions_failed_total{{{where},cause="lost"}}': "0+1x120"},
         "DeelogTruncated": {f"deelog_truncations_total{{{where}}}": "0x10 1x110"},
+        "DeelogOffline": {f"deelog_grid_offline_segments{{{where}}}": "1x120"},
         "DeelogUnderReplicated": {f"deelog_grid_under_replicated_segments{{{where}}}": "2x120"},
         "DeelogBackupLags": {f'deelog_backup_lag_seconds{{{where},backup="n2"}}': "6x120"},
         "DeelogPaused": {f"deelog_paused{{{where}}}": "1x720"},
