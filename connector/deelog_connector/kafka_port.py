@@ -143,6 +143,15 @@ def session_seconds(config: Config) -> float:
     return float(3 * config["cache.failure.timeout.ms"] / 1000)
 
 
+def beat_seconds(config: Config) -> float:
+    """The time between two signs of life to the controller's group.
+
+    A rebalance waits until each member has heard of it by its next one. Who leaves meanwhile waits as well, and after
+    five seconds librdkafka gives up telling the group: the seat would be empty for `session_seconds`.
+    """
+    return min(session_seconds(config) / 4, 1.0)
+
+
 class Brokers(Protocol):
     """Requests about topics."""
 
@@ -225,8 +234,8 @@ class Election(Protocol):
         Takes at most about five times as long as a request.
         """
 
-    def rejoin(self, after: float = 0.0) -> None:
-        """Leaves the group, and joins it as a new member `after` seconds later."""
+    def rejoin(self, aside: float = 0.0) -> None:
+        """Leaves the group, and joins it as a new member, which is not elected for `aside` seconds."""
 
     async def stop(self) -> None:
         """Leaves the group, so that the next member is elected at once."""

@@ -19,7 +19,7 @@ from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka.client import begin_session, common_settings, opened
 from deelog_connector.kafka.progress import Progress
 from deelog_connector.kafka.threads import Run, begun
-from deelog_connector.kafka_port import NotController, session_seconds
+from deelog_connector.kafka_port import NotController, beat_seconds, session_seconds
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 
@@ -52,7 +52,7 @@ class Election:
         self._settings = common_settings(config) | {
             "group.id": config.topics.controller_group,
             "session.timeout.ms": timeout,
-            "heartbeat.interval.ms": max(timeout // 4, 1),
+            "heartbeat.interval.ms": max(round(beat_seconds(config) * 1000), 1),
             # A joining node does not depose the controller.
             "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": False,
@@ -74,7 +74,7 @@ class Election:
         self._candidate: Any = None
         self._producer: Any = None
         self._rejoin = threading.Event()
-        self._stays_away = 0.0
+        self._aside = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="deelog-controller-group", daemon=True)
 
@@ -86,8 +86,8 @@ class Election:
         if self._thread.ident is not None:
             await self._run_blocking(self._thread.join)
 
-    def rejoin(self, after: float = 0.0) -> None:
-        self._producer, self._stays_away = None, after
+    def rejoin(self, aside: float = 0.0) -> None:
+        self._producer, self._aside = None, aside
         self._rejoin.set()
 
     async def take(self) -> None:
@@ -158,9 +158,18 @@ class Election:
                 log.warning("controller group: %s; trying again", problem)
                 self._stop.wait(_RETRY_SECONDS)
                 continue
+            aside, self._aside = self._aside, 0.0
             try:
-                consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
+                if aside:
+                    # A member of the group, which says that this node lives: with the partitions of another topic.
+                    self._subscribe(consumer, self._config.topics.positions)
+                else:
+                    self._subscribe(consumer, self._topic)
+                stands_at = time.monotonic() + aside
                 while not self._stop.is_set() and not self._rejoin.is_set():
+                    if aside and time.monotonic() >= stands_at:
+                        aside = 0.0
+                        self._subscribe(consumer, self._topic)
                     error = getattr(consumer.poll(_POLL_SECONDS), "error", lambda: None)()
                     if error is not None and not self._report_denied(error, "consumer"):
                         log.warning("controller group: %s", error.str())
@@ -170,9 +179,9 @@ class Election:
                 self._metadata = self._candidate = None
                 consumer.close()
             self._tell(False)
-            after, self._stays_away = self._stays_away, 0.0
-            if after:
-                self._stop.wait(after)
+
+    def _subscribe(self, consumer: Any, topic: str) -> None:
+        consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
@@ -181,12 +190,15 @@ class Election:
         # called elsewhere: the client holds the interpreter lock while it waits, and would wait for ever if a callback
         # were due first.
         self._metadata = consumer.consumer_group_metadata()
-        if partitions:
+        if self._is_the_seat(partitions):
             self._tell(True)
 
     def _lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
-        if partitions:
+        if self._is_the_seat(partitions):
             self._tell(False)
+
+    def _is_the_seat(self, partitions: list[TopicPartition]) -> bool:
+        return any(partition.topic == self._topic for partition in partitions)
 
     def _report_denied(self, error: KafkaError, client: str) -> bool:
         """Whether the error is a missing ACL; if so, calls `on_refused`."""

@@ -456,10 +456,12 @@ class Kafka:
         self.allow("Read", "group", name)
         return group
 
-    def join_group(self, name: str, member: str, client_id: str, timeout: float) -> tuple[int, bool]:
+    def join_group(
+        self, name: str, member: str, client_id: str, timeout: float, aside: bool = False
+    ) -> tuple[int, bool]:
         """Returns the group's generation, and whether the member is assigned the partition."""
         group = self.group(name)
-        group.join(member, client_id, timeout)
+        group.join(member, client_id, timeout, aside)
         return group.generation, group.holder == member
 
     def hear(self, name: str, member: str) -> tuple[int, bool]:
@@ -469,6 +471,10 @@ class Kafka:
             raise UnknownMember(member)
         group.hear(member)
         return group.generation, group.holder == member
+
+    def stand(self, name: str, member: str) -> None:
+        """The member has stood aside, and may be elected from now on."""
+        self.group(name).stand(member)
 
     def join_transaction(self, transactional_id: str, session: int, name: str, member: str, generation: int) -> None:
         """The transaction is to succeed only if the member still belongs to this generation of its group."""

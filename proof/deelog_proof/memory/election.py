@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from deelog_connector.errors import TopologyError
-from deelog_connector.kafka_port import NotController, OutRecord, WriteFailed, session_seconds
+from deelog_connector.kafka_port import NotController, OutRecord, WriteFailed, beat_seconds, session_seconds
 from deelog_proof.memory.broker import BrokerError, Denied, OldGeneration, Unanswered, UnknownMember
 from deelog_proof.memory.wire import Turn, Wire, denial, open_session
 from deelog_schemas.config import Config
@@ -21,7 +21,7 @@ POLL_SECONDS: Final = 0.1
 
 
 class Election:
-    """A member sends four heartbeats in a session timeout, and takes itself for lost where none is answered in it."""
+    """A member takes itself for lost where none of its heartbeats is answered in a session timeout."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Election:
         self._running: asyncio.Task[None] | None = None
         self._stops = False
         self._rejoin = asyncio.Event()
-        self._joining, self._stays_away = False, 0.0
+        self._joining, self._aside = False, 0.0
         self._membership: tuple[str, int] | None = None
         """The member id, and the generation of the group that it has heard of."""
         self._session: int | None = None
@@ -57,8 +57,8 @@ class Election:
         if self._running is not None:
             await asyncio.shield(self._running)
 
-    def rejoin(self, after: float = 0.0) -> None:
-        self._session, self._stays_away = None, after
+    def rejoin(self, aside: float = 0.0) -> None:
+        self._session, self._aside = None, aside
         self._rejoin.set()
 
     async def take(self) -> None:
@@ -79,11 +79,6 @@ class Election:
             with suppress(Unanswered, Denied):
                 await self._wire.ask(self._leave, member, until=self._wire.loop.time())
             self._wire.loop.call_soon(self._on_elected, False)
-            if self._stays_away and not self._stops:
-                self._rejoin.clear()
-                after, self._stays_away = self._stays_away, 0.0
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._rejoin.wait(), after)  # a stop sets it
 
     def _leave(self, member: str) -> None:
         self._wire.kafka.group(self._group).leave(member)
@@ -92,12 +87,17 @@ class Election:
         """Joins, and sends heartbeats until it is to rejoin or is no member any more."""
         kafka, time = self._wire.kafka, self._wire.loop.time
         heard, elected = time(), False
+        aside, self._aside = self._aside, 0.0
+        stands_at = time() + aside
         call: Callable[[], tuple[int, bool]] = lambda: kafka.join_group(  # noqa: E731
-            self._group, member, self._client_id, self._timeout
+            self._group, member, self._client_id, self._timeout, aside > 0
         )
         while not self._rejoin.is_set():
-            wait = self._timeout / 4
+            wait = beat_seconds(self._config)
             try:
+                if aside and time() >= stands_at:
+                    await self._wire.ask(kafka.stand, self._group, member, until=time())
+                    aside = 0.0
                 generation, holds = await self._wire.ask(call, until=time())
             except Unanswered:
                 if self._membership is not None and time() - heard > self._timeout:

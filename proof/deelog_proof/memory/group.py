@@ -16,6 +16,8 @@ class Group:
         self._heard: dict[str, float] = {}
         """When each member was last heard of, in the order in which they joined."""
         self._clients: dict[str, str] = {}
+        self._aside: set[str] = set()
+        """The members that are not assigned the partition."""
         self.generation = self.changes = 0
         self.holder: str | None = None
 
@@ -27,11 +29,18 @@ class Group:
         """The client ids of the members."""
         return frozenset(self._clients[member] for member in self._heard)
 
-    def join(self, member: str, client_id: str, timeout: float) -> None:
+    def join(self, member: str, client_id: str, timeout: float, aside: bool = False) -> None:
         """Adds a member."""
         self._heard[member], self._clients[member] = self._engine.now, client_id
+        if aside:
+            self._aside.add(member)
         self._changed()
         self._engine.after(timeout, self._expire, member, timeout)
+
+    def stand(self, member: str) -> None:
+        """From now on the member may be assigned the partition."""
+        self._aside.discard(member)
+        self._changed()
 
     def hear(self, member: str) -> None:
         """A heartbeat of a member."""
@@ -56,5 +65,7 @@ class Group:
     def _changed(self) -> None:
         self.generation += 1
         if self.holder not in self._heard:
-            self.holder = next(iter(self._heard), None)
+            # librdkafka's assignor takes the member whose id comes first, and that begins with the client's.
+            standing = sorted(self._heard.keys() - self._aside, key=lambda member: (self._clients[member], member))
+            self.holder = next(iter(standing), None)
             self.changes += self.holder is not None

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
 from deelog_connector.kafka import election as module
@@ -20,7 +20,7 @@ from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of, run
 
 CONFIG = config_of("127.0.0.1:1", "p", cache_failure_timeout_ms=1000)
-TOPIC = CONFIG.topics.topology
+TOPIC, POSITIONS = CONFIG.topics.topology, CONFIG.topics.positions
 
 
 def error_of(code: int, words: str = "the broker's words", **flags: bool) -> KafkaException:
@@ -82,10 +82,10 @@ class Consumer:
         return self.polls.pop(0)()
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        self.calls.append(("assign", partitions))
+        self.calls.append(("assign", [partition.partition for partition in partitions]))
 
     def pause(self, partitions: list[Any]) -> None:
-        self.calls.append(("pause", partitions))
+        self.calls.append(("pause", [partition.partition for partition in partitions]))
 
     def consumer_group_metadata(self) -> str:
         return "metadata"
@@ -103,7 +103,7 @@ class Desk:
         self.refusals: list[Exception] = []
         self.sleeps: list[float] = []
         self.now = 100.0
-        self.config = config_of("127.0.0.1:1", "p", cache_failure_timeout_ms=1000, **fields)
+        self.config = config_of("127.0.0.1:1", "p", **{"cache_failure_timeout_ms": 1000} | fields)
         self.of = Election(self._run, self.config, "n1", self.told.append, self.refusals.append, 7.0)
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
         monkeypatch.setattr(module, "time", clock)
@@ -306,8 +306,8 @@ class Group:
         await asyncio.sleep(0)
         return self.desk.told
 
-    def assign(self, *partitions: int) -> None:
-        self.consumer.callbacks["on_assign"](self.consumer, list(partitions))
+    def assign(self, *partitions: int, topic: str = TOPIC) -> None:
+        self.consumer.callbacks["on_assign"](self.consumer, [TopicPartition(topic, number) for number in partitions])
 
 
 def with_group(
@@ -345,7 +345,7 @@ def test_the_member_that_loses_the_partition_is_told_so(monkeypatch: pytest.Monk
         told = await group.go(
             lambda: group.assign(0),
             lambda: group.consumer.callbacks[how](group.consumer, []),
-            lambda: group.consumer.callbacks[how](group.consumer, [0]),
+            lambda: group.consumer.callbacks[how](group.consumer, [TopicPartition(TOPIC, 0)]),
         )
         assert told == [True, False, False]  # the last one at the end
 
@@ -361,10 +361,22 @@ def test_who_rejoins_is_a_new_member(monkeypatch: pytest.MonkeyPatch) -> None:
     with_group(monkeypatch, test)
 
 
-def test_who_rejoins_may_stay_away_for_a_while_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_stands_aside_subscribes_to_another_topic_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(group: Group) -> None:
-        await group.go(lambda: group.desk.of.rejoin(after=7.5), group.desk.of.rejoin)
-        assert group.waits == [7.5]
+        now = [100.0]
+        monkeypatch.setattr("deelog_connector.kafka.election.time.monotonic", lambda: now[0])
+
+        def later() -> None:
+            assert subscribed() == [TOPIC, POSITIONS]
+            group.assign(0, topic=POSITIONS)
+            now[0] += 7.5
+
+        def subscribed() -> list[str]:
+            return [call[1][0] for call in group.consumer.calls if call[0] == "subscribe"]
+
+        told = await group.go(lambda: group.desk.of.rejoin(aside=7.5), lambda: None, later)
+        assert subscribed() == [TOPIC, POSITIONS, TOPIC]
+        assert told == [False, False]  # at the end of each membership
 
     with_group(monkeypatch, test)
 
@@ -425,6 +437,15 @@ def test_the_clients_have_settings_of_their_own(monkeypatch: pytest.MonkeyPatch)
         consumer_override_fetch_wait_max_ms=9,
         consumer_override_client_id="x",
     )
+
+
+def test_members_beat_often_enough_for_a_rebalance_however_long_their_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(group: Group) -> None:
+        await group.go()
+        consumer = group.made[1][1]
+        assert (consumer["session.timeout.ms"], consumer["heartbeat.interval.ms"]) == (60_000, 1000)
+
+    with_group(monkeypatch, test, cache_failure_timeout_ms=20_000)
 
 
 def test_one_that_never_joined_leaves_at_once_and_tells_a_closed_loop_nothing(

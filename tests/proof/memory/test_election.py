@@ -187,22 +187,17 @@ def test_one_that_rejoins_is_not_elected_while_there_are_others(kafka: Kafka, me
     assert kafka.groups[GROUP].generation == 5, "it left and joined, once"
 
 
-def test_one_that_stays_away_for_a_while_joins_again_behind_that_and_may_stop_meanwhile(
-    kafka: Kafka, members: list[Member]
-) -> None:
-    left = kafka.engine.now
-    members[0].election.rejoin(after=2 * SESSION_SECONDS)
-    kafka.engine.run(lambda: len(kafka.groups[GROUP].clients) == 2)
-    kafka.engine.run(seconds=1.9 * SESSION_SECONDS)
-    assert len(kafka.groups[GROUP].clients) == 2
-    kafka.engine.run(lambda: len(kafka.groups[GROUP].clients) == 3)
-    assert 2 * SESSION_SECONDS <= kafka.engine.now - left < 2.5 * SESSION_SECONDS
-    assert len(elected(members)) == 1
-    members[0].election.rejoin(after=1e6)
-    kafka.engine.run(seconds=1.0)
-    stopped = members[0].node.loop.create_task(members[0].election.stop())
-    kafka.engine.run(stopped.done)
-    assert kafka.engine.now - left < 3 * SESSION_SECONDS
+def test_one_that_stands_aside_is_a_member_and_is_not_elected_for_a_while(kafka: Kafka, members: list[Member]) -> None:
+    began, group = kafka.engine.now, kafka.groups[GROUP]
+    members[0].election.rejoin(aside=2 * SESSION_SECONDS)
+    kafka.engine.run(seconds=SESSION_SECONDS)
+    assert (len(group.clients), members[0].elected, len(elected(members))) == (3, False, 1)
+    for other in members[1:]:
+        stopped = other.node.loop.create_task(other.election.stop())
+        kafka.engine.run(stopped.done)
+    assert (len(group.clients), group.holder) == (1, None)
+    kafka.engine.run(lambda: members[0].elected)
+    assert 2 * SESSION_SECONDS <= kafka.engine.now - began < 2.5 * SESSION_SECONDS
 
 
 def test_one_that_is_cut_off_knows_it_by_itself(kafka: Kafka, members: list[Member]) -> None:

@@ -28,9 +28,9 @@ def test_the_first_to_join_has_the_partition_and_keeps_it(group: Group) -> None:
     assert (group.holder, group.generation, group.changes, "b" in group) == ("a", 2, 1, True)
 
 
-def test_the_next_in_the_order_of_joining_has_it_when_one_leaves(group: Group) -> None:
-    for member in ("a", "c", "b"):
-        group.join(member, "n1", TIMEOUT)
+def test_the_first_by_its_client_has_it_when_one_leaves(group: Group) -> None:
+    for member, client_id in (("a", "n3"), ("b", "n2"), ("c", "n1")):
+        group.join(member, client_id, TIMEOUT)
     group.leave("a")
     assert (group.holder, group.generation, group.changes, "a" in group) == ("c", 4, 2, False)
     group.leave("b")
@@ -47,6 +47,15 @@ def test_it_names_the_clients_that_belong_to_it_now(engine: Engine, group: Group
     group.leave("b")
     engine.run(seconds=1.5 * TIMEOUT)
     assert group.clients == {"n1@2"}
+
+
+def test_who_stands_aside_is_passed_over_until_it_stands(group: Group) -> None:
+    group.join("b", "n2", TIMEOUT)
+    group.join("a", "n1", TIMEOUT, aside=True)
+    group.leave("b")
+    assert (group.holder, set(group.clients)) == (None, {"n1"})
+    group.stand("a")
+    assert group.holder == "a"
 
 
 def test_who_is_no_member_cannot_leave(group: Group) -> None:

@@ -92,6 +92,58 @@ async def test_the_members_of_a_group_are_those_that_have_joined_and_not_left(wo
     await are()
 
 
+async def test_who_leaves_a_group_while_another_joins_it_is_gone(world: World) -> None:
+    """With sessions of a minute: the seat of a controller that leaves must not be empty until its own is over."""
+    brokers, config = world.brokers(), world.config(cache_failure_timeout_ms=20_000)
+    await brokers.ensure(config.topics.topology, 1, {})
+    port = await world.node()
+    members = [port.election(config, member, lambda elected: None, lambda error: None) for member in "abc"]
+
+    async def are(names: set[str]) -> None:
+        async def now() -> bool:
+            try:
+                return await brokers.members(config.topics.controller_group) == names
+            except KafkaUnavailable:  # the first group of a broker takes a moment
+                return False
+
+        await eventually(now, f"the members {names}")
+
+    for member in members[:2]:
+        member.start()
+    await are({"a", "b"})
+    members[2].start()
+    await are({"a", "b", "c"})  # at once, while the others have not heard of it
+    await members[0].stop()
+    await are({"b", "c"})
+    for member in members[1:]:
+        await member.stop()
+
+
+async def test_who_stands_aside_stays_a_member_and_is_elected_later(world: World) -> None:
+    brokers, config, loop = world.brokers(), world.config(), asyncio.get_running_loop()
+    await brokers.ensure(config.topics.topology, 1, {})
+    await brokers.ensure(config.topics.positions, 2, {})
+    port = await world.node()
+    told: dict[str, list[bool]] = {"a": [], "b": []}
+    first, second = (port.election(config, name, told[name].append, lambda error: None) for name in "ab")
+
+    async def both() -> bool:
+        return await brokers.members(config.topics.controller_group) == {"a", "b"}
+
+    first.start()
+    await eventually(lambda: told["a"] == [True], "the first to be elected")
+    second.start()
+    await eventually(both, "both")
+    began = loop.time()
+    first.rejoin(aside=8.0)
+    await eventually(lambda: told["b"] == [True], "the second to be elected")
+    await eventually(both, "both")
+    await second.stop()
+    await eventually(lambda: told["a"].count(True) == 2, "the first to be elected again")
+    assert loop.time() - began >= 8.0
+    await first.stop()
+
+
 async def test_a_setting_that_was_not_given_is_the_default(world: World) -> None:
     topic, brokers = await world.topic(max_message_bytes="20000"), world.brokers()
     settings = await brokers.settings(topic)
