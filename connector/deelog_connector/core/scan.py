@@ -156,8 +156,10 @@ class SegmentScan:
 
     def to_find_again(self, offset: int) -> list[CommittedRun]:
         """What was found, none of it below `offset`: a look at the log's end has not verified all of it yet."""
+        again = self.inherited_runs()
         sequences = [sequence for sequence in self.sequences if sequence > self.reset_at]
-        again = [CommittedRun(min(sequences), max(sequences), len(sequences), offset)] if sequences else []
+        if sequences and not again:
+            again = [CommittedRun(min(sequences), max(sequences), len(sequences), offset)]
         return [*(run for run in self.runs if not run.number or run.is_snapshot), *again]
 
     @property

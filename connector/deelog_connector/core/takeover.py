@@ -109,7 +109,7 @@ class Takeover:
 
     def released(self, segment: Segment) -> None:
         """The release is read back."""
-        if not segment.release_wanted:  # taken back meanwhile
+        if not segment.release_wanted or segment.sent != segment.last_sequence:  # taken back meanwhile
             # CHECK release-is-final
             segment.look_again()
             return
@@ -232,7 +232,7 @@ class Takeover:
         ledger = segment.ledger
         segment.go(Phase.WRITING)
         offset = min([ledger.read_from, *(run.offset for run in scan.runs)])
-        ledger.resume(scan.inherited_runs() or scan.to_find_again(offset))
+        ledger.resume(scan.to_find_again(offset))
         # An old owner may have ended a reset after this node's claim was read. A reader that begins at an older reset
         # would hold keys for ever whose rows that one left out.
         ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)

@@ -66,7 +66,7 @@ class Node:
         self.member = f"{settings.node_id}@{clock.time_ns() // 1_000_000}"
         self.started = clock.monotonic()
         self.client_port = self.peer_port = 0
-        self.leaving = False
+        self.leaving = self._ends = False
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._config = config
@@ -178,6 +178,7 @@ class Node:
             except (TimeoutError, DeelogError) as error:
                 why = str(error) or "no time left"  # a TimeoutError has no text
                 log.warning("%s could not hand over all of its segments: %s", self.member, why)
+        self._ends = True
         for segment in self.store.segments:
             segment.releasing = True  # capture has ended
         await self.connector.stop(release=not self.failure.done())
@@ -313,7 +314,7 @@ class Node:
             lacking = [s for s in self.store.segments if s.role is Role.PRIMARY and len(s.sessions) < len(s.members)]
             if lacking:
                 self.replicator.follow(lacking, self.view.topology_id)
-            if self.roles.hand_over():
+            if not self._ends and self.roles.hand_over():
                 self._expiry.run_at(0.0)
                 self._roles_changed()
             await asyncio.sleep(self.settings.failure_timeout / BEATS)

@@ -154,6 +154,23 @@ def test_a_release_that_is_taken_back_on_its_way_is_claimed_again(committed: boo
     world.check()
 
 
+def test_a_release_that_was_wanted_again_after_a_write_behind_it_is_not_the_last() -> None:
+    """It was taken back on its way, a write was acknowledged, and then it was wanted again: that write is unwritten."""
+    world, (n0, _) = started()
+    n0.core.release(0)
+    while n0.core.phase(0) != "releasing":
+        n0.step(hang=True)
+    assert n0.core.keep(0)
+    world.put(key_of(0), b"behind it")
+    n0.core.release(0)
+    n0.finish()
+    world.settle()
+    assert world.kinds(0)[-5:] == ["RELEASE", "CLAIM", "ACTIVE", "CHANGE", "RELEASE"]
+    assert (n0.core.phase(0), n0.core.written(0)) == ("released", 1)
+    assert len(n0.announced(Released)) == 1
+    world.check()
+
+
 def test_nobody_is_fenced_for_a_claim_that_was_released() -> None:
     """From n0 to n1 to n2, and to n0's next process: each has released and continues with other segments."""
     world, (n0, n1) = started(3)

@@ -515,6 +515,18 @@ def test_a_release_that_is_taken_back_wakes_the_writers(
     with_node(memory, monkeypatch, test)
 
 
+def test_a_node_that_has_ended_capture_takes_no_release_back(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(desk: Desk) -> None:
+        node = desk.node
+        desk.note(node.roles, "hand_over", answer=True)
+        node._ends = True
+        node._spawn(node._beat_regularly(), "beats")
+        await asyncio.sleep(2 * node.settings.failure_timeout)
+        assert desk.calls == []
+
+    with_node(memory, monkeypatch, test)
+
+
 def test_each_heartbeat_notices_a_pause(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(desk: Desk) -> None:
         node = desk.node
