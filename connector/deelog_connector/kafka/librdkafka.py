@@ -26,7 +26,7 @@ T = TypeVar("T")
 class SystemClock:
     """The clocks of this machine. The first goes on while it sleeps, which Linux's CLOCK_MONOTONIC does not."""
 
-    monotonic = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    monotonic = staticmethod(partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
     time_ns = staticmethod(time.time_ns)
 
 

@@ -173,7 +173,7 @@ class _Decision:
     def _targeted(self, row: SegmentState) -> SegmentState:
         """Sets the member that the primary releases the segment for, or None."""
         ready = [member for member in row.owners if member in row.in_sync and member in self.staying]
-        if row.target in ready:
+        if row.target in ready or row.primary not in self.live:  # one that is not heard could not tell that it has
             return row
         target: str | None = None
         if row.primary not in self.staying:

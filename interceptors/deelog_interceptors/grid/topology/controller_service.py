@@ -34,6 +34,10 @@ MAX_FENCES: Final = 4
 """Fences at the same time: they wait in the threads in which the topology topic is read."""
 
 
+_TERMS_ASIDE: Final = 4
+"""Of those that are cut off together, so many may give up the seat one after the other until another node gets it."""
+
+
 class _CutOff(NotController):
     """This node hears few of the others, and Kafka hears them: one of them may hear more."""
 
@@ -66,6 +70,8 @@ class ControllerService:
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = self._lost = False
         self._fencing = asyncio.Semaphore(MAX_FENCES)
+        self._heard_by_kafka: frozenset[str] = frozenset()
+        """The members of the group when it was last asked for."""
         self._waits_for: frozenset[str] = frozenset()
         """Members that cannot be reached, and hold the last entries of a segment."""
 
@@ -147,8 +153,8 @@ class ControllerService:
             # When fenced: rejoin the group, never initialise the producer again.
             log.warning("%s is controller no more: %s", self._member, lost)
             self._liveness, self._holding = None, False
-            # The others learn within a quarter of the session timeout that the seat is free.
-            self._election.rejoin(self._settings.session_timeout / 2 if isinstance(lost, _CutOff) else 0.0)
+            patience = self._settings.session_timeout + self._settings.failure_timeout
+            self._election.rejoin(_TERMS_ASIDE * patience if isinstance(lost, _CutOff) else 0.0)
 
     async def _confirm(self) -> float:
         """Commits a record of its own, which only the last controller can, and reads the topic up to it.
@@ -213,20 +219,24 @@ class ControllerService:
         # Whoever dies is in the group for a session timeout. Whoever is in it for longer lives.
         group = await self._group()
         living = dead if group is None else liveness.unreachable(dead, group)
-        if not living:
-            return dead
-        silence = self._clock.monotonic() - min(map(liveness.last_heard, living))
+        if dead - living or not living:
+            return dead - living
+        silence = self._clock.monotonic() - min(map(liveness.silent_since, living))
         if group is not None and silence > self._settings.session_timeout + self._settings.failure_timeout:
             raise _CutOff(f"Kafka hears {', '.join(sorted(living))}, this node does not, and hears less than half")
         return None
 
     async def _group(self) -> frozenset[str] | None:
-        """The members that Kafka hears; None where it does not say so."""
+        """The members that Kafka hears, now or when it was last asked; None where it does not say so."""
         try:
-            return await self._brokers.members(self._config.topics.controller_group)
+            heard = await self._brokers.members(self._config.topics.controller_group)
         except (KafkaUnusable, ConfigError) as error:  # a view cannot be committed now either
             log.warning("%s", error)
             return None
+        if self._member not in heard:
+            return None
+        before, self._heard_by_kafka = self._heard_by_kafka, heard
+        return heard | before  # one that joins again is not there for a moment
 
     async def _fence(self, liveness: Liveness, dead: frozenset[str]) -> frozenset[str]:
         """Fences the producers of the dead. Returns the dead without those that could not be fenced."""
@@ -257,6 +267,7 @@ class ControllerService:
         """The members that hold nothing any more that could come back. Their leases have run out."""
         lapsed = liveness.lapsed(self._clock.monotonic())
         if not liveness.leaves_nobody(lapsed):
+            self._waits_for = frozenset()
             return lapsed
         group = await self._group()
         unreachable = lapsed if group is None else lapsed & group

@@ -86,7 +86,7 @@ class Liveness:
     def _was_silent(self, member: str, now: float) -> bool:
         """Whether a member of the view was not heard for so long that it may have another controller."""
         known = member in self.view.members and member != self._member
-        return known and now - self._silent_since.get(member, self._since) > self._timeout
+        return known and now - self.silent_since(member) > self._timeout
 
     @property
     def _misses_a_node(self) -> bool:
@@ -101,6 +101,10 @@ class Liveness:
     def last_heard(self, member: str) -> float:
         """When the member was last heard; the start of the term where it never was."""
         return self._heard.get(member, self._since)
+
+    def silent_since(self, member: str) -> float:
+        """When the member was last heard, whatever paused the controller; the start of the term where it never was."""
+        return self._silent_since.get(member, self._since)
 
     # -- confirmation -------------------------------------------------------------------------------------------------
 
@@ -223,7 +227,7 @@ class Liveness:
     def lapsed(self, now: float) -> frozenset[str]:
         """Members silent for so long that their leases have run out; a refused connection does not prove that."""
         holders = {member for row in self.view.rows for member in row.in_sync}
-        return frozenset(m for m in holders if now - self._silent_since.get(m, self._since) > self._lease_expiry)
+        return frozenset(m for m in holders if now - self.silent_since(m) > self._lease_expiry)
 
     def leaves_nobody(self, lapsed: frozenset[str]) -> bool:
         """Whether a segment has lost all that were in sync, if those whose lease has run out are lost."""

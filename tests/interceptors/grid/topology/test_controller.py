@@ -184,6 +184,13 @@ def test_the_preferred_owner_gets_it_back_once_in_sync() -> None:
     assert (after.rows[0].primary, after.rows[0].in_sync) == (A, (B, A))
 
 
+def test_a_primary_that_is_not_heard_is_not_asked_to_release() -> None:
+    """It would, since it reads the views, and could tell nobody: the segment would be closed for as long."""
+    before = view(online(A, B, owners=(A, B)))
+    after = decide(before, situation(B, C)) or before
+    assert (after.rows[0].primary, after.rows[0].target) == (A, None)
+
+
 def test_a_released_segment_without_its_target_is_elected_again() -> None:
     before = view(online(A, B, target=B), members=(A, B))
     after = decided(before, situation(A, dead=frozenset({B}), requests={A: [Request(RELEASED, 0, 5)]}))

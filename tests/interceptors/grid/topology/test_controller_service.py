@@ -25,7 +25,7 @@ from tests.connector.cache import config_of
 from tests.support.memory import Memory
 from tests.support.waiting import awaiting
 
-A, B, C = "a@1", "b@1", "c@1"
+A, B, C, D = "a@1", "b@1", "c@1", "d@1"
 CONFIG = config_of("h:1", "p", cache_failure_timeout_ms=1000)
 
 
@@ -46,7 +46,7 @@ class Kafka:
         self.fences_end: asyncio.Event | None = None
         self.on_elected: Callable[[bool], None]
         self.on_refused: Callable[[Exception], None]
-        self.group: set[str] | None = set()
+        self.group: set[str] | None = {A}
         """The members that Kafka hears; None while it does not answer."""
         self.asked = 0
         self.stopped = 0.0
@@ -79,8 +79,8 @@ class Kafka:
     async def take(self) -> None:
         self.calls.append("take")
 
-    def rejoin(self, after: float = 0.0) -> None:
-        self.calls.append(f"rejoin after {after}" if after else "rejoin")
+    def rejoin(self, aside: float = 0.0) -> None:
+        self.calls.append(f"rejoin, {aside} s aside" if aside else "rejoin")
 
     async def members(self, group: str) -> frozenset[str]:
         self.asked += 1
@@ -338,7 +338,7 @@ def test_a_controller_that_hears_less_than_half_gives_up_the_seat_if_kafka_hears
         await desk.until(lambda: desk.kafka.calls)
         # By then Kafka would have dropped a dead one from the group.
         assert 4.0 < memory.loop.time() - silent_since < 4.5
-        assert (desk.kafka.calls, desk.service.deaths) == (["rejoin after 1.5"], 0)
+        assert (desk.kafka.calls, desk.service.deaths) == (["rejoin, 16.0 s aside"], 0)
         assert desk.views() == before
         assert "Kafka hears b@1, c@1, this node does not, and hears less than half" in caplog.text
         desk.beat()
@@ -351,14 +351,31 @@ def test_a_controller_that_hears_less_than_half_gives_up_the_seat_if_kafka_hears
 
 def test_those_that_kafka_does_not_hear_either_are_dead_however_many(memory: Memory) -> None:
     async def run() -> None:
-        desk = Desk(memory, A, B, C)
+        desk = Desk(memory, A, B, C, D)
         await desk.hold()
-        desk.kafka.group, desk.alive = {A, B}, {A}
-        await desk.until(lambda: desk.kafka.asked > 3)
-        assert (set(desk.view.members), desk.service.deaths) == ({A, B, C}, 0)
+        desk.kafka.group, desk.alive = {A, B, C}, {A}
+        await desk.until(lambda: D not in desk.view.members)  # it waits for no other
+        asked = desk.kafka.asked
+        await desk.until(lambda: desk.kafka.asked > asked + 3)
+        assert (set(desk.view.members), desk.service.deaths) == ({A, B, C}, 1)
         desk.kafka.group = {A}
         await desk.until(lambda: desk.view.members.keys() == {A})
-        assert desk.service.deaths == 2
+        assert desk.service.deaths == 3
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_one_that_joins_again_is_not_dead_for_the_moment_in_which_it_is_in_no_group(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        desk.kafka.group, desk.alive = {A, B, C}, {A}
+        await desk.until(lambda: desk.kafka.asked)
+        for group in ({A}, {A, B, C}, {B, C}, {A, B, C}):  # nor if Kafka does not even hear the one that asks
+            desk.kafka.group, asked = group, desk.kafka.asked
+            await desk.until(lambda asked=asked: desk.kafka.asked > asked)  # type: ignore[misc]
+        assert (set(desk.view.members), desk.service.deaths) == ({A, B, C}, 0)
         await desk.service.stop()
 
     memory.run(run())

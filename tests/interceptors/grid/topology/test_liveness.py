@@ -240,6 +240,17 @@ def test_a_controller_that_was_stopped_itself_holds_it_against_nobody() -> None:
     assert desk.book.declare_dead(desk.now) == []
 
 
+def test_how_long_a_member_is_silent_is_told_whatever_is_forgiven() -> None:
+    """Requests to Kafka that take long look like pauses: a controller that is cut off would forgive for ever."""
+    desk = Desk()
+    desk.answers(B)
+    for _ in range(5):
+        desk.now += 0.8
+        desk.book.forgive_own_pause(desk.now)
+    assert desk.book.declare_dead(desk.now) == []
+    assert [round(desk.now - desk.book.silent_since(member), 3) for member in (B, C)] == [4.0, 4.0]
+
+
 def test_a_pause_of_the_controller_is_forgiven_from_half_the_timeout_on_and_once() -> None:
     def dead(*ticks: float) -> list[str]:
         """Who is dead after seconds without a heartbeat, of which the controller looked at the clock in steps."""
