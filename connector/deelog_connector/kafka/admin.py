@@ -57,11 +57,14 @@ class KafkaAdmin:
             raise KafkaUnavailable("the brokers did not answer in time")
         return futures
 
-    def _away(self, what: str, error: KafkaException, right: str = "", topic: str = "") -> KafkaUnavailable:
+    def _away(
+        self, what: str, error: KafkaException, right: str = "", topic: str = "", group: str = ""
+    ) -> KafkaUnavailable:
         # After a broker's restart, librdkafka 2.16 requests offsets with the old leader epoch and never refreshes it
         # (FENCED_LEADER_EPOCH, seen for minutes): a new client does.
         self.close()
-        return failure(what, error, self._connections, topic=(right, topic), cluster=(right, ""))
+        asked = {"topic": (right, topic), "group": (right, group), "cluster": (right, "")}
+        return failure(what, error, self._connections, **asked)
 
     def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         count = self.partitions(topic)
@@ -151,9 +154,7 @@ class KafkaAdmin:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return frozenset()
-            self.close()
-            what = f"cannot read the members of group {group}"
-            raise failure(what, error, self._connections, group=("Describe", group)) from error
+            raise self._away(f"cannot read the members of group {group}", error, "Describe", group=group) from error
 
     def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]

@@ -160,11 +160,8 @@ class Election:
                 continue
             aside, self._aside = self._aside, 0.0
             try:
-                if aside:
-                    # A member of the group, which says that this node lives: with the partitions of another topic.
-                    self._subscribe(consumer, self._config.topics.positions)
-                else:
-                    self._subscribe(consumer, self._topic)
+                # Who stands aside is a member, which says that its node lives: with the partitions of another topic.
+                self._subscribe(consumer, self._config.topics.positions if aside else self._topic)
                 stands_at = time.monotonic() + aside
                 while not self._stop.is_set() and not self._rejoin.is_set():
                     if aside and time.monotonic() >= stands_at:

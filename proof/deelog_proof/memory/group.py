@@ -14,7 +14,7 @@ class Group:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._heard: dict[str, float] = {}
-        """When each member was last heard of, in the order in which they joined."""
+        """When each member was last heard of."""
         self._clients: dict[str, str] = {}
         self._aside: set[str] = set()
         """The members that are not assigned the partition."""
@@ -27,7 +27,7 @@ class Group:
     @property
     def clients(self) -> frozenset[str]:
         """The client ids of the members."""
-        return frozenset(self._clients[member] for member in self._heard)
+        return frozenset(self._clients.values())
 
     def join(self, member: str, client_id: str, timeout: float, aside: bool = False) -> None:
         """Adds a member."""
@@ -53,6 +53,8 @@ class Group:
     def leave(self, member: str) -> None:
         """Removes a member."""
         if self._heard.pop(member, None) is not None:
+            del self._clients[member]
+            self._aside.discard(member)
             self._changed()
 
     def _expire(self, member: str, timeout: float) -> None:

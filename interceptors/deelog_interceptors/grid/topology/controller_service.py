@@ -70,6 +70,8 @@ class ControllerService:
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = self._lost = False
         self._fencing = asyncio.Semaphore(MAX_FENCES)
+        self._patience = settings.session_timeout + settings.failure_timeout
+        """For so long a member that is silent may be dead though the group has it."""
         self._heard_by_kafka: frozenset[str] = frozenset()
         """The members of the group when it was last asked for."""
         self._waits_for: frozenset[str] = frozenset()
@@ -153,8 +155,7 @@ class ControllerService:
             # When fenced: rejoin the group, never initialise the producer again.
             log.warning("%s is controller no more: %s", self._member, lost)
             self._liveness, self._holding = None, False
-            patience = self._settings.session_timeout + self._settings.failure_timeout
-            self._election.rejoin(_TERMS_ASIDE * patience if isinstance(lost, _CutOff) else 0.0)
+            self._election.rejoin(_TERMS_ASIDE * self._patience if isinstance(lost, _CutOff) else 0.0)
 
     async def _confirm(self) -> float:
         """Commits a record of its own, which only the last controller can, and reads the topic up to it.
@@ -222,7 +223,7 @@ class ControllerService:
         if dead - living or not living:
             return dead - living
         silence = self._clock.monotonic() - min(map(liveness.silent_since, living))
-        if group is not None and silence > self._settings.session_timeout + self._settings.failure_timeout:
+        if group is not None and silence > self._patience:
             raise _CutOff(f"Kafka hears {', '.join(sorted(living))}, this node does not, and hears less than half")
         return None
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka_port import BEGINNING, OutRecord, PartitionEnd
-from tests.connector.kafka.contract.world import IN_TIME, World, answered, eventually, read
+from deelog_connector.kafka_port import BEGINNING, Brokers, OutRecord, PartitionEnd
+from deelog_schemas.config import Config
+from tests.connector.kafka.contract.world import IN_TIME, World, eventually, read
 
 
 async def committed(world: World, topic: str, *partitions: int) -> None:
@@ -68,28 +69,31 @@ async def test_ensure_reports_settings_that_no_topic_can_have(world: World) -> N
     assert not isinstance(failed.value, KafkaUnavailable)
 
 
+async def are_members(brokers: Brokers, config: Config, *names: str) -> None:
+    """Returns once these are in the controller's group. The first group of a broker takes a moment."""
+
+    async def now() -> bool:
+        try:
+            return await brokers.members(config.topics.controller_group) == set(names)
+        except KafkaUnavailable:
+            return False
+
+    await eventually(now, f"the members {names}")
+
+
 async def test_the_members_of_a_group_are_those_that_have_joined_and_not_left(world: World) -> None:
     brokers, config = world.brokers(), world.config()
-    group = config.topics.controller_group
-
-    async def are(*members: str) -> None:
-        async def now() -> bool:
-            return await brokers.members(group) == set(members)
-
-        await eventually(now, f"the members {members}")
-
-    await answered(lambda: brokers.members(group), KafkaUnavailable)  # the first group of a broker takes a moment
-    await are()
+    await are_members(brokers, config)
     await brokers.ensure(config.topics.topology, 1, {})
     port = await world.node()
     elections = [port.election(config, member, lambda elected: None, lambda error: None) for member in ("a@1", "b@2")]
     for election in elections:
         election.start()
-    await are("a@1", "b@2")
+    await are_members(brokers, config, "a@1", "b@2")
     await elections[0].stop()
-    await are("b@2")
+    await are_members(brokers, config, "b@2")
     await elections[1].stop()
-    await are()
+    await are_members(brokers, config)
 
 
 async def test_who_leaves_a_group_while_another_joins_it_is_gone(world: World) -> None:
@@ -98,23 +102,13 @@ async def test_who_leaves_a_group_while_another_joins_it_is_gone(world: World) -
     await brokers.ensure(config.topics.topology, 1, {})
     port = await world.node()
     members = [port.election(config, member, lambda elected: None, lambda error: None) for member in "abc"]
-
-    async def are(names: set[str]) -> None:
-        async def now() -> bool:
-            try:
-                return await brokers.members(config.topics.controller_group) == names
-            except KafkaUnavailable:  # the first group of a broker takes a moment
-                return False
-
-        await eventually(now, f"the members {names}")
-
     for member in members[:2]:
         member.start()
-    await are({"a", "b"})
+    await are_members(brokers, config, "a", "b")
     members[2].start()
-    await are({"a", "b", "c"})  # at once, while the others have not heard of it
+    await are_members(brokers, config, "a", "b", "c")  # at once, while the others have not heard of it
     await members[0].stop()
-    await are({"b", "c"})
+    await are_members(brokers, config, "b", "c")
     for member in members[1:]:
         await member.stop()
 
@@ -126,18 +120,14 @@ async def test_who_stands_aside_stays_a_member_and_is_elected_later(world: World
     port = await world.node()
     told: dict[str, list[bool]] = {"a": [], "b": []}
     first, second = (port.election(config, name, told[name].append, lambda error: None) for name in "ab")
-
-    async def both() -> bool:
-        return await brokers.members(config.topics.controller_group) == {"a", "b"}
-
     first.start()
     await eventually(lambda: told["a"] == [True], "the first to be elected")
     second.start()
-    await eventually(both, "both")
+    await are_members(brokers, config, "a", "b")
     began = loop.time()
     first.rejoin(aside=8.0)
     await eventually(lambda: told["b"] == [True], "the second to be elected")
-    await eventually(both, "both")
+    await are_members(brokers, config, "a", "b")
     await second.stop()
     await eventually(lambda: told["a"].count(True) == 2, "the first to be elected again")
     assert loop.time() - began >= 8.0
