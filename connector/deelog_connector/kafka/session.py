@@ -41,6 +41,16 @@ _REFUSED: Final = frozenset(
 )
 
 
+def _fatal(producer: Producer, error: KafkaException) -> KafkaException:
+    """The client's fatal error where a call failed for one: `produce` says only that there is one."""
+    if error.args[0].code() == KafkaError._FATAL:
+        try:
+            producer.begin_transaction()  # fails with the fatal error itself, without asking a broker
+        except KafkaException as fatal:
+            return fatal
+    return error
+
+
 class Session:
     """See `kafka_port.Session`. `run` runs a call in the one thread of all producers.
 
@@ -134,7 +144,7 @@ class Session:
                 self._produce(producer, record)
             self._progress.commit(producer, lambda: self._waits(producer))
         except KafkaException as error:
-            raise self._failure(error) from error
+            raise self._failure(_fatal(producer, error)) from error
 
     def _produce(self, producer: Producer, record: OutRecord) -> None:
         topic, partition, key, value, headers = record

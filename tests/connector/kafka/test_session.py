@@ -293,6 +293,18 @@ def test_what_fails_a_transaction_says_what_may_be_assumed(
         desk.commit(RECORD)
 
 
+@pytest.mark.parametrize(("fatal", "cause"), [(KafkaError._FENCED, Cause.FENCED), (KafkaError.UNKNOWN, Cause.LOST)])
+def test_a_call_that_fails_for_a_fatal_error_is_told_by_that_error(desk: Desk, fatal: int, cause: Cause) -> None:
+    # As `produce` of librdkafka 2.16 does where no report of the records before it has come.
+    desk.open()
+    desk.fails("produce", error_of(KafkaError._FATAL, "Unable to produce message: Local: Fatal error"))
+    desk.fails("begin", None, error_of(fatal, fatal=True))
+    with pytest.raises(WriteFailed, match="the broker's words") as failed:
+        desk.commit(RECORD)
+    assert failed.value.cause is cause
+    assert desk.producer.calls == ["init", "begin", "produce", "begin", "purge", "poll 0"]
+
+
 def test_a_right_to_write_is_named_with_all_topics_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(monkeypatch, errors_deadletterqueue_topic_name="dead")
     desk.open()
