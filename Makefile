@@ -24,6 +24,8 @@ export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
+# A test run starts hundreds of Pythons: without files of bytecode each would compile the product anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-all model mutants kills test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
 
