@@ -146,8 +146,7 @@ def session_seconds(config: Config) -> float:
 def beat_seconds(config: Config) -> float:
     """The time between two signs of life to the controller's group.
 
-    A rebalance waits until each member has heard of it by its next one. Who leaves meanwhile waits as well, and after
-    five seconds librdkafka gives up telling the group: the seat would be empty for `session_seconds`.
+    A rebalance, and with it the seat, waits until each member has heard of it by its next one.
     """
     return min(session_seconds(config) / 4, 1.0)
 

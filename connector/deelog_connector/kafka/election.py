@@ -174,6 +174,10 @@ class Election:
                         break
             finally:
                 self._metadata = self._candidate = None
+                # `close` alone tells the group nothing where no partition is assigned (librdkafka 2.16): a member that
+                # is gone would stay, and be assigned the seat in the next rebalance, until its session is over.
+                consumer.unsubscribe()
+                consumer.poll(_POLL_SECONDS)
                 consumer.close()
             self._tell(False)
 
