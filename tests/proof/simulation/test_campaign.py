@@ -51,7 +51,7 @@ def prunes_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_seeds_hold_and_see_what_they_are_there_to_see(
     call: Simulate, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    seeds = 40 if "not slow" in request.config.option.markexpr else 120
+    seeds = 30 if "not slow" in request.config.option.markexpr else 100
     report = tmp_path / "report.json"
     result = call("--seeds", f"1..{seeds}", "--jobs", 1, "--report", report)
     assert result.exit_code == 0, result.output
