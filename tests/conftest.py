@@ -108,7 +108,9 @@ def _configure_jvms(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One real Kafka for the whole run. Leave it running: take `own_kafka` to stop, kill or pause it."""
-    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
+    # On a busy machine it is not to be taken for dead, which takes away the leaders of all partitions.
+    overrides = {"broker.session.timeout.ms": "60000"}
+    with running_broker(tmp_path_factory.mktemp("kafka"), overrides) as broker:
         yield broker
 
 

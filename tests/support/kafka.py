@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -96,7 +96,7 @@ class ForeignBroker:
 class ContainerBroker:
     """Apache's image in a container, with the same settings as the embedded broker, on a fixed port of this host."""
 
-    def __init__(self) -> None:
+    def __init__(self, overrides: Mapping[str, str]) -> None:
         from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
 
@@ -104,7 +104,7 @@ class ContainerBroker:
         if not _to_be_had(testcontainers_config.ryuk_image):
             testcontainers_config.ryuk_disabled = True
         self._port = free_port()
-        inside = settings(self._port, 9093, Path("/tmp/kraft"))
+        inside = {**settings(self._port, 9093, Path("/tmp/kraft")), **overrides}
         inside["listeners"] = f"PLAINTEXT://:{self._port},CONTROLLER://:9093"
         self._container = DockerContainer(IMAGE)
         # Binds one interface, in Docker's own form: `with_bind_ports` always binds all of them.
@@ -176,17 +176,17 @@ def _to_be_had(image: str) -> bool:
 
 
 @contextmanager
-def running_broker(data_dir: Path) -> Iterator[Broker]:
-    """A broker that runs during the block. `data_dir` is the embedded broker's folder."""
+def running_broker(data_dir: Path, overrides: Mapping[str, str] = {}) -> Iterator[Broker]:
+    """A broker that runs during the block. `data_dir` is the embedded broker's folder, `overrides` broker settings."""
     bootstrap, forced = os.environ.get("DEELOG_TEST_BOOTSTRAP"), os.environ.get("DEELOG_TEST_KAFKA")
     if bootstrap:
         yield ForeignBroker(bootstrap)
     elif forced == "docker" or (forced is None and _to_be_had(IMAGE)):
-        broker = ContainerBroker()
+        broker = ContainerBroker(overrides)
         try:
             yield broker
         finally:
             broker.remove()
     else:
-        with EmbeddedKafka(data_dir) as embedded:
+        with EmbeddedKafka(data_dir, overrides=overrides) as embedded:
             yield embedded
