@@ -1011,6 +1011,14 @@ def _of_a_restart(name: str, why: str, edit: Edit) -> Mutant:
 
 SHELL: Final = (
     Mutant(
+        "audit-at-the-start-alone",
+        "",
+        "the positions topic is made to forget while nodes run, and nobody is told",
+        (Edit(SHELL_FILE, "        self.tasks.spawn(self.clients.audit.run())\n", ""),),
+        detector="pytest tests/connector/runtime/test_lost_topics.py -k not_compacted_any_more",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "lost-positions-go-unnoticed",
         "",
         "a positions topic that was made again holds no claims and no positions, and nobody writes them",

@@ -42,6 +42,7 @@ SEAM = (
 BESIDE_THE_SEAM = (
     ("deelog_interceptors.grid", "deelog_connector.kafka_port"),
     ("deelog_interceptors.grid.topology.topic", "deelog_connector.kept_topic"),
+    ("deelog_interceptors.grid.topology.topic", "deelog_connector.topic_audit"),
     ("deelog_interceptors.grid.node", "deelog_connector.kafka.librdkafka"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
 )

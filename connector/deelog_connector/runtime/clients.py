@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 from deelog_connector.kafka_port import KafkaPort, Reader, Session
-from deelog_connector.runtime.topics import ensure_topics
+from deelog_connector.runtime.topics import ensure_topics, look_at_topics
+from deelog_connector.topic_audit import TopicAudit
 from deelog_schemas.config import Config
 
 SCANS: Final = 4
@@ -25,6 +27,7 @@ class Clients:
     def __init__(self, config: Config, node_id: str, port: KafkaPort) -> None:
         self.config = config
         self.brokers = port.brokers(config)
+        self.audit = TopicAudit(partial(look_at_topics, self.brokers, config), config)
         self._notes = port.notes(config)
         self._transactional_id = config.topics.transactional_id_node(node_id)
         self._port = port
@@ -35,7 +38,8 @@ class Clients:
 
     async def open(self) -> None:
         """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`, `ConfigError`."""
-        limit = await ensure_topics(self.brokers, self.config)
+        limit, findings = await ensure_topics(self.brokers, self.config)
+        self.audit.begin(findings)
         self._session = await self._port.session(self.config, self._transactional_id, limit)
         self._idle.append(await self._port.reader(self.config, self.config.topics.changes))
 

@@ -57,6 +57,7 @@ class Shell:
         await self.retries.reading(self._readers.look_at_positions)
         self._context.meter.kafka_answered(self._context.port.clock.monotonic())
         caught_up: asyncio.Future[Any] = asyncio.ensure_future(self._readers.follow_positions().wait())
+        self.tasks.spawn(self.clients.audit.run())
         self.tasks.spawn(self._readers.watch())  # the positions may be made again meanwhile
         try:
             await asyncio.wait({caught_up, self.tasks.failure}, return_when=asyncio.FIRST_COMPLETED)

@@ -84,8 +84,8 @@ group("kafka", "Kafka",
             "by a comma. For the change topic; the others are always compacted."),
     Field("topic.audit", ENUM, "warn", allowed=("warn", "strict"),
         doc="What to do at start about a topic whose settings put data at risk (`min.insync.replicas` 1, unclean "
-            "leader election, lags below `reader.max.lag.ms`, a positions topic that is compacted late): warn, or "
-            "refuse to start."),
+            "leader election, lags below `reader.max.lag.ms`, a positions or topology topic that is compacted late): "
+            "warn, or refuse to start. A node that runs looks once a minute, and warns."),
     Field("reader.max.lag.ms", LONG, 604_800_000, low=1000,
         doc="How far a reader may be behind, in milliseconds. Topics are created with `min.compaction.lag.ms` and "
             "`delete.retention.ms` of this much; a reader further behind starts over from the base offsets."),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from deelog_connector.errors import KafkaUnusable
+from deelog_connector.topic_audit import AUDIT_SECONDS
 from tests.connector.runtime.clusters import Clusters, sound, until, write
 from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster
 
@@ -111,4 +112,19 @@ def test_positions_that_are_not_compacted_are_refused(cluster_of: Clusters) -> N
     with pytest.raises(KafkaUnusable, match=r"cleanup\.policy=compact,delete: .* set it to compact"):
         asked.result()
     write(cluster)
+    sound(cluster)
+
+
+def test_positions_that_are_not_compacted_any_more_are_told_while_a_node_runs(
+    cluster_of: Clusters, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = cluster_of()
+    cluster.kafka.topics[POSITIONS].settings["cleanup.policy"] = "delete"
+    for _ in range(3):
+        cluster.run(AUDIT_SECONDS)
+        write(cluster)
+    told = [message for message in caplog.messages if "cleanup.policy" in message]
+    assert told == [
+        f"topic {POSITIONS}: cleanup.policy is delete: what was written long ago will be forgotten; set it to compact"
+    ]
     sound(cluster)

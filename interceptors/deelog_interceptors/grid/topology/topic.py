@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from deelog_connector import topic_audit
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
 from deelog_connector.kafka_port import BEGINNING, InRecord, KafkaPort, Reader
 from deelog_connector.kept_topic import KeptTopic
-from deelog_schemas.config import Config
+from deelog_connector.topic_audit import TopicAudit
+from deelog_schemas.config import Config, ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +35,12 @@ class TopologyTopic:
         self._config, self._port, self._topic = config, port, config.topics.topology
         self._brokers = port.brokers(config)
         self._kept = KeptTopic(self._brokers, self._topic, 1)
+        self._audit = TopicAudit(self._findings, config)
         self._recreated = self._has_read = False
 
     async def create(self) -> None:
         """Creates the topic (one partition, compacted) if it is missing. Raises `KafkaUnusable`."""
-        await self._kept.make()
+        self._audit.begin(topic_audit.of_kept(self._topic, await self._kept.make()))
 
     async def publish(self, key: str, value: bytes) -> None:
         """Writes one record outside any transaction; returns once Kafka has acknowledged it."""
@@ -53,7 +56,7 @@ class TopologyTopic:
 
         Calls `on_lost` where the topic was made again or has lost records, and passes on what is there then.
         """
-        looking = asyncio.ensure_future(self._look())
+        beside = [asyncio.ensure_future(work) for work in (self._look(), self._audit.run())]
         try:
             while True:
                 why = await self._follow_with(await self._port.reader(self._config, self._topic), on_records)
@@ -64,8 +67,9 @@ class TopologyTopic:
         except KafkaUnusable as error:
             raise TopologyError(f"topic {self._topic}: {error}") from error
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _follow_with(self, reader: Reader, on_records: Callable[[list[TopologyRecord]], None]) -> str:
         """Returns why the reader cannot go on."""
@@ -93,12 +97,15 @@ class TopologyTopic:
             await asyncio.shield(reader.close())
         return "it was deleted and made again"
 
+    async def _findings(self) -> list[str]:
+        return topic_audit.of_kept(self._topic, await self._brokers.settings(self._topic))
+
     async def _look(self) -> None:
         """Looks once a second whether it is the same topic; makes it where it is gone."""
         while True:
             try:
                 self._recreated |= await self._kept.is_another()
-            except KafkaUnusable as error:  # as it is said where the connector looks at its own topics
+            except (KafkaUnusable, ConfigError) as error:  # as it is said where the connector looks at its own topics
                 log.debug("topic %s: %s", self._topic, error)
             await asyncio.sleep(_RETRY_SECONDS)
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from deelog_connector import topic_audit
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
 from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, KafkaPort
 from deelog_interceptors.grid.topology import topic as module
@@ -30,6 +31,7 @@ class Kafka:
         self.calls: list[str] = []
         self.id: str | DeelogError = "id"
         self.looks = 0
+        self.settings_ = {**COMPACTED, "min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
         self.idle = 0.001
 
     def brokers(self, config: object) -> Kafka:
@@ -42,7 +44,7 @@ class Kafka:
         self.calls.append(f"ensure {topic} {partitions} {dict(settings)}")
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        return {"cleanup.policy": "compact"}
+        return self.settings_
 
     async def topic_id(self, topic: str) -> str:
         assert topic == CONFIG.topics.topology
@@ -118,6 +120,28 @@ def test_it_is_created_compacted() -> None:
     kafka = Kafka()
     with_topic(kafka, TopologyTopic.create)
     assert kafka.calls == [f"ensure {CONFIG.topics.topology} 1 {COMPACTED}"]
+
+
+def test_what_is_unsafe_is_told_at_the_start_and_once_it_changes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_audit, "AUDIT_SECONDS", 0.0)
+    kafka = Kafka()
+    kafka.settings_ = {**kafka.settings_, "segment.ms": "600001"}
+
+    async def test(topic: TopologyTopic) -> None:
+        await topic.create()
+        kafka.settings_ = {**kafka.settings_, "cleanup.policy": "delete"}
+        following = asyncio.ensure_future(topic.follow(lambda _: None))
+        await awaiting(lambda: len(caplog.messages) > 1, 5, "the second finding")
+        following.cancel()
+        await asyncio.wait([following])
+
+    with_topic(kafka, test)
+    assert [message.split(": ")[1] for message in caplog.messages] == [
+        "segment.ms is above 600000",
+        "cleanup.policy is delete",
+    ]
 
 
 def test_records_come_in_order_from_the_beginning_and_the_reader_is_closed() -> None:
