@@ -96,7 +96,7 @@ class ForeignBroker:
 class ContainerBroker:
     """Apache's image in a container, with the same settings as the embedded broker, on a fixed port of this host."""
 
-    def __init__(self, overrides: Mapping[str, str]) -> None:
+    def __init__(self, overrides: Mapping[str, str] = {}) -> None:
         from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
 
