@@ -1,6 +1,8 @@
-"""The topics of one cache: created at the start."""
+"""The topics of one cache: created at the start, and looked at while they are in use."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from deelog_connector import topic_audit
 from deelog_connector.kafka_port import COMPACTED, Brokers
@@ -30,12 +32,14 @@ async def ensure_topics(brokers: Brokers, config: Config) -> tuple[int, list[str
     if config["event.processing.failure.handling.mode"] == "dead-letter":
         await brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {})
     found = await brokers.settings(topics.changes)
-    findings = topic_audit.of_changes(found, config) + topic_audit.of_kept(topics.positions, kept)
-    return int(found["max.message.bytes"]), findings
+    return int(found["max.message.bytes"]), _findings(found, kept, config)
 
 
 async def look_at_topics(brokers: Brokers, config: Config) -> list[str]:
     """What is unsafe in the topics of a cache that runs."""
     topics = config.topics
-    findings = topic_audit.of_changes(await brokers.settings(topics.changes), config)
-    return findings + topic_audit.of_kept(topics.positions, await brokers.settings(topics.positions))
+    return _findings(await brokers.settings(topics.changes), await brokers.settings(topics.positions), config)
+
+
+def _findings(changes: Mapping[str, str], positions: Mapping[str, str], config: Config) -> list[str]:
+    return topic_audit.of_changes(changes, config) + topic_audit.of_kept(config.topics.positions, positions)

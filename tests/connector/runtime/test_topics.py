@@ -12,15 +12,7 @@ from deelog_connector.kafka_port import COMPACTED
 from deelog_connector.kafka_port import Brokers as BrokersPort
 from deelog_connector.runtime.topics import ensure_topics, look_at_topics
 from tests.connector.cache import config_of, run
-
-SAFE = {
-    "min.insync.replicas": "2",
-    "unclean.leader.election.enable": "false",
-    "cleanup.policy": "delete",
-    "max.message.bytes": "100000",
-}
-KEPT = {**SAFE, **COMPACTED}
-LAG = {"min.compaction.lag.ms": "1000", "delete.retention.ms": "1000"}
+from tests.connector.test_topic_audit import KEPT, LAG, SAFE
 
 
 class Brokers:

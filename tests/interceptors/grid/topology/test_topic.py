@@ -16,6 +16,7 @@ from deelog_interceptors.grid.topology import topic as module
 from deelog_interceptors.grid.topology.topic import TopologyRecord, TopologyTopic
 from deelog_schemas.errors import DeelogError
 from tests.connector.cache import config_of, run
+from tests.connector.test_topic_audit import KEPT
 from tests.support.waiting import awaiting
 
 CONFIG = config_of("h:1", "p")
@@ -31,7 +32,7 @@ class Kafka:
         self.calls: list[str] = []
         self.id: str | DeelogError = "id"
         self.looks = 0
-        self.settings_ = {**COMPACTED, "min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+        self.kept = KEPT
         self.idle = 0.001
 
     def brokers(self, config: object) -> Kafka:
@@ -44,7 +45,7 @@ class Kafka:
         self.calls.append(f"ensure {topic} {partitions} {dict(settings)}")
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        return self.settings_
+        return self.kept
 
     async def topic_id(self, topic: str) -> str:
         assert topic == CONFIG.topics.topology
@@ -127,11 +128,11 @@ def test_what_is_unsafe_is_told_at_the_start_and_once_it_changes(
 ) -> None:
     monkeypatch.setattr(topic_audit, "AUDIT_SECONDS", 0.0)
     kafka = Kafka()
-    kafka.settings_ = {**kafka.settings_, "segment.ms": "600001"}
+    kafka.kept = {**kafka.kept, "segment.ms": "600001"}
 
     async def test(topic: TopologyTopic) -> None:
         await topic.create()
-        kafka.settings_ = {**kafka.settings_, "cleanup.policy": "delete"}
+        kafka.kept = {**kafka.kept, "cleanup.policy": "delete"}
         following = asyncio.ensure_future(topic.follow(lambda _: None))
         await awaiting(lambda: len(caplog.messages) > 1, 5, "the second finding")
         following.cancel()
