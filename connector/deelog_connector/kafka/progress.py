@@ -20,7 +20,10 @@ from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, opened
 from deelog_schemas.config import Config, ConfigError
 
 STALL_SECONDS: Final = 3.0
-"""A queue that has not got shorter for so long, while brokers answered, is that of a lost producer."""
+"""A queue that has not got shorter for so long, while brokers answered, is that of a lost producer.
+
+A process that was stopped meanwhile has not waited: each request counts for its own time at most.
+"""
 MAX_STALL_SECONDS: Final = 60.0
 
 
@@ -30,7 +33,7 @@ class Progress:
     def __init__(self, config: Config, seconds: float) -> None:
         """`seconds` is the most that one request of a commit waits."""
         self._config, self._seconds = config, min(seconds, LOOK_SECONDS)
-        self._left, self._since = -1, 0.0
+        self._left, self._stood, self._checked = -1, 0.0, 0.0
         self._patience, self._replaces = STALL_SECONDS, False
 
     def begin(self) -> None:
@@ -58,16 +61,19 @@ class Progress:
         replicas), and patience doubles, so that slow brokers get on.
         """
         left, now = len(producer), time.monotonic()
+        waited, self._checked = min(now - self._checked, self._seconds), now
         if left != self._left:
-            self._left, self._since = left, now
-        elif left and now - self._since >= self._patience:
+            self._left, self._stood = left, 0.0
+            return
+        self._stood += waited
+        if left and self._stood >= self._patience:
             if not _answered(self._config):
-                self._since = time.monotonic()
+                self._stood = 0.0
                 return
             if self._replaces:
                 self._patience = min(2 * self._patience, MAX_STALL_SECONDS)
             self._replaces = True
-            why = f"the client has sent none of {left} records for {now - self._since:.0f} s, and brokers answer others"
+            why = f"the client has sent none of {left} records for {self._stood:.0f} s, and brokers answer others"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
 
 

@@ -21,6 +21,7 @@ class Desk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.lefts, self.answered, self.asked = 0.0, [0], True, 0
+        self.stopped: list[float] = []  # seconds for which the process is stopped in each request
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(module, "_answered", self._ask)
         self.progress = Progress(config_of("h:1", "p"), 7.0)
@@ -35,7 +36,7 @@ class Desk:
     def commit_transaction(self, seconds: float) -> None:
         assert seconds == 1.0
         if self.lefts != [0]:
-            self.now += 1
+            self.now += 1 + (self.stopped.pop(0) if self.stopped else 0)
             assert self.now < 10_000, "it is asked for ever"
             if len(self.lefts) > 1:
                 self.lefts.pop(0)
@@ -88,6 +89,14 @@ def test_each_transaction_has_its_own_time(desk: Desk) -> None:
     desk.commit(2, 2, 2, 0)
     desk.now += 100
     assert desk.stands(2) == 1 + STALL_SECONDS
+
+
+def test_a_process_that_was_stopped_meanwhile_has_waited_for_one_request(desk: Desk) -> None:
+    desk.stopped = [60, 60, 60]
+    assert desk.commit(5, 5, 5, 0) == 183
+    assert desk.asked == 0
+    desk.stopped = [0, 60]
+    assert desk.stands(5) == 61 + STALL_SECONDS
 
 
 def test_where_the_next_producer_stands_too_patience_doubles_up_to_a_minute_and_stays(desk: Desk) -> None:
