@@ -20,6 +20,7 @@ from deelog_proof.harness.environment import Environment
 
 PAUSE_SECONDS = 3.0
 _SEARCHES = 25
+_ZOMBIES = 3
 _REFUSAL_SECONDS = 15.0
 _OVERFLOW_SECONDS = 60.0
 _OUTCOME_EVERY = 0.05
@@ -60,10 +61,38 @@ def kill_one(environment: Environment, draw: random.Random) -> Happened:
 
 
 def zombie(environment: Environment, draw: random.Random) -> Happened:
-    """SIGSTOP of a primary with a transaction open, takeover, SIGCONT: its commit has to be refused."""
+    """SIGSTOP of a primary with a transaction open, takeover, SIGCONT: its commit has to be refused.
+
+    A node that had nothing left to commit, or that gave up its transaction itself, learns of the takeover without
+    a refusal: then it is stopped again.
+    """
     node = _victim(environment, draw)
-    before = _refused(environment, node)
     happened = Happened("zombie", _now_ms(), [node.node_id])
+    before = _refused(environment, node)
+    awaited = f"the commit of zombie {node.node_id} to be refused"
+
+    def seen() -> bool:
+        environment.monitor.poll(node)
+        return node.pid is None or _refused(environment, node) > before
+
+    for left in reversed(range(_ZOMBIES)):
+        _pause_for_takeover(environment, draw, node, happened)
+        try:
+            seconds = until(seen, _REFUSAL_SECONDS, awaited, _OUTCOME_EVERY)
+            break
+        except TimeoutError:
+            if not left:
+                raise
+            environment.show.say(f"no commit of the zombie was refused in {_REFUSAL_SECONDS:g} s; once more")
+            environment.cluster.wait_whole()
+    happened.notes["refused_commits"] = _refused(environment, node) - before
+    happened.notes["exit_code"] = node.exit_code
+    environment.show.say(f"the zombie's commit was refused after {seconds:.1f} s")
+    _restart(environment, [node] if node.pid is None else [])
+    return happened
+
+
+def _pause_for_takeover(environment: Environment, draw: random.Random, node: Node, happened: Happened) -> None:
     happened.notes["transaction_open"] = opened = _stop_in_transaction(environment, draw, node)
     happened.at_ms = _now_ms()
     environment.show.say(
@@ -72,17 +101,6 @@ def zombie(environment: Environment, draw: random.Random) -> Happened:
     _takeover(environment, happened, [node])
     environment.show.say(f"SIGCONT of node {node.node_id}: a zombie")
     node.send(signal.SIGCONT)
-
-    def seen() -> bool:
-        environment.monitor.poll(node)
-        return node.pid is None or _refused(environment, node) > before
-
-    seconds = until(seen, _REFUSAL_SECONDS, f"the commit of zombie {node.node_id} to be refused", _OUTCOME_EVERY)
-    happened.notes["refused_commits"] = _refused(environment, node) - before
-    happened.notes["exit_code"] = node.exit_code
-    environment.show.say(f"the zombie's commit was refused after {seconds:.1f} s")
-    _restart(environment, [node] if node.pid is None else [])
-    return happened
 
 
 def kill_owners(environment: Environment, draw: random.Random) -> Happened:

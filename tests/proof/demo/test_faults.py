@@ -177,9 +177,29 @@ def test_a_zombie_that_ends_at_the_refusal_is_started_again(parts: Parts) -> Non
     assert parts.calls[-3:] == ["start node n1", "wait for node n1", "wait until whole"]
 
 
-def test_a_zombie_whose_commit_is_not_refused_fails_the_demo(parts: Parts) -> None:
+def test_a_zombie_that_has_nothing_to_commit_is_stopped_again(parts: Parts) -> None:
+    parts.cluster.owned = type(parts.cluster.owned)({"n1": 8})
+    node = parts.cluster.nodes[0]
+    send, awake = node.send, []
+
+    def refused_the_second_time(number: int) -> None:
+        send(number)
+        awake.extend([number] if number == GO_ON else [])
+        parts.monitor.refused = [len(awake) // 2]
+
+    node.send = refused_the_second_time  # type: ignore[method-assign]
+    happened = zombie(parts.environment, draw())
+    signals = [call for call in parts.calls if call.startswith("signal")]
+    assert signals == [f"signal {number} to node n1" for number in (STOP, GO_ON)] * 2
+    assert happened.notes["refused_commits"] == 1
+    assert "no commit of the zombie was refused in 15 s; once more" in parts.show.said
+    assert parts.show.said[-3] == "SIGCONT of node n1: a zombie"
+
+
+def test_a_zombie_whose_commit_is_never_refused_fails_the_demo(parts: Parts) -> None:
     with pytest.raises(TimeoutError, match=r"the commit of zombie n\d to be refused"):
         zombie(parts.environment, draw())
+    assert sum(call.startswith(f"signal {GO_ON}") for call in parts.calls) == 3
 
 
 @pytest.mark.parametrize(
