@@ -36,6 +36,8 @@ COMPACTED: Final = {
 
 Kafka compacts no segment that is written to, and closes it by default after a gigabyte: of positions, hours of a load.
 """
+HELD_UP_SECONDS: Final = 3.0
+"""Seconds after which the opening of a session ends as held up."""
 MAX_READ: Final = 2000
 """The most records of one `Reader.read`: they are processed without a pause."""
 BEGINNING: Final = -1
@@ -63,6 +65,14 @@ class InRecord(NamedTuple):
     headers: list[tuple[str, bytes | None]] | None
 
 
+class TopicState(NamedTuple):
+    """What all brokers know of a topic. A new topic of its name has another id."""
+
+    topic_id: str
+    unwritable: frozenset[int]
+    """Partitions without a leader, or with fewer replicas in sync than they take records with."""
+
+
 class PartitionEnd(NamedTuple):
     """The last stable offset of a partition, and its leader epoch."""
 
@@ -75,11 +85,13 @@ class WriteFailed(Exception):
     """A transaction was not committed. `cause` is what the core may assume.
 
     `denied`: the brokers refuse this user, or the configuration makes no client. It stays so until that is mended.
+    `held_up`: the last transaction of the id is decided and does not end, as long as one of its partitions has too few
+    replicas in sync. Its other partitions show what has become of it.
     """
 
-    def __init__(self, cause: Cause, reason: str, *, denied: bool = False) -> None:
+    def __init__(self, cause: Cause, reason: str, *, denied: bool = False, held_up: bool = False) -> None:
         super().__init__(f"{cause}: {reason}")
-        self.cause, self.reason, self.denied = cause, reason, denied
+        self.cause, self.reason, self.denied, self.held_up = cause, reason, denied, held_up
 
 
 class Session(Protocol):
@@ -98,6 +110,12 @@ class Session(Protocol):
         answered is repeated until it is, until `give_up`, or until brokers answer others and not this session. Raises
         `WriteFailed`; the session is over then, and with LOST it is unknown whether the transaction was committed. What
         `records` raises ends the session, too.
+        """
+
+    async def abort(self, left_open: Sequence[tuple[str, int]]) -> None:
+        """Aborts what an earlier transaction of the id has left open on these partitions, as `Brokers.fence` does.
+
+        Raises as `commit`; the session is over then.
         """
 
     async def discard(self) -> None:
@@ -163,8 +181,8 @@ class Brokers(Protocol):
     async def settings(self, topic: str) -> Mapping[str, str]:
         """A topic's effective settings. Raises `KafkaUnavailable`, also without topic."""
 
-    async def topic_id(self, topic: str) -> str:
-        """The topic id, which a new topic of the name does not keep. Raises `KafkaUnavailable`, also without topic."""
+    async def state(self, topic: str) -> TopicState:
+        """Raises `KafkaUnavailable`, also without topic."""
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         """The ends of these partitions, in any order. Raises `KafkaUnavailable` where one is not answered.
@@ -189,8 +207,12 @@ class Brokers(Protocol):
         Raises `KafkaUnavailable`; the record may arrive all the same.
         """
 
-    async def fence(self, transactional_id: str) -> None:
-        """Opens and drops a session: fences its owner and aborts its open transaction. Raises `WriteFailed(LOST)`."""
+    async def fence(self, transactional_id: str, left_open: Sequence[tuple[str, int]] = ()) -> None:
+        """Opens and drops a session: fences its owner and aborts its open transaction. Raises `WriteFailed(LOST)`.
+
+        Where a partition had no leader when a transaction of the id ended, Kafka leaves it open there for good, and no
+        reader passes it: it is aborted on the partitions of `left_open`, by topic and number.
+        """
 
     async def close(self) -> None:
         """Drops its connections. A later call makes new ones."""

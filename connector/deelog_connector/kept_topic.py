@@ -14,6 +14,8 @@ class KeptTopic:
     def __init__(self, brokers: Brokers, topic: str, partitions: int) -> None:
         self._brokers, self._topic, self._partitions = brokers, topic, partitions
         self._id = ""
+        self.unwritable = frozenset[int]()
+        """The partitions that took no records at the last look."""
 
     async def make(self) -> Mapping[str, str]:
         """Creates it unless it exists; its settings. Raises `KafkaUnusable` where it forgets what is old."""
@@ -30,9 +32,10 @@ class KeptTopic:
     async def is_another(self) -> bool:
         """Whether it was made again since the last look. Makes it where it is gone."""
         try:
-            topic_id = await self._brokers.topic_id(self._topic)
+            state = await self._brokers.state(self._topic)
         except KafkaUnavailable:
             await self.make()
-            topic_id = await self._brokers.topic_id(self._topic)
-        before, self._id = self._id, topic_id
-        return before not in ("", topic_id)
+            state = await self._brokers.state(self._topic)
+        self.unwritable = state.unwritable
+        before, self._id = self._id, state.topic_id
+        return before not in ("", state.topic_id)

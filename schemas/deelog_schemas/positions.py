@@ -18,7 +18,8 @@ class ClaimState(NamedTuple):
 
     `prefix` and `cache` are its `topic.prefix` and `cache.name`: other names may give the same topic. `segments` and
     `partitions` are its segment map. Other names and another map are refused. `number` distinguishes the claimant's own
-    records: one is written with its CLAIM and another with each ACTIVE, and they are read back.
+    records: one is written with its CLAIM and another with each ACTIVE, and they are read back. `spare`: whoever
+    supersedes it has to fence its spare producer, and not the other one.
     """
 
     epoch: int
@@ -28,6 +29,7 @@ class ClaimState(NamedTuple):
     segments: int
     partitions: int
     number: int
+    spare: bool = False
 
 
 class PositionState(NamedTuple):
@@ -89,8 +91,9 @@ _FIELDS: Final[dict[type[Any], dict[str, type]]] = {shape: get_type_hints(shape)
 
 
 def encode_state(state: State) -> bytes:
-    """Canonical JSON of a state."""
-    return canonical.dumps(state._asdict())
+    """Canonical JSON of a state, without what is as by default."""
+    defaults = state._field_defaults.items()
+    return canonical.dumps({name: value for name, value in state._asdict().items() if (name, value) not in defaults})
 
 
 class StateRecord(NamedTuple):
@@ -126,7 +129,7 @@ def decode_state(key: bytes, value: bytes | None, kind: Kind) -> StateRecord:
 
 
 def _state(shape: type[Any], value: bytes, what: str) -> State:
-    content, fields = canonical.loads(value, what), _FIELDS[shape]
+    content, fields = shape._field_defaults | canonical.loads(value, what), _FIELDS[shape]
     if content.keys() != fields.keys():
         raise RecordError(f"{what} has the fields {sorted(content)}, not those of {shape.__name__}: {sorted(fields)}")
     for name, kind in fields.items():

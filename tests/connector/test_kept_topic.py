@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka_port import COMPACTED, Brokers
+from deelog_connector.kafka_port import COMPACTED, Brokers, TopicState
 from deelog_connector.kept_topic import KeptTopic
 from tests.connector.cache import run
 
@@ -18,6 +18,7 @@ class Broker:
 
     def __init__(self, topic_id: str, policy: str = "compact") -> None:
         self.id, self.policy, self.calls = topic_id, policy, list[str]()
+        self.unwritable = frozenset[int]()
 
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         assert (topic, partitions, settings) == ("t", 3, COMPACTED)
@@ -28,11 +29,11 @@ class Broker:
         assert topic == "t"
         return {"cleanup.policy": self.policy, "x": "1"}
 
-    async def topic_id(self, topic: str) -> str:
+    async def state(self, topic: str) -> TopicState:
         assert topic == "t"
         if not self.id:
             raise KafkaUnavailable("topic t: it does not exist")
-        return self.id
+        return TopicState(self.id, self.unwritable)
 
 
 def with_topic(broker: Broker, test: Callable[[KeptTopic], Awaitable[None]]) -> None:
@@ -58,6 +59,19 @@ def test_one_that_forgets_is_refused(policy: str) -> None:
             await topic.make()
 
     with_topic(Broker("1", policy), test)
+
+
+def test_its_partitions_that_take_no_records_are_those_of_the_last_look() -> None:
+    broker = Broker("1")
+
+    async def test(topic: KeptTopic) -> None:
+        looks = [topic.unwritable]
+        for broker.unwritable in frozenset({2}), frozenset():
+            await topic.is_another()
+            looks.append(topic.unwritable)
+        assert looks == [frozenset(), {2}, frozenset()]
+
+    with_topic(broker, test)
 
 
 def test_another_id_is_told_once() -> None:

@@ -144,9 +144,9 @@ class Node:
                 return True
             self._answer(effect, cause or broker.commit(self.node_id, self.session))
         elif isinstance(effect, Fence):
-            broker.init(effect.node_id)
-            self.world.fences.append((self.node_id, effect.node_id))
-            core.fenced(effect.node_id, effect.takeovers)
+            broker.init(effect.producer.node_id)
+            self.world.fences.append((self.node_id, effect.producer.node_id))
+            core.fenced(effect.producer, effect.takeovers)
         elif isinstance(effect, Scan):
             return self._scan(effect)
         else:

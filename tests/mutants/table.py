@@ -30,6 +30,7 @@ OPLOG: Final = "connector/deelog_connector/core/oplog.py"
 HELD: Final = "connector/deelog_connector/core/reset_strategy.py"
 ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
 EXECUTOR: Final = "connector/deelog_connector/runtime/executor.py"
+PRODUCERS: Final = "connector/deelog_connector/runtime/producers.py"
 READERS: Final = "connector/deelog_connector/runtime/readers.py"
 TASKS: Final = "connector/deelog_connector/runtime/tasks.py"
 CONNECTOR: Final = "connector/deelog_connector/runtime/connector.py"
@@ -41,6 +42,7 @@ PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
 KEPT_TOPIC: Final = "connector/deelog_connector/kept_topic.py"
 KAFKA_PROGRESS: Final = "connector/deelog_connector/kafka/progress.py"
 KAFKA_READER: Final = "connector/deelog_connector/kafka/reader.py"
+STATE: Final = "connector/deelog_connector/core/state.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
@@ -106,6 +108,38 @@ TAKEOVER: Final = (
         because=RARE,
     ),
     Mutant(
+        "partition-not-withheld",
+        "",
+        "one partition without a leader holds up the segments of all others",
+        (Edit(STATE, "if self.withheld else list(primaries)", "if False else list(primaries)"),),
+        detector="pytest tests/connector/runtime/test_one_partition.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "spare-claim-unsaid",
+        "claim-before-fence",
+        "who is paused with its spare producer is fenced by the other one, and writes on when it resumes",
+        (Edit(BATCH, ", segment.awaited, self.node.spare)", ", segment.awaited)"),),
+        detector="pytest tests/connector/runtime/test_one_partition.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "held-up-for-good",
+        "",
+        "a partition with too few replicas ends all writing, since the last transaction of the id does not end",
+        (Edit(PRODUCERS, "                self.spare = not self.spare\n", ""),),
+        detector="pytest tests/connector/runtime/test_one_partition.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "left-open-for-good",
+        "",
+        "what a dead node's transaction has left open on a partition without leader hides all that follows",
+        (Edit(EXECUTOR, "for p in sorted(effect.hidden_on)]", "for p in ()]"),),
+        detector="pytest tests/connector/runtime/test_one_partition.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "claim-of-another-cache",
         "",
         "two caches whose names give one topic write it for ever, and readers drop half of it",
@@ -123,10 +157,8 @@ TAKEOVER: Final = (
                 "        self._primaries[segment] = seg\n",
                 "        self._primaries[segment] = seg\n"
                 "        from deelog_connector.core.effects import Fence\n"
-                "        from deelog_connector.core.rules import foreign\n"
-                "        from deelog_schemas.member import node_id_of\n"
-                "        known = foreign(self.table.claimants(segment), self.member)\n"
-                "        self._node.outbox += [Fence(node_id_of(one), ()) for one in sorted(known)]\n",
+                "        known = self._node.producers_of(self.table.claimants(segment), ())\n"
+                "        self._node.outbox += [Fence(one, ()) for one in sorted(known)]\n",
             ),
             Edit(
                 TAKEOVERS,
@@ -1022,7 +1054,7 @@ SHELL: Final = (
         "lost-positions-go-unnoticed",
         "",
         "a positions topic that was made again holds no claims and no positions, and nobody writes them",
-        (Edit(KEPT_TOPIC, 'return before not in ("", topic_id)', "return False"),),
+        (Edit(KEPT_TOPIC, 'return before not in ("", state.topic_id)', "return False"),),
         detector="pytest tests/connector/test_kept_topic.py -k another_id",
         because=ONE_CASE,
     ),
@@ -1072,7 +1104,7 @@ SHELL: Final = (
         "no-node-is-fenced",
         "",
         "the core is told that nodes are fenced, and none is",
-        (Edit(EXECUTOR, "        await self._retries.writing(self._clients.brokers.fence, transactional_id)\n", ""),),
+        (Edit(EXECUTOR, "        await self._retries.writing(self._clients.brokers.fence, name, left_open)\n", ""),),
     ),
     Mutant(
         "commit-not-awaited",
@@ -1260,7 +1292,13 @@ SHELL: Final = (
         "scan-gives-up",
         "",
         "a scan that Kafka does not answer ends, and nobody is told",
-        (Edit(EXECUTOR, "                await asyncio.sleep(RETRY_SECONDS)\n", "                return\n"),),
+        (
+            Edit(
+                EXECUTOR,
+                'trying again", error)\n                await asyncio.sleep(RETRY_SECONDS)\n',
+                'trying again", error)\n                return\n',
+            ),
+        ),
         detector="pytest tests/connector/runtime/test_executor.py -k tried_again_with_a_new_consumer",
         because=ONE_CASE,
     ),
@@ -1271,8 +1309,8 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "await self._retries.writing(self._clients.brokers.fence, transactional_id)",
-                "self._tasks.spawn(self._retries.writing(self._clients.brokers.fence, transactional_id))",
+                "await self._retries.writing(self._clients.brokers.fence, name, left_open)",
+                "self._tasks.spawn(self._retries.writing(self._clients.brokers.fence, name, left_open))",
             ),
         ),
         detector="pytest tests/connector/runtime/test_executor.py -k a_node_is_fenced",
@@ -1330,7 +1368,7 @@ SHELL: Final = (
         "topic-id-read-once",
         "",
         "a topic made again is taken for a truncated one",
-        (Edit(READERS, "                await self.read_topic_id()  # first", "                pass  # first"),),
+        (Edit(READERS, "                await self.look_at_changes()  # first", "                pass  # first"),),
         detector="scenario topic_recreated",
         because="a reset for another reason, which the checker allows",
     ),

@@ -99,7 +99,7 @@ class Batch:
         """Adds this member's claim, with the number that is awaited there."""
         member, settings = self.node.member, self.node.settings
         names, layout = (settings.prefix, settings.cache), (settings.segments, settings.partitions)
-        state = ClaimState(segment.epoch, member, *names, *layout, segment.awaited)
+        state = ClaimState(segment.epoch, member, *names, *layout, segment.awaited, self.node.spare)
         self.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), state)
 
     def reset_state(self, segment: Segment, reset: Reset) -> None:

@@ -35,7 +35,7 @@ class BatchBuilder:
     def next(self, due: bool) -> Batch:
         """The next batch, perhaps empty. `due`: the commit interval is over, few operations will do."""
         batch, room = Batch(self._node), self._node.settings.max_batch_size
-        primaries = list(self._node.primaries.values())
+        primaries = self._node.writable()
         self._control(batch, primaries)
         self._begins(batch, primaries)
         ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
@@ -54,7 +54,7 @@ class BatchBuilder:
     def only(self, numbers: Sequence[int]) -> Batch:
         """The next batch, perhaps empty, with entries of these segments only."""
         batch = Batch(self._node)
-        primaries = list(self._node.primaries.values())
+        primaries = self._node.writable()
         group = [s for s in primaries if s.number in numbers]
         self._control(batch, primaries)
         self._begins(batch, group)

@@ -85,7 +85,6 @@ class ConnectorCore:
         self.doubts = self._log_watch.doubts
         self.end_read = self._log_watch.end_read
         # Answers to effects.
-        self.producer_opened = self._transactions.producer_opened
         self.opening_given_up = self._transactions.opening_given_up
         self.committed = self._transactions.committed
         self.commit_failed = self._transactions.commit_failed
@@ -230,6 +229,28 @@ class ConnectorCore:
             if s.phase is not Phase.RELEASED
         )
 
+    @property
+    def withheld(self) -> frozenset[int]:
+        """Partitions to which nothing is written, and of which nothing is read, while this is set.
+
+        Their segments wait where they are, and look at Kafka again before they go on: a transaction that ended when
+        their partition had no leader is left open there until this node writes to it. What is under way goes on.
+        """
+        return self._node.withheld
+
+    @withheld.setter
+    def withheld(self, partitions: frozenset[int]) -> None:
+        before, self._node.withheld = self._node.withheld, partitions
+        for segment in self._node.primaries.values():
+            if segment.partition in before - partitions:
+                segment.look_again()
+
+    @property
+    def touches_withheld(self) -> bool:
+        """Whether the transaction under way has records for a partition that is withheld."""
+        node, written = self._node, self._transactions.segments
+        return any(s.number in written and s.partition in node.withheld for s in node.primaries.values())
+
     # -- the producer and the configuration -----------------------------------------------------------------------
 
     @property
@@ -273,6 +294,15 @@ class ConnectorCore:
         assert (settings.segments, settings.partitions) == (self.settings.segments, self.settings.partitions)
         self._node.settings = settings
         self.budget.max_operations, self.budget.max_bytes = settings.max_operations, settings.max_bytes
+
+    def producer_opened(self, spare: bool = False) -> None:
+        """A new session is open: of the node's producer, or of its spare one."""
+        self._transactions.producer_opened(spare)
+        self._fencing.opened()
+
+    def session_lost(self) -> None:
+        """The session is over, though no transaction has said so."""
+        self._transactions.reopen()
 
     # -- events ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry, Operation
@@ -114,13 +114,22 @@ class Commit:
     items: Sequence[Item]
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Initialise this node's transactional id: that aborts what it has open and refuses what it sends later."""
+class Producer(NamedTuple):
+    """One of the two producers of a node."""
 
     node_id: str
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Initialise this producer's transactional id: that aborts what it has open and refuses what it sends later."""
+
+    producer: Producer
     takeovers: tuple[tuple[int, int], ...]
     """`(segment, epoch)` of those that wait for it."""
+    hidden_on: frozenset[int] = frozenset()
+    """Partitions on which records of ours are hidden: its transaction may have been left open there."""
 
 
 @dataclass(frozen=True, slots=True)

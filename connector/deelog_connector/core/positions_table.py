@@ -55,7 +55,12 @@ class PositionsTable:
         """A segment's state now."""
         release = self.releases.get(segment)
         released = (release.epoch, release.member) if release else None
-        return PositionsView(self.claimants(segment), self.positions.get(segment), self.resets.get(segment), released)
+        position, reset = self.positions.get(segment), self.resets.get(segment)
+        return PositionsView(self.claimants(segment), position, reset, released, self.spares(segment))
+
+    def spares(self, segment: int) -> frozenset[str]:
+        """The members whose claims of a segment are those of their spare producers."""
+        return frozenset(c.member for c in self.claims[segment].values() if c.spare)
 
 
 def _put(table: dict[int, T], segment: int, state: T | None) -> None:

@@ -6,7 +6,7 @@ docs/decisions.md, "Decisions are functions".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from deelog_connector.core.history import History
@@ -33,9 +33,15 @@ def to_fence(claims: Iterable[Claimant], member: str) -> frozenset[Claimant]:
     return frozenset(c for c in claims if c[1] != member)
 
 
-def foreign(claimants: Iterable[Claimant], member: str) -> frozenset[str]:
-    """The members among them whose producer is another node's: opening one's own session has fenced one's own."""
-    return frozenset(m for _, m in claimants if node_id_of(m) != node_id_of(member))
+def foreign(
+    claimants: Iterable[Claimant], member: str, spares: Container[str] = (), spare: bool = False
+) -> frozenset[str]:
+    """The members among them whose producer is not one's own, which the opening of one's session has fenced.
+
+    `spares` are those that have claimed with their spare producers, `spare`: one has oneself.
+    """
+    mine = node_id_of(member), spare
+    return frozenset(m for _, m in claimants if (node_id_of(m), m in spares) != mine)
 
 
 class ReadStart(NamedTuple):

@@ -28,9 +28,10 @@ class Scans:
         return not self._markers
 
     def effects(self, in_flight: Collection[int]) -> list[Scan]:
-        """The scans that segments wait for, but for those that the transaction under way writes."""
+        """The scans that segments wait for, but for those that the transaction under way writes, and of partitions that
+        are withheld."""
         waiting: dict[int, list[Segment]] = {}
-        for segment in self._node.primaries.values():
+        for segment in self._node.writable():
             if segment.listens and segment.number not in in_flight:
                 waiting.setdefault(segment.partition, []).append(segment)
         scans = []

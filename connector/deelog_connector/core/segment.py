@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from deelog_connector.core.effects import Producer
 from deelog_connector.core.history import History, last_of
 from deelog_connector.core.ledger import Ledger
 from deelog_connector.core.oplog import OpLog
@@ -93,6 +94,8 @@ class PositionsView:
     reset: ResetState | None = None
     released: Claimant | None = None
     """The member of the last release, and the epoch of the claim that it ended."""
+    spares: frozenset[str] = frozenset()
+    """The members that have claimed with their spare producers."""
 
     @property
     def ranked(self) -> frozenset[Claimant]:
@@ -193,8 +196,8 @@ class Segment:
     """The ACTIVE to come follows a fence or failure: look at the claims again."""
     victims: frozenset[Claimant] = frozenset()
     """The claimants to fence, whose claims the ACTIVE removes."""
-    unfenced: frozenset[str] = frozenset()
-    """The nodes that are still to be fenced before it."""
+    unfenced: frozenset[Producer] = frozenset()
+    """The producers that are still to be fenced before it."""
     scan: SegmentScan | None = None
     scan_next: int = -1
     """The offset from which to read on."""

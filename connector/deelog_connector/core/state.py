@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from deelog_connector.core.effects import Effect
+from deelog_connector.core.effects import Effect, Producer
 from deelog_connector.core.oplog import Budget, OpLog
 from deelog_connector.core.positions_table import PositionsTable
+from deelog_connector.core.rules import foreign
+from deelog_connector.core.scan import Claimant
 from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.settings import CacheState, Settings
 from deelog_schemas.keys import partition_of
+from deelog_schemas.member import node_id_of
 
 MAX_SAMPLES: Final = 10_000
 
@@ -92,6 +96,10 @@ class NodeState:
     """Those that this node is primary of."""
     outbox: list[Effect] = field(default_factory=list)
     """Effects for the next poll."""
+    spare: bool = False
+    """Whether the session is that of the spare producer."""
+    withheld: frozenset[int] = frozenset()
+    """Partitions to which nothing is written for now, and of which nothing is read."""
     max_batch_bytes: int = MAX_BATCH_BYTES
     """Of keys and values in the next transaction: less where Kafka is slow."""
     reset_here: set[int] = field(default_factory=set)
@@ -101,6 +109,19 @@ class NodeState:
     wall_us: int = 0
     """Of the last poll, Unix microseconds."""
     _numbers: int = 0
+
+    @property
+    def producer(self) -> Producer:
+        """The producer by which this node writes."""
+        return Producer(node_id_of(self.member), self.spare)
+
+    def producers_of(self, claimants: Iterable[Claimant], spares: Container[str]) -> frozenset[Producer]:
+        """The producers by which they may still write, but for this node's own.
+
+        A member of `spares` claims with its spare producer: it has closed the other one for good.
+        """
+        members = foreign(claimants, self.member, spares, self.spare)
+        return frozenset(Producer(node_id_of(member), member in spares) for member in members)
 
     def segment(self, number: int) -> Segment:
         """The segment, a new one where this node had none. Raises `ValueError` for a number that does not exist."""
@@ -116,6 +137,11 @@ class NodeState:
     def primaries_of(self, partition: int) -> list[Segment]:
         """The primaries whose changes are on this partition."""
         return [segment for segment in self.primaries.values() if segment.partition == partition]
+
+    def writable(self) -> list[Segment]:
+        """The primaries whose partition is not withheld."""
+        primaries = self.primaries.values()
+        return [s for s in primaries if s.partition not in self.withheld] if self.withheld else list(primaries)
 
     def too_slow(self) -> None:
         """A transaction took long, or too long: the next one may have half of the bytes."""

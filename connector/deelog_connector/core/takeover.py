@@ -15,7 +15,6 @@ from deelog_connector.core.effects import Corrected, Released, SteppedDown, Supe
 from deelog_connector.core.ledger import Inherited
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.rules import (
-    foreign,
     is_overtaken,
     outranking,
     to_correct,
@@ -27,7 +26,7 @@ from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, release_key
-from deelog_schemas.member import is_newer_process, node_id_of
+from deelog_schemas.member import is_newer_process
 from deelog_schemas.operation import Operation, Reason
 from deelog_schemas.positions import ClaimState, PositionState, ReleaseState
 
@@ -128,7 +127,7 @@ class Takeover:
         member = self._node.member
         segment.victims = to_fence(known.claims | scan.claims, member)
         # CHECK fencing, claim-before-fence: the claim is committed; now nobody before it may write after it.
-        segment.unfenced = frozenset(map(node_id_of, foreign(segment.victims, member)))
+        segment.unfenced = self._node.producers_of(segment.victims, known.spares)
         segment.go(Phase.FENCE if segment.unfenced else Phase.ACTIVE)
 
     def _step_down(self, segment: Segment, claims: Iterable[tuple[int, str]]) -> bool:

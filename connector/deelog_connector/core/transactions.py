@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from enum import Enum, auto
 
 from deelog_connector.core.batch import Advance, Batch
@@ -65,9 +65,9 @@ class Transactions:
         self.producer, self._opening_at = ProducerState.OPENING, self._node.now
         return [OpenProducer()]
 
-    def producer_opened(self) -> None:
-        """A new session of the producer is open."""
-        self.producer = ProducerState.OPEN
+    def producer_opened(self, spare: bool = False) -> None:
+        """A new session of the producer, or of the spare one, is open."""
+        self.producer, self._node.spare = ProducerState.OPEN, spare
 
     def opening_given_up(self) -> None:
         """The session that was asked for does not come. `poll` asks for another, unless `closed`."""
@@ -191,7 +191,10 @@ class Transactions:
             segment.reset, segment.stopped_by = None, "the broker refused a record of it (too large?)"
             segment.go(Phase.STOPPED)
 
-    def _untested(self, numbers: Iterable[int]) -> bool:
-        """Whether a suspect has yet to write what it may be stopped for: a reset does it a chunk at a time."""
-        segments = [s for number in numbers if (s := self._node.primaries.get(number)) is not None]
+    def _untested(self, numbers: Container[int]) -> bool:
+        """Whether a suspect has yet to write what it may be stopped for: a reset does it a chunk at a time.
+
+        One that is withheld may be suspected again: the others do not wait for it.
+        """
+        segments = [s for s in self._node.writable() if s.number in numbers]
         return any(segment.phase in UNDECIDED or segment.phase in RESETTING for segment in segments)

@@ -45,8 +45,9 @@ class EmbeddedKafka:
     """One broker with its data directory; start, stop and kill it as often as you like, port and data stay.
 
     `port=0` takes a free one at the first start and keeps it. `heap` is the JVM's -Xmx. `overrides` are broker
-    settings that override those of `server_properties.py`. `detached` brokers outlive the caller. You must call
-    `stop()` or `kill()` (or use `with`). Not safe to use from several threads at once.
+    settings that override those of `server_properties.py`. `detached` brokers outlive the caller. `cluster` is the id
+    of the cluster that a new data directory belongs to; by default a new one. You must call `stop()` or `kill()` (or
+    use `with`). Not safe to use from several threads at once.
     """
 
     def __init__(
@@ -57,7 +58,10 @@ class EmbeddedKafka:
         overrides: Mapping[str, str] | None = None,
         *,
         detached: bool = False,
+        cluster: str = "",
     ) -> None:
+        # Kafka's own form of an id; the leading letter keeps it from looking like an option.
+        self._cluster = cluster or "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         self.data_dir = data_dir.absolute()
         self.heap = heap
         self.detached = detached
@@ -177,11 +181,9 @@ class EmbeddedKafka:
             raise
 
     def _format(self, java: Path, classpath: str, properties: Path) -> None:
-        # Kafka's own form of a cluster id; the leading letter keeps it from looking like an option.
-        cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         command = [str(java), "-Xmx128m", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format"]
         done = subprocess.run(
-            [*command, "--cluster-id", cluster, "--config", str(properties)],
+            [*command, "--cluster-id", self._cluster, "--config", str(properties)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened, reason
-from deelog_connector.kafka_port import REQUEST_SECONDS, PartitionEnd
+from deelog_connector.kafka_port import REQUEST_SECONDS, PartitionEnd, TopicState
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
@@ -128,11 +128,17 @@ class KafkaAdmin:
         except KafkaException as error:
             raise self._away("no broker answers", error) from error
 
-    def topic_id(self, topic: str) -> str:
+    def state(self, topic: str) -> TopicState:
         try:
-            return str(self._described(topic).topic_id)
+            found = self._described(topic)
         except KafkaException as error:
             raise self._away(f"topic {topic}", error, "Describe", topic) from error
+        lead = {p.id: len(p.isr) if p.leader is not None else 0 for p in found.partitions}
+        lacking = any(lead[p.id] < len(p.replicas) for p in found.partitions)
+        least = int(self.settings(topic)["min.insync.replicas"]) if lacking else 1
+        # A broker asks for no more replicas than there are (KIP-966).
+        unwritable = (p.id for p in found.partitions if lead[p.id] < min(least, len(p.replicas)))
+        return TopicState(str(found.topic_id), frozenset(unwritable))
 
     def _described(self, topic: str) -> Any:
         topics = TopicCollection([topic])

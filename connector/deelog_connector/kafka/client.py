@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
+from deelog_connector.kafka_port import HELD_UP_SECONDS
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
@@ -57,7 +58,31 @@ def begin_session(producer: Any, seconds: float) -> None:
     """
     with contextlib.suppress(KafkaException):  # `init_transactions` reports the reason
         settle(producer, LOOK_SECONDS)
-    producer.init_transactions(seconds)
+    first = min(seconds, HELD_UP_SECONDS)
+    try:
+        producer.init_transactions(first)
+    except KafkaException as error:
+        if is_held_up(error) or not error.args[0].retriable() or first == seconds:
+            raise
+        producer.init_transactions(seconds - first)
+
+
+def abort_on(producer: Any, left_open: Iterable[tuple[str, int]], seconds: float) -> None:
+    """Aborts a transaction with a record for each of these partitions, and with it what its id has left open there.
+
+    A broker leaves a transaction open on a partition that has no leader when it ends (4.3.1: the coordinator takes the
+    partition for one that is deleted). The next marker of the id ends it there. Raises `KafkaException`.
+    """
+    producer.begin_transaction()
+    for topic, partition in left_open:
+        producer.produce(topic, b"", b"aborted", partition)
+    producer.flush(seconds)
+    producer.abort_transaction(seconds)
+
+
+def is_held_up(error: KafkaException) -> bool:
+    """Whether the last transaction of the id is decided and does not end."""
+    return bool(error.args[0].code() == KafkaError.CONCURRENT_TRANSACTIONS)
 
 
 def hear(client: Any, connections: Connections) -> None:

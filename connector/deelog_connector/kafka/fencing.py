@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from confluent_kafka import KafkaException, Producer
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.client import begin_session, common_settings, hear, opened, reason
+from deelog_connector.kafka.client import abort_on, begin_session, common_settings, hear, is_held_up, opened, reason
 from deelog_connector.kafka_port import REQUEST_SECONDS, WriteFailed
 from deelog_schemas.config import Config, ConfigError
 
 
-def fence(config: Config, transactional_id: str, seconds: float = REQUEST_SECONDS) -> None:
+def fence(
+    config: Config, transactional_id: str, left_open: Sequence[tuple[str, int]] = (), seconds: float = REQUEST_SECONDS
+) -> None:
     """Opens and drops a producer session with this id: aborts its open transaction, and fences its owner.
 
     Raises `WriteFailed(LOST)` where Kafka does not answer in time.
@@ -25,9 +29,11 @@ def fence(config: Config, transactional_id: str, seconds: float = REQUEST_SECOND
         raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
     try:
         begin_session(producer, seconds)
+        if left_open:
+            abort_on(producer, left_open, seconds)
     except KafkaException as error:
         hear(producer, connections)
         why = reason(error, connections, transactional_id=("Write", transactional_id))
-        raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {why}") from error
+        raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {why}", held_up=is_held_up(error)) from error
     finally:
         del producer  # not `close()`, which would wait for unavailable brokers; a traceback would keep it

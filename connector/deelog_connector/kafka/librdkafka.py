@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from deelog_connector.kafka.publish import publish
 from deelog_connector.kafka.reader import Reader, still_holds
 from deelog_connector.kafka.session import Session
 from deelog_connector.kafka.threads import Run, Threads
-from deelog_connector.kafka_port import REQUEST_SECONDS, Clock, PartitionEnd
+from deelog_connector.kafka_port import REQUEST_SECONDS, Clock, PartitionEnd, TopicState
 from deelog_schemas.config import Config
 
 T = TypeVar("T")
@@ -83,8 +83,8 @@ class Brokers:
     async def settings(self, topic: str) -> Mapping[str, str]:
         return await self._run(self._admin.settings, topic)
 
-    async def topic_id(self, topic: str) -> str:
-        return await self._run(self._admin.topic_id, topic)
+    async def state(self, topic: str) -> TopicState:
+        return await self._run(self._admin.state, topic)
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         return await self._run(self._admin.ends, topic, partitions)
@@ -98,8 +98,8 @@ class Brokers:
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         await self._run(publish, self._config, topic, key, value, self._seconds)
 
-    async def fence(self, transactional_id: str) -> None:
-        await self._run(fence, self._config, transactional_id, self._seconds)
+    async def fence(self, transactional_id: str, left_open: Sequence[tuple[str, int]] = ()) -> None:
+        await self._run(fence, self._config, transactional_id, left_open, self._seconds)
 
     async def close(self) -> None:
         await self._run(self._admin.close)

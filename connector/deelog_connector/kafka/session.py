@@ -8,14 +8,14 @@ and after others the outcome is unknown.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.client import begin_session, common_settings, hear, opened, reason
+from deelog_connector.kafka.client import abort_on, begin_session, common_settings, hear, is_held_up, opened, reason
 from deelog_connector.kafka.progress import Progress
 from deelog_connector.kafka.threads import Run
 from deelog_connector.kafka_port import OutRecord, WriteFailed
@@ -77,6 +77,9 @@ class Session:
     async def commit(self, records: Iterable[OutRecord]) -> None:
         await self._run(self._ended, self._commit, records)
 
+    async def abort(self, left_open: Sequence[tuple[str, int]]) -> None:
+        await self._run(self._ended, self._abort, left_open)
+
     async def discard(self) -> None:
         await self._run(self._discard)
 
@@ -100,7 +103,8 @@ class Session:
             begin_session(producer, self._seconds)
         except KafkaException as error:
             hear(producer, self._connections)
-            raise self._denied(error) or WriteFailed(Cause.LOST, reason(error, self._connections)) from error
+            failed = WriteFailed(Cause.LOST, reason(error, self._connections), held_up=is_held_up(error))
+            raise self._denied(error) or failed from error
         self._producer = producer
 
     def _settings(self) -> dict[str, Any]:
@@ -143,6 +147,16 @@ class Session:
             for record in records:
                 self._produce(producer, record)
             self._progress.commit(producer, lambda: self._waits(producer))
+        except KafkaException as error:
+            raise self._failure(_fatal(producer, error)) from error
+
+    def _abort(self, left_open: Sequence[tuple[str, int]]) -> None:
+        producer = self._producer
+        if producer is None:
+            raise WriteFailed(Cause.LOST, "no session is open")
+        self._errors.clear()
+        try:
+            abort_on(producer, left_open, self._seconds)
         except KafkaException as error:
             raise self._failure(_fatal(producer, error)) from error
 

@@ -67,7 +67,15 @@ def figures(cache: str, connector: Connector, now: float, wall: float) -> Iterat
         yield MetricFamily(f"debezium_metrics_{attribute}", help_, GAUGE, labels, [(where, value)])
     up = connector.observed.kafka_problem(now) is None
     kafka = MetricFamily("deelog_kafka_up", "Whether the brokers answer.", GAUGE, (), [((), up)])
-    for part in ([kafka], _counted(connector), _op_log(connector, wall), _segments(connector), _durations(connector)):
+    help_ = "Partitions that take no records for now, or whose claims are not read yet; their segments wait."
+    withheld = MetricFamily("deelog_withheld_partitions", help_, GAUGE, (), [((), len(connector.core.withheld))])
+    for part in (
+        [kafka, withheld],
+        _counted(connector),
+        _op_log(connector, wall),
+        _segments(connector),
+        _durations(connector),
+    ):
         yield from placed(part, name, cache)
     member, labels = connector.member, (*OURS, "node", "member", "version")
     info = (name, cache, node_id_of(member), member, __version__)

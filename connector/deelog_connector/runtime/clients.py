@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
-from deelog_connector.kafka_port import KafkaPort, Reader, Session
+from deelog_connector.kafka_port import KafkaPort, Reader
+from deelog_connector.runtime.producers import Places, Producers
 from deelog_connector.runtime.topics import ensure_topics, look_at_topics
 from deelog_connector.topic_audit import TopicAudit
 from deelog_schemas.config import Config
@@ -29,9 +30,10 @@ class Clients:
         self.brokers = port.brokers(config)
         self.audit = TopicAudit(partial(look_at_topics, self.brokers, config), config)
         self._notes = port.notes(config)
-        self._transactional_id = config.topics.transactional_id_node(node_id)
+        topics = config.topics
+        self._transactional_ids = topics.transactional_id_node(node_id), topics.transactional_id_spare(node_id)
         self._port = port
-        self._session: Session | None = None
+        self._session: Producers | None = None
         self._free = asyncio.Semaphore(SCANS)
         self._idle: list[Reader] = []
         """Readers between two scans."""
@@ -40,12 +42,16 @@ class Clients:
         """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`, `ConfigError`."""
         limit, findings = await ensure_topics(self.brokers, self.config)
         self.audit.begin(findings)
-        self._session = await self._port.session(self.config, self._transactional_id, limit)
+        first, second = [await self._port.session(self.config, name, limit) for name in self._transactional_ids]
+        self._session = Producers(first, second, self._fence)
         self._idle.append(await self._port.reader(self.config, self.config.topics.changes))
 
+    async def _fence(self, spare: bool, left_open: Places) -> None:
+        await self.brokers.fence(self._transactional_ids[spare], left_open)
+
     @property
-    def session(self) -> Session:
-        """The node's producer."""
+    def session(self) -> Producers:
+        """The node's producers."""
         assert self._session is not None, "call `open` first"
         return self._session
 

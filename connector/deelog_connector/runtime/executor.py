@@ -91,7 +91,7 @@ class Executor:
             log.warning("no session is opened: %s", error)
             self._core.opening_given_up()
         else:
-            self._core.producer_opened()
+            self._core.producer_opened(self._clients.session.spare)
         self._context.wake()
 
     async def _commit(self, effect: Commit) -> None:
@@ -103,6 +103,7 @@ class Executor:
         except WriteFailed as error:
             log.warning("transaction not committed: %s", error)
             self._context.meter.failed[error.cause] += 1
+            session.failed_on({item.partition for item in effect.items} & self._core.withheld)
             if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
             self._core.commit_failed(effect.token, error.cause)
@@ -152,10 +153,12 @@ class Executor:
         return work.result()
 
     async def _fence(self, effect: Fence) -> None:
-        transactional_id = self._clients.config.topics.transactional_id_node(effect.node_id)
-        log.info("fencing %s for %d segments", effect.node_id, len(effect.takeovers))
-        await self._retries.writing(self._clients.brokers.fence, transactional_id)
-        self._core.fenced(effect.node_id, effect.takeovers)
+        topics, (node_id, spare) = self._clients.config.topics, effect.producer
+        name = topics.transactional_id_spare(node_id) if spare else topics.transactional_id_node(node_id)
+        log.info("fencing %s for %d segments", name, len(effect.takeovers))
+        left_open = [(topic, p) for topic in (topics.changes, topics.positions) for p in sorted(effect.hidden_on)]
+        await self._retries.writing(self._clients.brokers.fence, name, left_open)
+        self._core.fenced(effect.producer, effect.takeovers)
         self._context.wake()
 
     # -- scans ----------------------------------------------------------------------------------------------------
@@ -163,6 +166,9 @@ class Executor:
     async def _scan(self, effect: Scan) -> None:
         wanted = set(effect.until)
         while True:
+            if effect.partition in self._core.withheld:  # it would keep one of a few readers from the others
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             try:
                 early = await self._clients.scanning(partial(self._read_up_to, effect, wanted))
                 break

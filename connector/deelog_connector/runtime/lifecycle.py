@@ -204,6 +204,11 @@ class Lifecycle:
             return State.RESTARTING, None
         if not held:
             return State.UNASSIGNED, None
+        if held[0].partition in connector.core.withheld:
+            return (
+                State.FAILED,
+                f"partition {held[0].partition} takes no records: no leader, or too few replicas in sync",
+            )
         return (State.PAUSED if connector.state.paused else State.RUNNING), None
 
     def offsets(self) -> list[Offset]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from deelog_connector.errors import KafkaUnauthorized, KafkaUnusable, MapError
-from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
+from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader, WriteFailed
 from deelog_connector.kept_topic import KeptTopic
 from deelog_connector.runtime.clients import Clients
 from deelog_connector.runtime.context import Context
@@ -38,11 +39,25 @@ class Readers:
             clients.brokers, config.topics.positions, config["topic.creation.default.partitions"]
         )
         self._recreated = ""
+        self._unwritable = frozenset[int]()
+        """Partitions of the change topic that took no records at the last look."""
+        self._aborting: asyncio.Task[None] | None = None
+        self._told = frozenset[int]()
+        """Those of both topics, as the log has them."""
+        self._left_open = set[int]()
+        """Of them, and of those that take records again: where a transaction of this node may be open still."""
+        self._offsets = dict.fromkeys(range(config["topic.creation.default.partitions"]), BEGINNING)
+        """Of the positions topic: what to read next."""
+        self._unread = set(self._offsets)
+        """Partitions of the positions topic that were not read to their end yet."""
 
     # -- topics that are followed ---------------------------------------------------------------------------------
 
     def follow_positions(self) -> asyncio.Event:
-        """Reads the positions topic from its beginning; the event is set once its present records are read."""
+        """Reads the positions topic from its beginning; the event is set once its present records are read.
+
+        A partition that takes no records is read once it does; until then its segments are withheld.
+        """
         caught_up = asyncio.Event()
         self._tasks.spawn(self._follow(caught_up))
         return caught_up
@@ -63,11 +78,12 @@ class Readers:
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """Follows the positions topic, which prunes op logs and confirms claims."""
         topic = self._clients.config.topics.positions
-        beginnings = dict.fromkeys(range(self._core.settings.partitions), BEGINNING)
         while True:
-            reader = await self._retries.reading(self._clients.following, topic, beginnings)
+            self._offsets = dict.fromkeys(self._offsets, BEGINNING)
+            readable = self._readable()
+            reader = await self._retries.reading(self._clients.following, topic, readable)
             try:
-                lost = await self._follow_with(reader, caught_up)
+                lost = await self._follow_with(reader, readable, caught_up)
             finally:
                 await asyncio.shield(reader.close())
             if lost:
@@ -78,18 +94,30 @@ class Readers:
                 await asyncio.sleep(DENIED_SECONDS)
             await self._retries.reading(self.look_at_positions)  # what the reader has noticed counts once
 
-    async def _follow_with(self, reader: Reader, caught_up: asyncio.Event) -> str:
+    def _readable(self) -> dict[int, int]:
+        """What to read next of the positions topic, without partitions that may have no leader."""
+        return {p: offset for p, offset in self._offsets.items() if p not in self._positions.unwritable}
+
+    async def _follow_with(self, reader: Reader, reading: Mapping[int, int], caught_up: asyncio.Event) -> str:
         """Returns once the reader cannot go on: what the topic has lost, or nothing where it never came to its end."""
         has_read, whole = self._retries.proven or caught_up.is_set(), False
         self._recreated = ""
         while not self._recreated:
             try:
+                readable = self._readable()
+                if readable.keys() != reading.keys():
+                    await reader.seek(readable)
+                    reading = readable
                 records = await reader.read(POLL_SECONDS)
             except KafkaUnauthorized as error:
                 if not has_read:
                     raise
                 log.warning("%s", error)
                 await asyncio.sleep(DENIED_SECONDS)
+                continue
+            except KafkaUnavailable as error:  # of a seek
+                log.warning("%s; trying again", error)
+                await asyncio.sleep(WATCH_SECONDS)
                 continue
             except KafkaUnusable as error:
                 if not has_read:
@@ -98,8 +126,12 @@ class Readers:
                 return self._recreated or (str(error) if whole else "")
             for record in records:
                 self._state_read(record)
+            self._offsets |= {partition: reader.next_offset(partition) for partition in reading}
             if reader.caught_up:
                 has_read = whole = True
+                if not self._unread.isdisjoint(reading):
+                    self._unread.difference_update(reading)
+                    self._withhold()
                 caught_up.set()
         return self._recreated
 
@@ -163,7 +195,7 @@ class Readers:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                await self.read_topic_id()  # first: the ends of a topic made again look as if it had been truncated
+                await self.look_at_changes()  # first: the ends of a topic made again look as if it had been truncated
                 await self.read_ends()
                 await self.look_at_positions()
             except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
@@ -176,21 +208,64 @@ class Readers:
             self._context.meter.kafka_answered(self._context.port.clock.monotonic())
             self._context.wake()
 
-    async def read_topic_id(self) -> None:
-        """Passes the topic id to the core."""
+    async def look_at_changes(self) -> None:
+        """Passes the id of the change topic to the core."""
         topic = self._clients.config.topics.changes
-        if self._core.topic_is(await self._clients.brokers.topic_id(topic)):
+        state = await self._clients.brokers.state(topic)
+        if self._core.topic_is(state.topic_id):
             log.error("%s was deleted and made again: all of its segments are reset", topic)
+        self._unwritable = state.unwritable
+
+    def begin(self) -> None:
+        """Both topics were looked at. On what takes no records an earlier process may have left a transaction open."""
+        self._clients.session.found(self._told)
 
     async def look_at_positions(self) -> None:
         """Notices a positions topic that was made again; makes it where it is gone."""
         if await self._positions.is_another():
             self._recreated = f"{self._clients.config.topics.positions} was deleted and made again"
+        self._withhold()
+        recovered = self._left_open - self._told
+        if recovered and not self._core.closed and (self._aborting is None or self._aborting.done()):
+            # Beside the looks: it waits for a transaction under way, and that perhaps for a look that gives it up.
+            self._aborting = self._tasks.spawn(self._abort(recovered))
+
+    async def _abort(self, recovered: Collection[int]) -> None:
+        """Ends what a transaction of this node may have left open on partitions that take records again."""
+        topics = self._clients.config.topics
+        try:
+            await self._clients.session.abort(lambda p: [(topics.changes, p), (topics.positions, p)], recovered)
+        except WriteFailed as error:  # the session is over; the next look tries again
+            log.warning("partitions %s wait: %s", sorted(recovered), error)
+            self._core.session_lost()
+            self._context.wake()
+        self._withhold()
+
+    def _withhold(self) -> None:
+        """Has the core leave out the partitions to which nothing can be written, and those whose claims are not known.
+
+        A transaction that has records for one of them since the last look holds up all others: it is given up.
+        """
+        core, topics = self._core, self._clients.config.topics
+        if core.touches_withheld:
+            self._clients.give_up()
+        before, unwritable, withheld = self._told, self._positions.unwritable, core.withheld
+        self._told = self._unwritable | unwritable
+        self._left_open = self._clients.session.left_open_on(core.withheld)
+        core.withheld = self._told.union(self._unread, self._left_open)
+        for topic, those in ((topics.changes, self._unwritable - before), (topics.positions, unwritable - before)):
+            if those:
+                log.warning("partitions %s of %s take no records: their segments wait", sorted(those), topic)
+        if before - self._told:
+            log.info("partitions %s take records", sorted(before - self._told))
+        if withheld - core.withheld:
+            self._context.wake()
 
     async def read_ends(self) -> None:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""
         topic, brokers = self._clients.config.topics.changes, self._clients.brokers
-        for end in await brokers.ends(topic, range(self._core.settings.partitions)):
+        writable = [p for p in range(self._core.settings.partitions) if p not in self._unwritable]
+        for end in await brokers.ends(topic, writable):
             offset, epoch = self._core.end_of(end.partition)
             intact: bool | None = None
             if self._core.doubts(end.partition, end.offset, end.leader_epoch):

@@ -52,9 +52,10 @@ class Shell:
 
         Raises `KafkaUnusable`, `MapError`, `RecordError`.
         """
-        await self.retries.reading(self._readers.read_topic_id)
+        await self.retries.reading(self._readers.look_at_changes)
         await self.retries.reading(self._readers.read_ends)
         await self.retries.reading(self._readers.look_at_positions)
+        self._readers.begin()
         self._context.meter.kafka_answered(self._context.port.clock.monotonic())
         caught_up: asyncio.Future[Any] = asyncio.ensure_future(self._readers.follow_positions().wait())
         self.tasks.spawn(self.clients.audit.run())

@@ -3,8 +3,8 @@
 Transactions that are open, committed or aborted; the last stable offset, after which no consumer reads; fencing by
 transactional id; the transaction timeout; markers that take an offset; truncation after an unclean election with a new
 leader epoch; retention; compaction; a topic that is deleted and made again; brokers that are unavailable, all of them,
-one leader or one coordinator; answers that are lost; missing rights. That a real broker does the same is tested by
-`tests/connector/kafka/contract`.
+one leader, its followers, or one coordinator; answers that are lost; missing rights. That a real broker does the same
+is tested by `tests/connector/kafka/contract`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class BrokerError(Exception):
 
 class Unanswered(BrokerError):
     """Nobody answers: the brokers are away, or the one leader or coordinator that could."""
+
+
+class HeldUp(Unanswered):
+    """The last transaction of the id is decided, and one of its partitions takes no marker."""
 
 
 class UnknownTopic(BrokerError):
@@ -99,8 +103,12 @@ class Transaction:
     state: str = "open"
     first: dict[Log, int] = field(default_factory=dict)
     """The first offset on each partition that it has written to."""
+    added: dict[Log, None] = field(default_factory=dict)
+    """Its partitions, in order, also those that have none of its records yet: each gets a marker at its end."""
     cut: list[InRecord] = field(default_factory=list)
     """Its records that an unclean election removed while it was open; it can be committed all the same."""
+    left: list[InRecord] = field(default_factory=list)
+    """Its records that no partition has taken yet."""
 
 
 @dataclass(slots=True)
@@ -137,11 +145,29 @@ class Log:
         """A record, or a marker."""
         offset, read = self.end, None
         if record is not None:
-            headers = [(n, v.encode() if isinstance(v, str) else v) for n, v in record.headers]
-            read = InRecord(self.topic, self.partition, offset, record.key, record.value, headers)
+            read = InRecord(self.topic, self.partition, offset, record.key, record.value, _headers_of(record))
             if transaction is not None:
                 self.open.setdefault(transaction.transactional_id, offset)
         self.slots.append(Slot(read, transaction))
+
+    def end_transaction(self, transaction: Transaction) -> list[tuple[Transaction, list[InRecord]]]:
+        """Writes its marker, which also ends what earlier ones of its id have left open here: them, with records."""
+        begin = self.open.pop(transaction.transactional_id, self.end)
+        left_open: list[tuple[Transaction, list[InRecord]]] = []
+        for slot in self.slots[max(0, begin - self.first) : transaction.first.get(self, self.end) - self.first]:
+            former = slot.transaction
+            if former is not None and former.transactional_id == transaction.transactional_id:
+                if not left_open or left_open[-1][0] is not former:
+                    left_open.append((former, []))
+                if slot.record is not None:
+                    left_open[-1][1].append(slot.record)
+                slot.transaction = transaction
+        self.append(None, transaction)
+        return left_open
+
+    def records_of(self, transaction: Transaction) -> list[InRecord]:
+        """What is here of a transaction."""
+        return [s.record for s in self.slots if s.transaction is transaction and s.record is not None]
 
     def read(self, start: int, limit: int) -> tuple[list[InRecord], int]:
         """Committed records from `start` on, of at most `limit` offsets, and the next offset to read."""
@@ -155,6 +181,11 @@ class Log:
                 records.append(slot.record)
         return records, end
 
+    def elect(self) -> None:
+        """A new leader, who has the log as it is now."""
+        self.epoch += 1
+        self.cuts = [(e, min(at, self.end)) for e, at in self.cuts] + [(self.epoch, self.end)]
+
     def holds(self, offset: int, epoch: int) -> bool:
         """Whether the log up to `offset` is the one of leader epoch `epoch` (KIP-320)."""
         later = [cut for at, cut in self.cuts if at > epoch]
@@ -167,7 +198,7 @@ class Log:
 
 class Kafka:
     """All brokers as one. `on_stable(log)` is called when a last stable offset moves, `on_loss(records)` when a
-    transaction is committed that had lost these records.
+    transaction is committed that had lost these records, or they are aborted though the rest of it was committed.
 
     The first part has what the brokers do; the second is what clients ask, which fails as tests want it to.
     """
@@ -182,8 +213,12 @@ class Kafka:
         self.sessions: dict[str, int] = {}
         self.transactions: dict[str, Transaction] = {}
         self._up = True
-        self.leaderless: set[tuple[str, int]] = set()
+        self._leaderless: set[tuple[str, int]] = set()
         """Partitions without a leader."""
+        self._lacking: set[tuple[str, int]] = set()
+        """Partitions with fewer replicas in sync than they take records with."""
+        self._ending: dict[str, Transaction] = {}
+        """Transactions whose fate is decided, and whose markers wait for the replicas of the rest of `added`."""
         self.uncoordinated: set[str] = set()
         """Transactional ids and groups whose coordinator is away."""
         self.silent: set[str] = set()
@@ -231,8 +266,10 @@ class Kafka:
         """A topic is deleted, with all of its records."""
         for partition in range(self.topics.pop(topic).partitions):
             gone = self.logs.pop((topic, partition))
-            for transaction in self.transactions.values():
+            for transaction in [*self.transactions.values(), *self._ending.values()]:
                 transaction.first.pop(gone, None)
+                transaction.added.pop(gone, None)
+            self.recover(topic, partition)
 
     def recreate(self, topic: str) -> None:
         """A topic is deleted and made again."""
@@ -264,6 +301,7 @@ class Kafka:
             self.engine.after(self._timeouts.get(transactional_id, self.timeout), self.expire, transaction)
         for record in records:
             log = self.logs[record.topic, record.partition]
+            transaction.added[log] = None
             transaction.first.setdefault(log, log.end)
             log.append(record, transaction)
         return None
@@ -300,13 +338,54 @@ class Kafka:
         transaction.state = state
         if transaction.cut and state == "committed":
             self.on_loss(transaction.cut)
-        for log in transaction.first:
-            log.open.pop(transactional_id, None)
-            log.append(None, transaction)
-        for log in transaction.first:
+        self._ending[transactional_id] = transaction
+        self._mark(transactional_id)
+
+    def _mark(self, transactional_id: str) -> None:
+        """Writes the markers of a transaction whose fate is decided, on the partitions that take them."""
+        transaction = self._ending[transactional_id]
+        led = [log for log in transaction.added if (log.topic, log.partition) not in self._leaderless]
+        marked = [log for log in led if (log.topic, log.partition) not in self._lacking]
+        for log in marked:
+            for former, here in log.end_transaction(transaction):
+                if former.state != transaction.state:  # it is committed in a part of its partitions
+                    elsewhere = [record for one in self.logs.values() for record in one.records_of(former)]
+                    self.on_loss(here if former.state == "committed" else [*elsewhere, *former.left])
+        # Without a leader it stays open there: the coordinator takes the partition for one that is deleted.
+        transaction.added = {log: None for log in led if log not in marked}
+        if not transaction.added:
+            del self._ending[transactional_id]
+        for log in marked:
             self.on_stable(log)
 
+    def takes(self, topic: str, partition: int) -> bool:
+        """Whether a partition takes records."""
+        return (topic, partition) not in self._leaderless and (topic, partition) not in self._lacking
+
     # -- failures -----------------------------------------------------------------------------------------------------
+
+    def lose(self, topic: str, partition: int, leader: bool = True) -> None:
+        """The partition has no leader any more, or too few replicas in sync.
+
+        A transaction that ends now stays open on a partition without leader, until the next one of its id that has
+        records there ends, and ends like that one. With too few replicas it waits, and its id begins no other.
+        """
+        (self._leaderless if leader else self._lacking).add((topic, partition))
+
+    def recover_all(self) -> None:
+        """All partitions take records again."""
+        for topic, partition in sorted(self._leaderless | self._lacking):
+            self.recover(topic, partition)
+
+    def recover(self, topic: str, partition: int) -> None:
+        """The partition takes records again; from a leader of a new epoch, if it had none."""
+        if (topic, partition) in self._leaderless:
+            self._leaderless.discard((topic, partition))
+            if (topic, partition) in self.logs:
+                self.logs[topic, partition].elect()
+        self._lacking.discard((topic, partition))
+        for transactional_id in list(self._ending):
+            self._mark(transactional_id)
 
     def truncate(self, topic: str, partition: int, count: int) -> list[InRecord]:
         """An unclean election: a partition loses its last records. Returns the committed ones. None: a clean election.
@@ -327,12 +406,11 @@ class Kafka:
                 elif slot.transaction.state == "open":
                     slot.transaction.cut.append(slot.record)
         del log.slots[keep:]
-        log.epoch += 1
-        log.cuts = [(e, min(at, log.end)) for e, at in log.cuts] + [(log.epoch, log.end)]
+        log.elect()
         log.open = {tid: at for tid, at in log.open.items() if at < log.end}
-        for transaction in self.transactions.values():
+        for transaction in [*self.transactions.values(), *self._ending.values()]:
             if transaction.first.get(log, -1) >= log.end:
-                del transaction.first[log]
+                del transaction.first[log], transaction.added[log]
         return lost
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
@@ -374,21 +452,25 @@ class Kafka:
         """The log of a partition, from its leader."""
         if partition not in range(self.described(topic).partitions):
             raise UnknownTopic(f"{topic}[{partition}]")
-        if (topic, partition) in self.leaderless:
+        if (topic, partition) in self._leaderless:
             raise Unanswered
         return self.logs[topic, partition]
 
-    def fetch(self, topic: str, partition: int, at: int, epoch: int, limit: int) -> tuple[list[InRecord], int, int]:
-        """As `Log.read`, and the leader epoch of the last record.
+    def unwritable(self, topic: str) -> frozenset[int]:
+        """The partitions that take no records, as any broker knows."""
+        return frozenset(p for p in range(self.described(topic).partitions) if not self.takes(topic, p))
 
-        `epoch` is that of the last record read. A topic that was made again is not noticed where it has the offset.
+    def fetch(self, topic: str, partition: int, at: int, epoch: int, limit: int) -> tuple[list[InRecord], int, int]:
+        """As `Log.read`, and the leader epoch of the last offset, which may be that of a marker.
+
+        `epoch` is that of the last offset read. A topic that was made again is not noticed where it has the offset.
         """
         log = self.led(topic, partition)
         self.allow("Read", "topic", topic)
         if at < log.first or not log.holds(at, log.epoch if epoch < 0 else epoch):
             raise OutOfRange(f"{topic}[{partition}]@{at}")
         records, following = log.read(at, limit)
-        return records, following, log.epoch_of(records[-1].offset) if records else epoch
+        return records, following, log.epoch_of(following - 1) if following > at else epoch
 
     def coordinated(self, transactional_id: str) -> None:
         """Raises unless its coordinator answers."""
@@ -397,14 +479,18 @@ class Kafka:
         self.allow("Write", "transactional_id", transactional_id)
 
     def open_session(self, transactional_id: str, by: str, timeout: float) -> int:
-        """As `init`."""
+        """As `init`. Not answered before all markers of the last transaction are written."""
         self.coordinated(transactional_id)
-        return self.init(transactional_id, by, timeout)
+        if transactional_id not in self._ending:
+            session = self.init(transactional_id, by, timeout)
+            if transactional_id not in self._ending:
+                return session
+        raise HeldUp
 
     def produce(
         self, transactional_id: str, session: int, number: int, records: Sequence[OutRecord]
     ) -> list[OutRecord]:
-        """As `append`. Returns the records whose partition has no leader: they were not appended.
+        """As `append`. Returns the records whose partition takes none: they were not appended.
 
         Asked again with the same `number`, since the answer was lost, it appends nothing.
         """
@@ -416,13 +502,19 @@ class Kafka:
             self.allow("Write", "topic", record.topic)
             if record.partition not in range(self.described(record.topic).partitions):
                 raise UnknownTopic(f"{record.topic}[{record.partition}]")
+        if transactional_id in self._ending:
+            raise HeldUp
         led: list[OutRecord] = []
         left: list[OutRecord] = []
         for record in records:
-            (left if (record.topic, record.partition) in self.leaderless else led).append(record)
+            (led if self.takes(record.topic, record.partition) else left).append(record)
         cause = self.append(transactional_id, session, led)
         if cause is not None:
             raise Failed(cause)
+        transaction = self.transactions[transactional_id]
+        transaction.left = [InRecord(r.topic, r.partition, -1, r.key, r.value, _headers_of(r)) for r in left]
+        for record in left:
+            transaction.added[self.logs[record.topic, record.partition]] = None
         self._answered[transactional_id] = session, number, left
         return left
 
@@ -442,6 +534,8 @@ class Kafka:
     def write(self, record: OutRecord) -> None:
         """A record outside of any transaction."""
         log = self.led(record.topic, record.partition)
+        if not self.takes(record.topic, record.partition):
+            raise Unanswered
         self.allow("Write", "topic", record.topic)
         if self._too_large(record):
             raise Failed(Cause.REFUSED)
@@ -486,6 +580,11 @@ class Kafka:
             raise UnknownMember(member)
         if group.generation != generation:
             raise OldGeneration(f"{generation} of {group.generation}")
+
+
+def _headers_of(record: OutRecord) -> list[tuple[str, bytes | None]]:
+    """As a reader gets them."""
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
 
 
 def size_of(record: OutRecord) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -17,9 +17,18 @@ from typing import Any, Final, TypeVar
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.notes import CLOSE_SECONDS, PATIENCE_MS, QUEUE
-from deelog_connector.kafka_port import MAX_READ, REQUEST_SECONDS, InRecord, OutRecord, PartitionEnd, WriteFailed
+from deelog_connector.kafka_port import (
+    MAX_READ,
+    REQUEST_SECONDS,
+    InRecord,
+    OutRecord,
+    PartitionEnd,
+    TopicState,
+    WriteFailed,
+)
 from deelog_proof.memory.broker import (
     DEFAULTS,
+    BrokerError,
     Denied,
     Failed,
     InvalidSetting,
@@ -32,7 +41,7 @@ from deelog_proof.memory.broker import (
 )
 from deelog_proof.memory.election import Election
 from deelog_proof.memory.loop import NodeLoop
-from deelog_proof.memory.wire import RETRY_SECONDS, Turn, Way, Wire, denial, open_session
+from deelog_proof.memory.wire import RETRY_SECONDS, Turn, Way, Wire, abort_on, denial, open_session
 from deelog_schemas.config import Config, ConfigError
 
 T = TypeVar("T")
@@ -149,6 +158,9 @@ class Session:
     async def commit(self, records: Iterable[OutRecord]) -> None:
         await self._wire.run(self._turn, self._ended, self._commit, records, of_session=True)
 
+    async def abort(self, left_open: Sequence[tuple[str, int]]) -> None:
+        await self._wire.run(self._turn, self._ended, self._abort, left_open, of_session=True)
+
     async def discard(self) -> None:
         await self._wire.run(self._turn, self._discard, of_session=True)
 
@@ -180,6 +192,19 @@ class Session:
             raise WriteFailed(Cause.LOST, f"{error} does not exist") from error
         except Denied as error:
             raise WriteFailed(Cause.LOST, denial(error, "producer"), denied=True) from error
+        self._session = session
+
+    async def _abort(self, left_open: Sequence[tuple[str, int]]) -> None:
+        session, self._session = self._session, None  # until it ends well
+        if session is None:
+            raise WriteFailed(Cause.LOST, "no session is open")
+        self._number += 1
+        try:
+            await abort_on(self._wire, self._transactional_id, session, self._number, left_open)
+        except Failed as error:
+            raise WriteFailed(error.cause, "simulated") from error
+        except BrokerError as error:
+            raise WriteFailed(Cause.LOST, str(error) or "the brokers do not answer") from error
         self._session = session
 
     async def _write(self, session: int, records: Iterable[OutRecord]) -> None:
@@ -333,8 +358,8 @@ class Brokers:
     async def settings(self, topic: str) -> Mapping[str, str]:
         return {**DEFAULTS, **(await self._wire.run(None, self._described, topic)).settings}
 
-    async def topic_id(self, topic: str) -> str:
-        return (await self._wire.run(None, self._described, topic)).id
+    async def state(self, topic: str) -> TopicState:
+        return await self._wire.run(None, self._state, topic)
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         return await self._wire.run(None, self._ends, topic, list(partitions))
@@ -348,8 +373,8 @@ class Brokers:
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         await self._wire.run(None, self._publish, OutRecord(topic, 0, key.encode(), value, []))
 
-    async def fence(self, transactional_id: str) -> None:
-        await self._wire.run(None, self._fence, transactional_id)
+    async def fence(self, transactional_id: str, left_open: Sequence[tuple[str, int]] = ()) -> None:
+        await self._wire.run(None, self._fence, transactional_id, left_open)
 
     async def close(self) -> None:
         await self._wire.run(None, self._nothing)
@@ -397,6 +422,12 @@ class Brokers:
     async def _described(self, topic: str) -> Topic:
         return await self._asked("admin", f"topic {topic}", self._wire.kafka.described, topic)
 
+    async def _state(self, topic: str) -> TopicState:
+        def look() -> TopicState:
+            return TopicState(self._wire.kafka.described(topic).id, self._wire.kafka.unwritable(topic))
+
+        return await self._asked("admin", f"topic {topic}", look)
+
     async def _ends(self, topic: str, partitions: list[int]) -> list[PartitionEnd]:
         def look() -> list[PartitionEnd]:
             logs = [self._wire.kafka.led(topic, p) for p in partitions]
@@ -427,12 +458,19 @@ class Brokers:
 
         await self._asked("producer", f"topic {record.topic}: {record.key.decode()} cannot be written", write)
 
-    async def _fence(self, transactional_id: str) -> None:
+    async def _fence(self, transactional_id: str, left_open: Sequence[tuple[str, int]]) -> None:
         by = f"{self._wire.loop.name} fences"
         try:
-            await open_session(self._wire, self._config, transactional_id, by)
+            session = await open_session(self._wire, self._config, transactional_id, by)
         except WriteFailed as error:
-            raise WriteFailed(error.cause, f"fencing {transactional_id}: {error.reason}") from error
+            raise WriteFailed(
+                error.cause, f"fencing {transactional_id}: {error.reason}", held_up=error.held_up
+            ) from error
+        if left_open:
+            try:
+                await abort_on(self._wire, transactional_id, session, 1, left_open)
+            except BrokerError as error:
+                raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {error}") from error
 
 
 class Notes:

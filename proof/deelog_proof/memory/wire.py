@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from deelog_connector.core.effects import Cause
-from deelog_connector.kafka_port import WriteFailed
-from deelog_proof.memory.broker import BrokerError, Denied, Kafka, Unanswered
+from deelog_connector.kafka_port import HELD_UP_SECONDS, OutRecord, WriteFailed
+from deelog_proof.memory.broker import BrokerError, Denied, Failed, HeldUp, Kafka, Unanswered
 from deelog_proof.memory.loop import NodeLoop
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
@@ -158,6 +158,16 @@ def denial(error: Denied, client: str) -> str:
     return missing_acl(refusal, client, **{error.kind: (error.operation, error.name)}) or str(error)
 
 
+async def abort_on(
+    wire: Wire, transactional_id: str, session: int, number: int, left_open: Iterable[tuple[str, int]]
+) -> None:
+    """As `deelog_connector.kafka.client.abort_on`. Raises `BrokerError`."""
+    records = [OutRecord(topic, partition, b"aborted", b"", []) for topic, partition in left_open]
+    if await wire.ask(wire.kafka.produce, transactional_id, session, number, records):
+        raise Unanswered("a partition takes no records")
+    await wire.ask(wire.kafka.abort, transactional_id, session)
+
+
 async def open_session(wire: Wire, config: Config, transactional_id: str, by: str) -> int:
     """A new session of the transactional id. Raises `WriteFailed(LOST)`."""
     try:
@@ -165,8 +175,20 @@ async def open_session(wire: Wire, config: Config, transactional_id: str, by: st
     except ConfigError as error:
         raise WriteFailed(Cause.LOST, str(error), denied=True) from error
     timeout = config["transaction.timeout.ms"] / 1000
+    late = wire.loop.time() + HELD_UP_SECONDS
+
+    def opened() -> int:
+        try:
+            return wire.kafka.open_session(transactional_id, by, timeout)
+        except HeldUp:
+            if wire.loop.time() < late:
+                raise
+            raise Failed(Cause.LOST) from None
+
     try:
-        return await wire.ask(wire.kafka.open_session, transactional_id, by, timeout)
+        return await wire.ask(opened)
+    except Failed as error:
+        raise WriteFailed(Cause.LOST, "the last transaction does not end", held_up=True) from error
     except Unanswered as error:
         raise WriteFailed(Cause.LOST, "the brokers do not answer") from error
     except Denied as error:

@@ -394,6 +394,8 @@ class Checker:
     def lose_part(self, records: list[InRecord]) -> None:
         """A transaction is committed that had lost these records: a loss like any other, but of unread records."""
         for raw in records:
+            if raw.topic != CHANGES:
+                continue
             record = decode(*raw)
             if self._note_loss(record):
                 seen = self.seen[record.header.segment]

@@ -8,7 +8,7 @@ from typing import Final
 
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.script import SETTINGS, Script
-from deelog_proof.simulation.verbs import OPERATIONS, SELDOM, SIGNALS, is_fault
+from deelog_proof.simulation.verbs import LACKS, OPERATIONS, SELDOM, SIGNALS, TOPICS, is_fault
 
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "crash": ("crash", "crash", "both", "twin"),
@@ -21,6 +21,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "clock": ("skew",),
     "leave": ("leave",),
     "connector": ("connector", "send"),
+    "partition": ("away",),
 }
 """Kinds of faults by the name that `--faults` gives them."""
 
@@ -67,7 +68,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "skips": seed // 5 % 4 if seed % 5 == 0 else 0,
     }
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
-    drawn = [name for name in faults if name != "connector"]
+    drawn = [name for name in faults if name not in ("connector", "partition")]
     allowed = chance.sample(drawn, k=chance.randrange(1, len(drawn) + 1)) if drawn else []
     writer = _Writer(chance, settings, seconds)
     for _ in range(int(seconds * 40)):
@@ -87,6 +88,10 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
             writer.operate(SELDOM)
         for _ in range(writer.chance.choice((0, 0, 1, 3))):
             writer.send()
+    writer.chance = random.Random(f"partitions {seed}")
+    if "partition" in faults:
+        for _ in range(writer.chance.choice((0, 0, 1, 2, 5))):
+            writer.away()
     writer.chance = random.Random(f"snapshots {seed}")
     for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
         writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
@@ -307,6 +312,14 @@ class _Writer:
         for one in self.chance.sample(nodes, k=len(nodes) - 1):
             down, up = at + self.chance.uniform(0, 0.2), later + self.chance.uniform(0, 0.3)
             self._cut_both(down, up, one)
+
+    def away(self) -> None:
+        """A partition takes no records for a while."""
+        chance = self.chance
+        at = chance.uniform(0.3, 0.3 + self.seconds)
+        place = chance.choice(tuple(TOPICS)), self.partition()
+        self.add(at, "away", *place, chance.choice(LACKS))
+        self.add(at + chance.choice((0.05, 0.5, 2.0, 6.0)), "back", *place)
 
     def _break(self, at: float, later: float, node: str) -> None:
         self.add(at, "break", node, self.node())

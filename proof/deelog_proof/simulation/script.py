@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import FAILPOINTS
-from deelog_proof.simulation.verbs import LET, OPERATIONS, SELDOM, SIGNALS, VERBS
+from deelog_proof.simulation.verbs import LACKS, LET, OPERATIONS, SELDOM, SIGNALS, TOPICS, VERBS
 from deelog_schemas.errors import DeelogError
 
 
@@ -175,7 +175,7 @@ def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
             return f"{argument} is no whole number"
         if kind == "state" and argument not in ("on", "off"):
             return f"{argument} is neither on nor off"
-        known = {"operation": (*OPERATIONS, *SELDOM), "signal": SIGNALS}.get(kind)
+        known = {"operation": (*OPERATIONS, *SELDOM), "signal": SIGNALS, "topic": TOPICS, "lack": LACKS}.get(kind)
         if known is not None and argument not in known:
             return f"{argument} is none of {', '.join(known)}"
     return ""

@@ -29,6 +29,9 @@ LET: Final = ("primary", "backup", "other", "controller", "it")
 """The node that `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node without
 the segment, the controller; `it` is the node that reached a failpoint."""
 
+TOPICS: Final = {"changes": CHANGES, "positions": POSITIONS}
+LACKS: Final = ("leader", "replicas")
+"""What a partition may be without: its leader, or enough replicas in sync."""
 OPERATIONS: Final = ("pause", "resume", "stop", "restart", "configure")
 """Of a connector, as REST asks for them."""
 SELDOM: Final = ("repair", "reset", "rename")
@@ -263,12 +266,15 @@ def fence(cluster: Cluster, node_id: str) -> None:
 
 
 @_verb("partition", "number")
-def foreign(cluster: Cluster, partition: str, ms: str) -> None:
+def foreign(cluster: Cluster, partition: str, ms: str) -> bool:
     """A foreign transaction holds the last stable offset back; it is aborted later."""
+    if not cluster.kafka.takes(CHANGES, int(partition)):
+        return False
     name = f"stranger {cluster.engine.steps}"
     session = cluster.kafka.init(name, name)
     cluster.kafka.append(name, session, [OutRecord(CHANGES, int(partition), b"x", None, [])])
-    cluster.engine.after(int(ms) / 1000, _stranger_ends, cluster, name)
+    cluster.engine.after(int(ms) / 1000, _stranger_ends, cluster, name, int(partition))
+    return True
 
 
 @_verb("partition", "number")
@@ -277,6 +283,17 @@ def truncate(cluster: Cluster, partition: str, count: str) -> bool:
     lost = cluster.kafka.truncate(CHANGES, number, int(count))
     cluster.checker.lose(number, lost)
     return bool(lost)
+
+
+@_verb("topic", "partition", "lack")
+def away(cluster: Cluster, topic: str, partition: str, lack: str) -> None:
+    """A partition has no leader, or too few replicas in sync."""
+    cluster.kafka.lose(TOPICS[topic], int(partition), leader=lack == "leader")
+
+
+@_verb("topic", "partition", fault=False)
+def back(cluster: Cluster, topic: str, partition: str) -> None:
+    cluster.kafka.recover(TOPICS[topic], int(partition))
 
 
 @_verb()
@@ -418,8 +435,13 @@ def _reach(cluster: Cluster, node_id: str) -> None:
             node.reach()
 
 
-def _stranger_ends(cluster: Cluster, name: str) -> None:
-    cluster.kafka.init(name, name)
+def _stranger_ends(cluster: Cluster, name: str, partition: int) -> None:
+    """Also where its transaction is left open: that is a stranger's to mend."""
+    session = cluster.kafka.init(name, name)
+    if name in cluster.kafka.logs[CHANGES, partition].open:
+        if cluster.kafka.takes(CHANGES, partition):
+            cluster.kafka.append(name, session, [OutRecord(CHANGES, partition, b"x", None, [])])
+        cluster.engine.after(0.1, _stranger_ends, cluster, name, partition)
 
 
 @cache

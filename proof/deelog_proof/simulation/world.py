@@ -271,6 +271,7 @@ class World:
         self.checker.say("--- peace")
         self.failpoints.clear()
         self.kafka.up = True
+        self.kafka.recover_all()
         self.kafka.refused.clear()
         self.no_kafka.clear()
         self.blind.clear()

@@ -91,10 +91,17 @@ class Topics:
         return f"{self.changes}/controller"
 
     def transactional_id_node(self, node_id: str) -> str:
-        """The id of a node's only producer. Initialising a producer with this id fences the node."""
+        """The id of a node's producer. Initialising a producer with this id fences it."""
         if not _NODE_ID.fullmatch(node_id):
             raise ConfigError([FieldError("node.id", "must match [A-Za-z0-9_-]{1,64}", repr(node_id[:80]))])
         return f"{self.changes}/node/{node_id}"
+
+    def transactional_id_spare(self, node_id: str) -> str:
+        """The id of the producer that takes over where Kafka does not end the last transaction of a node's other one.
+
+        A partition without its minimum of replicas takes no marker.
+        """
+        return f"{self.transactional_id_node(node_id)}/spare"
 
     def transactional_id_diff(self, partition: int) -> str:
         """The id of the Spark job's producer for one partition of the diff topic."""

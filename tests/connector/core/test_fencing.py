@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deelog_connector.core.effects import Cause, Fence
+from deelog_connector.core.effects import Cause, Fence, Producer
 from deelog_connector.core.fencing import Fencing
 from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.state import NodeState
@@ -62,7 +62,7 @@ def test_recheck_keeps_place() -> None:
 
 def fencing(state: NodeState, number: int, *nodes: str, epoch: int = 7) -> Segment:
     """A segment that waits until these nodes are fenced."""
-    return primary(state, number, Phase.FENCE, epoch=epoch, unfenced=frozenset(nodes))
+    return primary(state, number, Phase.FENCE, epoch=epoch, unfenced=frozenset(map(Producer, nodes)))
 
 
 def test_one_fence_of_a_node_serves_all_that_wait_and_no_other_begins_meanwhile() -> None:
@@ -70,17 +70,17 @@ def test_one_fence_of_a_node_serves_all_that_wait_and_no_other_begins_meanwhile(
     fences = Fencing(state)
     assert fences.effects() == []
     first, second = fencing(state, 0, "n1", "n2"), fencing(state, 1, "n1", epoch=8)
-    assert fences.effects() == [Fence("n1", ((0, 7), (1, 8))), Fence("n2", ((0, 7),))]
+    assert fences.effects() == [Fence(Producer("n1"), ((0, 7), (1, 8))), Fence(Producer("n2"), ((0, 7),))]
     assert state.counts.fenced == 2
     third = fencing(state, 2, "n1", "n3")
-    assert fences.effects() == [Fence("n3", ((2, 7),))]  # its claim came after the fence of n1 had begun
-    fences.fenced("n1", ((0, 7), (1, 8), (5, 7)))
+    assert fences.effects() == [Fence(Producer("n3"), ((2, 7),))]  # its claim came after the fence of n1 had begun
+    fences.fenced(Producer("n1"), ((0, 7), (1, 8), (5, 7)))
     assert [segment.phase for segment in (first, second, third)] == [Phase.FENCE, Phase.ACTIVE, Phase.FENCE]
-    assert fences.effects() == [Fence("n1", ((2, 7),))]
-    fences.fenced("n2", ((0, 7),))
-    fences.fenced("n3", ((2, 7),))
+    assert fences.effects() == [Fence(Producer("n1"), ((2, 7),))]
+    fences.fenced(Producer("n2"), ((0, 7),))
+    fences.fenced(Producer("n3"), ((2, 7),))
     assert [segment.phase for segment in (first, third)] == [Phase.ACTIVE, Phase.FENCE]
-    fences.fenced("n1", ((2, 7),))
+    fences.fenced(Producer("n1"), ((2, 7),))
     assert third.phase is Phase.ACTIVE
     assert state.counts.fenced == 4
 
@@ -90,11 +90,11 @@ def test_a_node_whose_fence_is_not_answered_holds_up_nobody_else() -> None:
     fences = Fencing(state)
     away, other = fencing(state, 0, "n1"), fencing(state, 1, "n2")
     fences.effects()
-    fences.fenced("n2", ((1, 7),))
+    fences.fenced(Producer("n2"), ((1, 7),))
     assert (away.phase, other.phase) == (Phase.FENCE, Phase.ACTIVE)
     later = fencing(state, 2, "n2")
-    assert fences.effects() == [Fence("n2", ((2, 7),))]
-    fences.fenced("n2", ((2, 7),))
+    assert fences.effects() == [Fence(Producer("n2"), ((2, 7),))]
+    fences.fenced(Producer("n2"), ((2, 7),))
     assert later.phase is Phase.ACTIVE
 
 
@@ -104,11 +104,11 @@ def test_the_answer_to_a_fence_of_another_takeover_does_not_count() -> None:
     segment = fencing(state, 0, "n1")
     fences.effects()
     segment.epoch = 9  # promoted again meanwhile: n1 may have claimed once more in between
-    fences.fenced("n1", ((0, 7),))
-    assert (segment.phase, segment.unfenced) == (Phase.FENCE, frozenset({"n1"}))
-    assert fences.effects() == [Fence("n1", ((0, 9),))]
+    fences.fenced(Producer("n1"), ((0, 7),))
+    assert (segment.phase, segment.unfenced) == (Phase.FENCE, frozenset({Producer("n1")}))
+    assert fences.effects() == [Fence(Producer("n1"), ((0, 9),))]
     segment.phase = Phase.CLAIM
-    fences.fenced("n1", ((0, 9),))
+    fences.fenced(Producer("n1"), ((0, 9),))
     assert segment.phase is Phase.CLAIM
 
 
@@ -117,7 +117,7 @@ def test_a_fence_that_nobody_waits_for_stands_for_no_other() -> None:
     fences = Fencing(state)
     segment = fencing(state, 0, "n1")
     fences.effects()
-    fences.fenced("n1", ())
+    fences.fenced(Producer("n1"), ())
     assert fences.effects() == []
     assert segment.phase is Phase.FENCE
 
@@ -139,7 +139,8 @@ def test_superseded_claimants_are_fenced_when_our_own_record_is_hidden_for_too_l
     assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
     state.now = 110.0
     fencing.lose_patience()
-    assert state.take_outbox() == [Fence("n1", ()), Fence("n2", ())]
+    hidden = frozenset(segment.partition for segment in asked)
+    assert state.take_outbox() == [Fence(Producer(name), (), hidden) for name in ("n1", "n2")]
     assert [segment.asked_at for segment in asked] == [110.0, 110.0]
     assert (state.counts.scans_in_vain, state.counts.fenced) == (1, 2)
     fencing.lose_patience()
@@ -150,3 +151,41 @@ def test_nobody_is_superseded() -> None:
     state = node()
     Fencing(state).waited_in_vain([primary(state, 0)])
     assert (state.outbox, state.counts.scans_in_vain) == ([], 1)
+
+
+def test_opening_ones_session_fences_ones_own_producer_for_takeovers_that_wait() -> None:
+    """A node's process before this one wrote with the producer that this one opens only now."""
+    state = node()
+    state.spare = True
+    own, other = Producer("n0"), Producer("n1")
+    waits, goes = (
+        primary(state, n, Phase.FENCE, unfenced=unfenced) for n, unfenced in enumerate(({own, other}, {own}))
+    )
+    primary(state, 2, Phase.ACTIVE)
+    fencing = Fencing(state)
+    fencing.opened()  # the spare one
+    assert (waits.phase, goes.phase) == (Phase.FENCE, Phase.FENCE)
+    state.spare = False
+    fencing.opened()
+    assert (waits.phase, goes.phase) == (Phase.FENCE, Phase.ACTIVE)
+    assert waits.unfenced == {other}
+
+
+def test_nobody_is_fenced_for_what_is_hidden_on_a_partition_that_is_withheld() -> None:
+    state = node(patience=10.0)
+    segment = primary(state, 0, Phase.LOOK, awaited=1, asked_at=100.0)
+    claimed(state, 0, 6, "n1@1")
+    state.now, state.withheld = 200.0, frozenset({segment.partition})
+    Fencing(state).lose_patience()
+    assert state.outbox == []
+    state.withheld = frozenset()
+    Fencing(state).lose_patience()
+    assert len(state.outbox) == 1
+
+
+def test_a_claimant_is_fenced_by_the_producer_that_it_claimed_with() -> None:
+    state = node()
+    claimants = [(1, "n1@1"), (2, "n2@1"), (3, "n0@1")]
+    assert state.producers_of(claimants, {"n2@1"}) == {Producer("n1"), Producer("n2", spare=True)}
+    state.spare = True
+    assert state.producers_of(claimants, {"n0@1"}) == {Producer("n1"), Producer("n2")}

@@ -25,6 +25,17 @@ def test_the_latest_state_of_a_key_counts_and_each_claimant_has_a_key() -> None:
     assert table.claimants(2) == frozenset()
 
 
+def test_who_has_claimed_with_its_spare_producer() -> None:
+    table = PositionsTable()
+    spare = ClaimState(3, "n1@1", "", "", 4, 2, 1, spare=True)
+    for record in (claim(1, "n0@1"), claim(2, "n1@1"), StateRecord("claim", 0, "n1@1", spare)):
+        table.apply(record)
+    assert table.known(0).spares == {"n1@1"}
+    assert table.known(1).spares == frozenset()
+    table.apply(claim(4, "n1@1"))
+    assert table.known(0).spares == frozenset()
+
+
 def test_the_view_of_a_segment() -> None:
     table = PositionsTable()
     assert table.known(0) == PositionsView()

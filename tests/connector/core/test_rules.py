@@ -45,6 +45,10 @@ def test_every_other_claimant_is_fenced_but_the_producer_of_ones_own_node_is_fen
     victims = to_fence(claims, ME)
     assert victims == {(1, "n0@4"), (6, "n1@9"), (5, "n2@1")}
     assert foreign(victims, ME) == {"n1@9", "n2@1"}
+    # With the spare producer one's own node's other one is still to be fenced, and the other way round.
+    assert foreign(victims, ME, spare=True) == {"n0@4", "n1@9", "n2@1"}
+    assert foreign(victims, ME, {"n0@4", "n1@9"}) == {"n0@4", "n1@9", "n2@1"}
+    assert foreign(victims, ME, {"n0@4", "n1@9"}, spare=True) == {"n1@9", "n2@1"}
 
 
 def position(epoch: int, sequence: int, topic_id: str = "t") -> PositionState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deelog_connector.core.effects import Fence, Scan
+from deelog_connector.core.effects import Fence, Producer, Scan
 from deelog_connector.core.fencing import Fencing
 from deelog_connector.core.reset_strategy import KeysInKafka, Strategy
 from deelog_connector.core.scan import SegmentScan
@@ -10,7 +10,8 @@ from deelog_connector.core.scans import Scans
 from deelog_connector.core.segment import Phase, Reset, Segment
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
-from tests.connector.core.builders import claimed, node, primary, scanned
+from deelog_schemas.keys import partition_of
+from tests.connector.core.builders import PARTITIONS, SEGMENTS, claimed, node, primary, scanned
 from tests.connector.world import (
     World,
     key_of,
@@ -183,7 +184,7 @@ def test_a_scan_in_vain_fences_who_is_superseded() -> None:
     scans = Scans(state, Fencing(state))
     scans.effects(())
     assert scans.ended(0, False) == []
-    assert state.outbox == [Fence(f"n{first + 1}", ())]
+    assert state.outbox == [Fence(Producer(f"n{first + 1}"), (), frozenset({0}))]
     assert state.counts.scans_in_vain == 1
 
 
@@ -201,3 +202,16 @@ def test_keys_are_collected_from_the_partitions_beginning_where_the_base_does_no
     scans.scanned(0, [scanned(4, segment.number, key=b"a"), scanned(30, segment.number, Kind.RESET_BEGIN, b"m1")])
     assert segment.reset.keys_in_kafka.keys == {b"a"}
     assert scans.ended(0, True) == [segment]
+
+
+def test_a_partition_that_is_withheld_is_not_scanned() -> None:
+    state = node()
+    first = in_one_partition(state)[0]
+    elsewhere = next(n for n in range(SEGMENTS) if partition_of(n, PARTITIONS, SEGMENTS) == 1)
+    waiting(state, first, b"m1", 3)
+    waiting(state, elsewhere, b"m2", 4)
+    scans = Scans(state, Fencing(state))
+    state.withheld = frozenset({0})
+    assert [scan.partition for scan in scans.effects(())] == [1]
+    state.withheld = frozenset()
+    assert [scan.partition for scan in scans.effects(())] == [0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deelog_connector.core.effects import Cause, Commit, OpenProducer, SnapshotRead
+from deelog_connector.core.effects import Cause, Commit, OpenProducer, SnapshotRead, StateItem
 from deelog_connector.core.ledger import CommittedRun
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.resets import Resets
@@ -14,6 +14,7 @@ from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
 from deelog_connector.core.transactions import ProducerState, Transactions
 from deelog_schemas.header import Kind
+from deelog_schemas.positions import ClaimState
 from tests.connector.core.builders import captured, node, operation, primary
 from tests.connector.world import (
     SEGMENTS,
@@ -306,3 +307,67 @@ def test_a_chunk_without_rows_needs_no_transaction() -> None:
     one.committed(1)
     assert snapshot.over
     assert state.take_outbox() == [SnapshotRead(0, 0)]
+
+
+def test_segments_of_a_partition_that_is_withheld_are_left_out_and_wait() -> None:
+    """Claims, resets, operations, renewals and releases alike."""
+    state = node(commit_interval=0.0, heartbeat_interval=1.0)
+    partitions = {number: primary(state, number).partition for number in range(8)}
+    withheld = [number for number, partition in partitions.items() if partition == 1]
+    for number in range(8):
+        captured(primary(state, number), operation(1))
+    for number, phase in ((withheld[0], Phase.CLAIM), (withheld[1], Phase.ACTIVE), (withheld[2], Phase.OWED)):
+        primary(state, number, phase, owed="signal")
+    state.segments[withheld[3]].release_wanted = True
+    one = opened(state)
+    state.withheld, state.now = frozenset({1}), 100.0
+    (commit,) = one.begin()
+    assert isinstance(commit, Commit)
+    assert {item.segment for item in commit.items} == partitions.keys() - withheld
+    one.committed(commit.token)
+    state.withheld = frozenset()
+    (commit,) = one.begin()
+    assert isinstance(commit, Commit)
+    assert {item.segment for item in commit.items} >= set(withheld[:3])
+
+
+def test_a_suspect_that_is_withheld_holds_up_nobody() -> None:
+    state = node(commit_interval=0.0)
+    numbers = [n for n in range(8) if primary(state, n).partition == 0][:1]
+    numbers += [n for n in range(8) if state.segments[n].partition == 1][:1]
+    state.primaries = {n: state.segments[n] for n in numbers}
+    for number in numbers:
+        captured(primary(state, number), operation(1))
+    one = opened(state)
+    one.begin()
+    one.commit_failed(1, Cause.REFUSED)
+    one.open()
+    one.producer_opened()
+    for number in numbers:
+        primary(state, number, Phase.ACTIVE)
+    state.withheld = frozenset({state.segments[numbers[0]].partition})
+    written: set[int] = set()
+    for _ in range(4):
+        for effect in one.begin():
+            assert isinstance(effect, Commit)
+            written |= {item.segment for item in effect.items}
+            for number in {item.segment for item in effect.items}:
+                captured(primary(state, number), operation(1))
+            one.committed(effect.token)
+    assert written == {numbers[1]}
+    assert one._suspects == []
+
+
+def test_the_claims_of_a_spare_producer_say_so() -> None:
+    state = node(commit_interval=0.0)
+    one = opened(state)
+    for spare in (True, False):
+        one.reopen()
+        one.open()
+        one.producer_opened(spare)
+        primary(state, 0, Phase.CLAIM)
+        (commit,) = one.begin()
+        assert isinstance(commit, Commit)
+        (claim,) = [i.state for i in commit.items if isinstance(i, StateItem) and isinstance(i.state, ClaimState)]
+        assert claim.spare is spare
+        one.committed(commit.token)

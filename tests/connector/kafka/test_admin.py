@@ -15,7 +15,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka import admin as module
 from deelog_connector.kafka.admin import KafkaAdmin
-from deelog_connector.kafka_port import PartitionEnd
+from deelog_connector.kafka_port import PartitionEnd, TopicState
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of
 
@@ -206,14 +206,46 @@ def test_a_created_topic_that_does_not_appear_is_an_error(opened: Opened) -> Non
 
 def test_the_id_and_the_settings_of_a_topic_are_text(opened: Opened) -> None:
     settings = {"retention.ms": SimpleNamespace(value="7"), "cleanup.policy": SimpleNamespace(value="compact")}
-    admin = opened(describe_topics=[SimpleNamespace(topic_id=5)], describe_configs=[settings])
-    assert admin.topic_id("t") == "5"
+    admin = opened(describe_topics=[described((1, 1, 1))], describe_configs=[settings])
+    assert admin.state("t") == TopicState("5", frozenset())
     assert admin.settings("t") == {"retention.ms": "7", "cleanup.policy": "compact"}
     assert opened.client.asked == [("describe_topics", SECONDS), ("describe_configs", SECONDS)]
 
 
+def described(*partitions: tuple[int, int, int]) -> SimpleNamespace:
+    """Of a topic, by partition: whether it has a leader, its replicas in sync, all of its replicas."""
+    found = [
+        SimpleNamespace(id=n, leader=object() if leader else None, isr=[1] * in_sync, replicas=[1] * replicas)
+        for n, (leader, in_sync, replicas) in enumerate(partitions)
+    ]
+    return SimpleNamespace(topic_id=5, partitions=found)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "least", "unwritable"),
+    [
+        ([(1, 3, 3), (1, 2, 3), (1, 1, 3)], 1, set()),
+        ([(1, 3, 3), (1, 2, 3), (1, 1, 3)], 2, {2}),
+        ([(1, 3, 3), (1, 2, 3), (1, 1, 3)], 3, {1, 2}),
+        ([(1, 1, 1), (0, 1, 1), (0, 0, 3), (0, 3, 3)], 1, {1, 2, 3}),
+        ([(1, 1, 1), (1, 1, 2)], 2, {1}),  # a broker asks for no more replicas than there are
+    ],
+)
+def test_a_partition_without_leader_or_replicas_in_sync_takes_no_records(
+    opened: Opened, partitions: list[tuple[int, int, int]], least: int, unwritable: set[int]
+) -> None:
+    settings = {"min.insync.replicas": SimpleNamespace(value=str(least))}
+    admin = opened(describe_topics=[described(*partitions)], describe_configs=[settings])
+    assert admin.state("t").unwritable == unwritable
+
+
+def test_of_a_topic_with_all_replicas_in_sync_the_settings_are_not_asked(opened: Opened) -> None:
+    assert opened(describe_topics=[described((1, 3, 3), (1, 1, 1))]).state("t").unwritable == set()
+    assert opened.client.asked == [("describe_topics", SECONDS)]
+
+
 CALLS: list[tuple[str, Callable[[KafkaAdmin], Any], str, str]] = [
-    ("describe_topics", lambda admin: admin.topic_id("t"), "topic t: ", "Describe on topic t"),
+    ("describe_topics", lambda admin: admin.state("t"), "topic t: ", "Describe on topic t"),
     (
         "describe_configs",
         lambda admin: admin.settings("t"),
@@ -251,10 +283,10 @@ def test_brokers_that_never_answer_are_given_up_and_their_client_too(
     monkeypatch.setattr(concurrent.futures, "wait", wait)
     admin = opened(describe_topics=[None])
     with pytest.raises(KafkaUnavailable, match="the brokers did not answer in time"):
-        admin.topic_id("t")
+        admin.state("t")
     assert waited == [2 * SECONDS]
     with pytest.raises(KafkaUnavailable):
-        admin.topic_id("t")
+        admin.state("t")
     assert len(opened.settings) == 2
 
 

@@ -17,10 +17,12 @@ from deelog_connector.kafka.client import (
     common_settings,
     failure,
     hear,
+    is_held_up,
     log,
     opened,
     reason,
 )
+from deelog_connector.kafka_port import HELD_UP_SECONDS
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of
 
@@ -129,8 +131,33 @@ def test_a_session_begins_once_the_client_has_tried_to_connect(monkeypatch: pyte
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     monkeypatch.setattr(module, "settle", settle)
-    begin_session(SimpleNamespace(init_transactions=lambda seconds: calls.append(("init", seconds))), 7.0)
-    assert calls == [("settle", LOOK_SECONDS), ("init", 7.0)]
+    begin_session(SimpleNamespace(init_transactions=lambda seconds: calls.append(("init", seconds))), 2.0)
+    assert calls == [("settle", LOOK_SECONDS), ("init", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("code", "retriable", "seconds", "asked"),
+    [
+        (KafkaError._TIMED_OUT, True, 7.0, [HELD_UP_SECONDS, 7.0 - HELD_UP_SECONDS]),
+        (KafkaError._TIMED_OUT, True, 2.0, [2.0]),
+        (KafkaError.CONCURRENT_TRANSACTIONS, True, 7.0, [HELD_UP_SECONDS]),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, False, 7.0, [HELD_UP_SECONDS]),
+    ],
+)
+def test_only_a_session_whose_id_is_not_held_up_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, code: int, retriable: bool, seconds: float, asked: list[float]
+) -> None:
+    error, calls = KafkaException(KafkaError(code, retriable=retriable)), list[float]()
+
+    def init(seconds: float) -> None:
+        calls.append(seconds)
+        raise error
+
+    monkeypatch.setattr(module, "settle", lambda producer, seconds: None)
+    with pytest.raises(KafkaException) as raised:
+        begin_session(SimpleNamespace(init_transactions=init), seconds)
+    assert (raised.value, calls) == (error, asked)
+    assert is_held_up(error) is (code == KafkaError.CONCURRENT_TRANSACTIONS)
 
 
 def test_a_client_with_a_fatal_error_is_heard_without_another() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ def test_a_broker_with_a_low_limit_on_transactions_is_fenced_on(tmp_path: Path) 
         broker.kill()
 
 
+class Producer:
+    """Writes nothing, and remembers what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *given: self.calls.append((name, *given))
+
+
 class Fences:
     """Producers that are doubles; `open_error` and `begin_error` are raised where they are made and begin."""
 
@@ -40,6 +51,7 @@ class Fences:
         self.begin_error: Exception | None = None
         self.begun: list[float] = []
         self.heard = 0
+        self.producer = Producer()
         monkeypatch.setattr(module, "opened", self._opened)
         monkeypatch.setattr(module, "begin_session", self._begun)
         monkeypatch.setattr(module, "hear", self._hear)
@@ -49,9 +61,10 @@ class Fences:
         if self.open_error is not None:
             raise self.open_error
         self.settings = settings
-        return object(), Connections(client, {})
+        return self.producer, Connections(client, {})
 
     def _begun(self, producer: object, seconds: float) -> None:
+        assert producer is self.producer
         self.begun.append(seconds)
         if self.begin_error is not None:
             raise self.begin_error
@@ -61,7 +74,7 @@ class Fences:
 
     def fails(self) -> str:
         with pytest.raises(WriteFailed) as failed:
-            fence(CONFIG, "id", 7.0)
+            fence(CONFIG, "id", seconds=7.0)
         assert (failed.value.cause, failed.value.denied) == (Cause.LOST, False)
         return failed.value.reason
 
@@ -71,7 +84,7 @@ CONFIG = config_of("h:1", "p", transaction_timeout_ms=60_000, producer_override_
 
 def test_a_session_of_the_others_id_is_begun_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
     fences = Fences(monkeypatch)
-    fence(CONFIG, "id", 7.0)
+    fence(CONFIG, "id", seconds=7.0)
     settings = fences.settings
     assert (settings["transactional.id"], settings["transaction.timeout.ms"]) == ("id", 60_000)
     assert (settings["linger.ms"], settings["bootstrap.servers"]) == ("3", "h:1")
@@ -88,3 +101,23 @@ def test_a_fence_that_fails_says_whose_and_why(monkeypatch: pytest.MonkeyPatch) 
     fences.open_error = KafkaUnusable("no such setting")
     assert fences.fails() == "fencing id: no such setting"
     assert len(fences.begun) == 2
+
+
+def test_what_was_left_open_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    fences = Fences(monkeypatch)
+    fence(CONFIG, "id", [("t", 1), ("u", 0)], seconds=7.0)
+    assert fences.producer.calls == [
+        ("begin_transaction",),
+        ("produce", "t", b"", b"aborted", 1),
+        ("produce", "u", b"", b"aborted", 0),
+        ("flush", 7.0),
+        ("abort_transaction", 7.0),
+    ]
+
+
+def test_a_producer_whose_last_transaction_does_not_end_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    fences = Fences(monkeypatch)
+    fences.begin_error = KafkaException(KafkaError(KafkaError.CONCURRENT_TRANSACTIONS, "words of the broker"))
+    with pytest.raises(WriteFailed, match="fencing id: words of the broker") as failed:
+        fence(CONFIG, "id")
+    assert failed.value.held_up

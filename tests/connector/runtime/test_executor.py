@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +22,7 @@ from deelog_connector.core.effects import (
     Fence,
     OpenProducer,
     OperationsItem,
+    Producer,
     Released,
     Scan,
     SnapshotRead,
@@ -70,6 +71,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.owned: list[Segment] = []
+        self.withheld = frozenset[int]()
 
     def primaries(self) -> list[Segment]:
         return self.owned
@@ -85,11 +87,16 @@ class Session:
     errors: list[Exception] = field(default_factory=list)
     written: list[OutRecord] = field(default_factory=list)
     opened: int = 0
+    spare: bool = False
+    failed: list[int] = field(default_factory=list)
 
     async def open(self) -> None:
         self.opened += 1
         if self.errors:
             raise self.errors.pop(0)
+
+    def failed_on(self, partitions: Iterable[int]) -> None:
+        self.failed += partitions
 
     async def commit(self, records: Iterable[OutRecord]) -> None:
         if self.errors:
@@ -138,8 +145,9 @@ class Brokers:
     def __init__(self) -> None:
         self.fenced: list[str] = []
 
-    async def fence(self, transactional_id: str) -> None:
+    async def fence(self, transactional_id: str, left_open: Sequence[tuple[str, int]]) -> None:
         self.fenced.append(transactional_id)
+        self.left_open = left_open
         if self.fenced.count(transactional_id) == 1:
             raise LOST
 
@@ -404,8 +412,10 @@ def test_a_slow_transform_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 def test_a_session_is_opened_however_often_it_takes() -> None:
     async def test(world: World) -> None:
         world.clients.session.errors = [LOST, LOST]
-        assert await world.after(OpenProducer()) == [("producer_opened",)]
+        assert await world.after(OpenProducer()) == [("producer_opened", False)]
         assert world.clients.session.opened == 3
+        world.clients.session.spare = True
+        assert (await world.after(OpenProducer()))[1:] == [("producer_opened", True)]
 
     of_a(test)
 
@@ -422,8 +432,21 @@ def test_a_session_that_nobody_waits_for_is_given_up() -> None:
 
 def test_a_node_is_fenced_before_the_core_hears_of_it() -> None:
     async def test(world: World) -> None:
-        assert await world.after(Fence("n2", ((4, 9), (5, 9)))) == [("fenced", "n2", ((4, 9), (5, 9)))]
+        n2 = Producer("n2")
+        assert await world.after(Fence(n2, ((4, 9), (5, 9)))) == [("fenced", n2, ((4, 9), (5, 9)))]
         assert world.clients.brokers.fenced == [CONFIG.topics.transactional_id_node("n2")] * 2
+        assert world.clients.brokers.left_open == []
+
+    of_a(test)
+
+
+def test_a_fence_in_vain_ends_what_was_left_open_on_both_topics() -> None:
+    async def test(world: World) -> None:
+        spare = Producer("n2", spare=True)
+        assert await world.after(Fence(spare, (), frozenset({3, 1}))) == [("fenced", spare, ())]
+        assert world.clients.brokers.fenced == [CONFIG.topics.transactional_id_spare("n2")] * 2
+        positions = CONFIG.topics.positions
+        assert world.clients.brokers.left_open == [("p.c", 1), ("p.c", 3), (positions, 1), (positions, 3)]
 
     of_a(test)
 
@@ -523,3 +546,20 @@ def test_a_missing_right_ends_the_first_scan_and_no_later_one(monkeypatch: pytes
             world.tasks.failure.result()
 
     of_a(first)
+
+
+def test_a_partition_that_is_withheld_is_read_once_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        world.core.withheld = frozenset({1})
+        world.clients.one.batches = [[SCANNED]]
+        world.executor.carry_out(Scan(1, 0, frozenset({KEY}), frozenset()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert world.clients.one.reads == []
+        world.core.withheld = frozenset()
+        await awaiting(lambda: bool(world.core.calls), 10, "the scan's end")
+        assert world.clients.one.reads == [(1, 0)]
+
+    of_a(test)

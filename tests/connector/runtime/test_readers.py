@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 
-from deelog_connector.core.effects import OperationsItem, StateItem
+from deelog_connector.core.effects import Cause, OperationsItem, StateItem
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka.librdkafka import Librdkafka
-from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, PartitionEnd
+from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, PartitionEnd, TopicState, WriteFailed
 from deelog_connector.runtime import readers as module
 from deelog_connector.runtime.encode import Encoder
 from deelog_connector.runtime.meters import EventMeter
@@ -51,6 +51,8 @@ class Reader:
         self.topic, self.offsets = topic, offsets
         self.batches: asyncio.Queue[list[InRecord] | Exception] = asyncio.Queue()
         self.behind, self.closed = 1, 0
+        self.refuses: list[Exception] = []
+        """What the next seeks raise."""
 
     @property
     def caught_up(self) -> bool:
@@ -66,8 +68,39 @@ class Reader:
         self.behind -= 1
         return batch
 
+    async def seek(self, offsets: Mapping[int, int]) -> None:
+        if self.refuses:
+            raise self.refuses.pop()
+        self.offsets = offsets
+
+    def next_offset(self, partition: int) -> int:
+        return self.offsets[partition] + 7
+
     async def close(self) -> None:
         self.closed += 1
+
+
+class Session:
+    """Has left something open on `left`, until it is aborted; `error` is what that raises once."""
+
+    def __init__(self) -> None:
+        self.left: set[int] = set()
+        self.aborted: list[list[tuple[str, int]]] = []
+        self.error: WriteFailed | None = None
+        self.held, self.begun = asyncio.Event(), 0
+        self.held.set()
+
+    def left_open_on(self, partitions: Collection[int]) -> set[int]:
+        return self.left.intersection(partitions)
+
+    async def abort(self, places: Callable[[int], Sequence[tuple[str, int]]], partitions: Collection[int]) -> None:
+        self.begun += 1
+        error, self.error = self.error, None
+        await self.held.wait()
+        if error is not None:
+            raise error
+        self.aborted += [list(places(partition)) for partition in sorted(partitions)]
+        self.left.difference_update(partitions)
 
 
 class Clients:
@@ -76,6 +109,11 @@ class Clients:
     def __init__(self, config: Any) -> None:
         self.config, self.brokers = config, Brokers()
         self.made: list[Reader] = []
+        self.given_up = 0
+        self.session = Session()
+
+    def give_up(self) -> None:
+        self.given_up += 1
 
     async def following(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         self.made.append(Reader(topic, offsets))
@@ -93,13 +131,18 @@ class Core:
         self.calls: list[str] = []
         self.doubted: set[int] = set()
         self.lost: list[int] = []
-        self.positions_losses = self.epoch = 0
+        self.positions_losses = self.session_losses = self.epoch = 0
+        self.withheld = frozenset[int]()
+        self.touches_withheld = self.closed = False
 
     def highest_claim(self) -> int:
         return self.epoch
 
     def epoch_seen(self, epoch: int) -> None:
         self.epoch = epoch
+
+    def session_lost(self) -> None:
+        self.session_losses += 1
 
     def positions_lost(self) -> None:
         self.positions_losses += 1
@@ -134,14 +177,16 @@ class Brokers:
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
         self.asked = 0
+        self.unwritable: dict[str, set[int]] = {}
 
-    async def topic_id(self, topic: str) -> str:
+    async def state(self, topic: str) -> TopicState:
+        unwritable = frozenset(self.unwritable.get(topic, ()))
         if topic == CONFIG.topics.positions:
             if self.positions == "":
                 raise KafkaUnavailable("topic p.c.positions: it does not exist")
-            return self.positions
+            return TopicState(self.positions, unwritable)
         assert topic == "p.c"
-        return self.id
+        return TopicState(self.id, unwritable)
 
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         assert (topic, partitions, settings) == (CONFIG.topics.positions, 2, COMPACTED)
@@ -152,7 +197,7 @@ class Brokers:
         assert topic == CONFIG.topics.positions
         return {"cleanup.policy": "compact"}
 
-    async def ends(self, topic: str, partitions: range) -> list[PartitionEnd]:
+    async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
         self.asked += 1
         if self.problem is not None:
             raise self.problem
@@ -478,6 +523,129 @@ def test_ends_go_to_the_core_and_only_a_doubt_is_looked_into(
     assert "p.c[1] was truncated to 51: segments [3] are reset" in caplog.messages
 
 
+def test_partitions_that_take_no_records_are_withheld_and_their_ends_not_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    async def test(world: World) -> None:
+        brokers, readers = world.clients.brokers, world.readers
+        await readers.look_at_positions()
+        caught_up = readers.follow_positions()
+        (await world.tail()).behind = 0
+        await caught_up.wait()
+        assert world.core.withheld == set()
+        for changes, positions, withheld in (
+            ({0}, set(), {0}),
+            ({0}, {1}, {0, 1}),
+            (set(), {1}, {1}),
+            (set(), set(), set()),
+        ):
+            brokers.unwritable = {"p.c": changes, CONFIG.topics.positions: positions}
+            await readers.look_at_changes()
+            await readers.read_ends()
+            await readers.look_at_positions()
+            assert [end[0] for end in world.core.ends] == sorted({0, 1} - changes)
+            assert world.core.withheld == withheld
+            world.core.ends.clear()
+
+    of_a(test)
+    assert caplog.messages == [
+        "partitions [0] of p.c take no records: their segments wait",
+        "partitions [1] of p.c.positions take no records: their segments wait",
+        "partitions [0] take records",
+        "partitions [1] take records",
+    ]
+
+
+def test_what_was_left_open_is_aborted_before_a_partition_is_written_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        brokers, readers, session = world.clients.brokers, world.readers, world.clients.session
+        await readers.look_at_positions()
+        caught_up = readers.follow_positions()
+        (await world.tail()).behind = 0
+        await caught_up.wait()
+        brokers.unwritable = {"p.c": {0, 1}}
+        await readers.look_at_changes()
+        await readers.look_at_positions()
+        session.left = {1}
+        brokers.unwritable = {"p.c": {1}}
+        await readers.look_at_changes()
+        await readers.look_at_positions()
+        assert world.core.withheld == {1}  # it takes no records yet
+        assert session.aborted == []
+        brokers.unwritable, session.error = {}, WriteFailed(Cause.LOST, "no session is open")
+        world.core.closed = True  # it was stopped: there is no session
+        await readers.look_at_changes()
+        await readers.look_at_positions()
+        await asyncio.sleep(0)
+        assert session.error is not None
+        world.core.closed = False
+        await readers.look_at_positions()
+        await world.until(lambda: world.core.session_losses == 1)
+        assert world.core.withheld == {1}
+        session.held.clear()
+        for _ in range(3):  # at a time once
+            await readers.look_at_positions()
+            await asyncio.sleep(0)
+        assert (session.begun, world.core.withheld) == (2, frozenset({1}))
+        session.held.set()
+        await world.until(lambda: world.core.withheld == set())
+        assert session.aborted == [[("p.c", 1), (CONFIG.topics.positions, 1)]]
+
+    of_a(test)
+    assert "partitions [1] wait: lost: no session is open" in caplog.messages
+
+
+def test_a_transaction_that_a_withheld_partition_holds_up_is_given_up() -> None:
+    async def test(world: World) -> None:
+        await world.readers.look_at_positions()
+        assert world.clients.given_up == 0
+        world.core.touches_withheld = True
+        await world.readers.look_at_positions()
+        assert world.clients.given_up == 1
+
+    of_a(test)
+
+
+def test_a_start_does_not_wait_for_positions_of_a_partition_without_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
+
+    async def test(world: World) -> None:
+        brokers, readers, core = world.clients.brokers, world.readers, world.core
+        brokers.unwritable = {CONFIG.topics.positions: {1}}
+        await readers.look_at_positions()
+        assert core.withheld == {0, 1}  # nothing is known yet
+        caught_up = readers.follow_positions()
+        tail = await world.tail()
+        assert tail.offsets == {0: BEGINNING}
+        tail.behind = 0
+        await caught_up.wait()
+        assert core.withheld == {1}
+        # It has a leader again: it is read from its beginning, the other from where it was, and is withheld until then.
+        tail.behind, tail.refuses = 1, [KafkaUnavailable("cannot read p.c.positions[1]: no answer")]
+        brokers.unwritable = {}
+        await readers.look_at_positions()
+        await world.until(lambda: len(tail.offsets) == 2)
+        assert tail.offsets[1] == BEGINNING
+        assert tail.offsets[0] > BEGINNING
+        assert core.withheld == {1}
+        tail.batches.put_nowait([POSITION])
+        await world.until(lambda: core.withheld == set())
+        # What was read once is not read again.
+        brokers.unwritable = {CONFIG.topics.positions: {1}}
+        await readers.look_at_positions()
+        await world.until(lambda: len(tail.offsets) == 1)
+        brokers.unwritable = {}
+        await readers.look_at_positions()
+        assert core.withheld == set()
+        await world.until(lambda: len(tail.offsets) == 2)
+        assert tail.offsets[1] > BEGINNING
+        assert len(world.clients.made) == 1
+
+    of_a(test)
+
+
 def test_the_ends_are_watched_though_kafka_is_away_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
 
@@ -502,7 +670,7 @@ def test_a_topic_made_again_is_named_as_that_before_its_ends_are_read(
     monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
 
     async def test(world: World) -> None:
-        await world.readers.read_topic_id()
+        await world.readers.look_at_changes()
         assert caplog.messages == []
         world.clients.brokers.id = "another"
         watching = world.tasks.spawn(world.readers.watch())

@@ -176,6 +176,7 @@ def test_each_alert_fires(tmp_path: Path) -> None:
         "DeelogUnverifiedChange": {f'deelog_oldest_unverified_change_seconds{{{where},role="primary"}}': "31x120"},
         "DeelogNotConnected": {f"debezium_metrics_Connected{{{debezium}}}": "0x120"},
         "DeelogKafkaAway": {f"deelog_kafka_up{{{where}}}": "0x120"},
+        "DeelogPartitionWithheld": {f"deelog_withheld_partitions{{{where}}}": "1x120"},
         "DeelogSegmentStopped": {f'deelog_segments{{{where},role="primary",phase="stopped"}}': "1x120"},
         "DeelogTakeoverHangs": {f'deelog_segments{{{where},role="primary",phase="look"}}': "3x120"},
         "DeelogReset": {f'deelog_resets_total{{{where},reason="hole"}}': "0x10 1x110"},

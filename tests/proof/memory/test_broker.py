@@ -9,6 +9,7 @@ from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_proof.memory.broker import (
     Denied,
     Failed,
+    HeldUp,
     InvalidSetting,
     Kafka,
     Log,
@@ -207,13 +208,13 @@ def test_what_is_not_there(kafka: Kafka) -> None:
 
 def test_a_partition_without_leader(kafka: Kafka) -> None:
     session = kafka.open_session("w", "w", 5.0)
-    kafka.leaderless.add((T, 0))
+    kafka.lose(T, 0)
     with pytest.raises(Unanswered):
         kafka.led(T, 0)
     assert kafka.led(T, 1).end == 0
     left = kafka.produce("w", session, 1, [record(b"1"), record(b"2", 1), record(b"3")])
     assert [r.value for r in left] == [b"1", b"3"]
-    kafka.leaderless.clear()
+    kafka.recover(T, 0)
     assert kafka.produce("w", session, 2, left) == []
     kafka.end_session("w", session)
     assert (seen(kafka.logs[T, 0]), seen(kafka.logs[T, 1])) == ([b"1", b"3"], [b"2"])
@@ -426,3 +427,91 @@ def test_only_other_producers_count_as_fences(kafka: Kafka) -> None:
     assert kafka.counts["fences"] == 0
     kafka.init("w", "n2 fences")
     assert (kafka.counts["fences"], kafka.sessions["w"]) == (1, 2)
+
+
+# -- partitions that take no records ----------------------------------------------------------------------------------
+
+
+def both(kafka: Kafka, session: int) -> None:
+    """An open transaction with a record on each partition."""
+    assert kafka.append("w", session, [record(b"0"), record(b"1", 1)]) is None
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_transaction_stays_open_where_there_is_no_leader_and_ends_as_the_next_one(
+    kafka: Kafka, commits: bool
+) -> None:
+    """As a broker does it, see `tests/connector/kafka/test_one_partition.py`."""
+    first = kafka.open_session("w", "w", 5.0)
+    both(kafka, first)
+    kafka.lose(T, 1)
+    assert kafka.unwritable(T) == {1}
+    session = kafka.open_session("w", "w", 5.0)  # aborts it
+    assert session > first
+    assert (seen(kafka.logs[T, 0]), kafka.logs[T, 0].stable) == ([], 2)
+    kafka.recover(T, 1)
+    assert kafka.unwritable(T) == set()
+    assert (kafka.logs[T, 1].end, kafka.logs[T, 1].stable) == (1, 0)
+    other = kafka.init("other")
+    kafka.append("other", other, [record(b"hidden", 1)])
+    kafka.commit("other", other)
+    assert seen(kafka.logs[T, 1]) == []
+    assert kafka.produce("w", session, 1, [record(b"2"), record(b"3", 1)]) == []
+    if commits:
+        kafka.end_session("w", session)
+    else:
+        kafka.abort("w", session)
+    assert seen(kafka.logs[T, 0]) == ([b"2"] if commits else [])
+    assert seen(kafka.logs[T, 1]) == ([b"1", b"hidden", b"3"] if commits else [b"hidden"])
+    assert kafka.logs[T, 1].stable == kafka.logs[T, 1].end
+
+
+def test_a_transaction_with_too_few_replicas_waits_for_them_and_holds_up_its_id(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    both(kafka, session)
+    kafka.lose(T, 1, leader=False)
+    kafka.end_session("w", session)
+    assert (seen(kafka.logs[T, 0]), seen(kafka.logs[T, 1])) == ([b"0"], [])
+    with pytest.raises(HeldUp):
+        kafka.produce("w", session, 1, [record(b"2")])
+    with pytest.raises(HeldUp):
+        kafka.open_session("w", "w", 5.0)
+    with pytest.raises(Unanswered):
+        kafka.write(record(b"x", 1))
+    assert kafka.led(T, 1).stable == 0  # it can be read
+    kafka.recover(T, 0)  # another one
+    with pytest.raises(HeldUp):
+        kafka.open_session("w", "w", 5.0)
+    kafka.recover(T, 1)
+    assert seen(kafka.logs[T, 1]) == [b"1"]
+    assert kafka.produce("w", session, 1, [record(b"2")]) == []
+
+
+def test_who_is_held_up_is_fenced_where_it_was_not_committed(kafka: Kafka) -> None:
+    first = kafka.open_session("w", "w", 5.0)
+    assert kafka.produce("w", first, 1, [record(b"0"), record(b"1", 1)]) == []
+    kafka.lose(T, 1, leader=False)
+    left = kafka.produce("w", first, 2, [record(b"2", 1)])
+    assert [r.value for r in left] == [b"2"]
+    for _ in range(2):
+        with pytest.raises(HeldUp):
+            kafka.open_session("w", "w", 5.0)
+        assert kafka.append("w", first, [record(b"3")]) is Cause.FENCED
+    assert (seen(kafka.logs[T, 0]), kafka.logs[T, 0].stable) == ([], 2)
+    kafka.recover(T, 1)
+    assert kafka.open_session("w", "w", 5.0) > first
+    assert (seen(kafka.logs[T, 1]), kafka.logs[T, 1].stable) == ([], 2)
+
+
+def test_a_topic_that_is_deleted_holds_up_nobody(kafka: Kafka) -> None:
+    kafka.create("u", 1)
+    session = kafka.init("w")
+    kafka.append("w", session, [record(b"0"), OutRecord("u", 0, b"k", b"v", [])])
+    kafka.lose("u", 0, leader=False)
+    kafka.commit("w", session)
+    with pytest.raises(HeldUp):
+        kafka.open_session("w", "w", 5.0)
+    kafka.delete("u")
+    kafka.open_session("w", "w", 5.0)
+    kafka.create("u", 1)
+    assert kafka.unwritable("u") == set()

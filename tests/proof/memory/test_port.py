@@ -152,7 +152,7 @@ def test_a_partition_without_leader(kafka: Kafka, node: Node) -> None:
     async def case() -> None:
         session = await node.session(transaction_timeout_ms="60000")
         brokers, reader = node.port.brokers(config()), await node.reader(0, 1)
-        kafka.leaderless.add((T, 0))
+        kafka.lose(T, 0)
         commit = asyncio.create_task(session.commit([record(b"0", 0), record(b"1", 1), record(b"00", 0)]))
         with pytest.raises(KafkaUnavailable):
             await brokers.ends(T, [0, 1])
@@ -162,7 +162,7 @@ def test_a_partition_without_leader(kafka: Kafka, node: Node) -> None:
         with pytest.raises(KafkaUnavailable):
             await (await node.port.reader(config(), T)).seek({0: 0})
         assert not commit.done()
-        kafka.leaderless.clear()
+        kafka.recover(T, 0)
         await commit
 
     node.run(case())
@@ -172,7 +172,7 @@ def test_a_partition_without_leader(kafka: Kafka, node: Node) -> None:
 def test_give_up_while_a_partition_has_no_leader(kafka: Kafka, node: Node) -> None:
     async def case() -> None:
         session = await node.session(transaction_timeout_ms="60000")
-        kafka.leaderless.add((T, 0))
+        kafka.lose(T, 0)
         commit = asyncio.create_task(session.commit([record(b"1")]))
         await asyncio.sleep(2 * REQUEST_SECONDS)
         session.give_up()
@@ -374,7 +374,7 @@ def test_who_may_not_see_a_topic(kafka: Kafka, node: Node) -> None:
         for call in (
             brokers.ensure(T, 2, {}),
             brokers.settings(T),
-            brokers.topic_id(T),
+            brokers.state(T),
             brokers.ends(T, [0]),
             node.reader(0),
         ):
@@ -711,10 +711,10 @@ def test_a_topic_is_made_where_it_is_missing(kafka: Kafka, node: Node) -> None:
     assert (kafka.topics["new"].partitions, kafka.topics["one"].partitions) == (3, 1)
     assert node.run(brokers.settings("new"))["cleanup.policy"] == "compact"
     assert node.run(brokers.settings("one"))["cleanup.policy"] == "delete"
-    made = node.run(brokers.topic_id("new"))
+    made = node.run(brokers.state("new"))
     ensure("new", 3)
     ensure("new", None)
-    assert node.run(brokers.topic_id("new")) == made
+    assert node.run(brokers.state("new")) == made
     with pytest.raises(KafkaUnusable, match=r"topic new has 3 partitions, but .* is 4"):
         ensure("new", 4)
     with pytest.raises(KafkaUnusable, match=r"topic bad does not exist and cannot be created: retention.ms=x"):
@@ -825,10 +825,10 @@ def test_a_reader_has_caught_up_with_the_ends_of_its_start(kafka: Kafka, node: N
     async def case() -> None:
         reader = await node.reader(0, 1)
         assert not reader.caught_up
-        kafka.leaderless.add((T, 1))
+        kafka.lose(T, 1)
         assert [r.value for r in await reader.read(0.01)] == [b"1", b"2"]
         assert (reader.next_offset(0), reader.next_offset(1), reader.caught_up) == (2, 0, False)
-        kafka.leaderless.clear()
+        kafka.recover(T, 1)
         assert [r.value for r in await reader.read(0.01)] == [b"3"]
         assert (reader.next_offset(1), reader.caught_up) == (1, True)
         assert await reader.read(0.01) == []

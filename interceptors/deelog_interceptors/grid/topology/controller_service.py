@@ -14,7 +14,7 @@ from typing import Final
 import orjson
 
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka_port import KafkaPort, NotController
+from deelog_connector.kafka_port import KafkaPort, NotController, WriteFailed
 from deelog_interceptors.grid.replication.frames import Heard, Heartbeat
 from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.controller import decide
@@ -262,7 +262,13 @@ class ControllerService:
 
     async def _fence_one(self, transactional_id: str) -> None:
         async with self._fencing:
-            await self._brokers.fence(transactional_id)
+            try:
+                await self._brokers.fence(transactional_id)
+            except WriteFailed as error:
+                if not error.held_up:
+                    raise
+                # Its last transaction is decided. Whoever takes a segment over fences the producer that has claimed it.
+                log.warning("%s", error)
 
     async def _gone(self, liveness: Liveness) -> frozenset[str]:
         """The members that hold nothing any more that could come back. Their leases have run out."""

@@ -25,6 +25,9 @@ OWN = {"away", "expire", *GATED}
 
 
 def _librdkafka(request: pytest.FixtureRequest, prefix: str, needed: set[str]) -> World:
+    if "lose_broker" in needed:
+        first, second = request.getfixturevalue("pair")
+        return RealKafka(prefix, first, second=second)
     if needed & OWN:
         return RealKafka(prefix, *request.getfixturevalue("restless"), gated=bool(needed & GATED))
     return RealKafka(prefix, request.getfixturevalue("kafka"))
@@ -57,6 +60,23 @@ def restless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedde
     ):
         Stranger(broker.bootstrap, "first")  # the coordinator of transactions takes its time to load
         yield broker, gate
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
+    """Two brokers, of which the second one has nothing but the topics that are put on it, and may be lost."""
+    cluster = "a-cluster-of-two-brokr"
+    port, controller = free_ports(2)
+    quorum = {"controller.quorum.voters": f"1@{HOST}:{controller}"}
+    listener = f"PLAINTEXT://{HOST}:{port}"
+    own = {"process.roles": "broker", "node.id": "2", "listeners": listener, "advertised.listeners": listener}
+    folder = tmp_path_factory.mktemp("pair")
+    first_port = free_ports(1)[0]
+    first_listeners = {"listeners": f"PLAINTEXT://{HOST}:{first_port},CONTROLLER://{HOST}:{controller}"}
+    with EmbeddedKafka(folder / "1", first_port, overrides=quorum | first_listeners, cluster=cluster) as first:
+        Stranger(first.bootstrap, "first")  # the topic of transactions is made on it
+        with EmbeddedKafka(folder / "2", port, overrides=quorum | own, cluster=cluster) as second:
+            yield first, second
 
 
 @pytest.fixture(params=[pytest.param("librdkafka", marks=pytest.mark.kafka), "memory"])

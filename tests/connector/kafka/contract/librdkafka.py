@@ -29,8 +29,18 @@ class RealKafka(World):
 
     lacks: ClassVar = {"unclean_election": "one broker has no replica that could be elected"}
 
-    def __init__(self, prefix: str, broker: Broker, gate: Gate | None = None, *, gated: bool = False) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        broker: Broker,
+        gate: Gate | None = None,
+        *,
+        gated: bool = False,
+        second: EmbeddedKafka | None = None,
+    ) -> None:
         self._broker, self._gate, self._gated, self._topics = broker, gate, gated, 0
+        self._second = second
+        self._lone: list[str] = []
         super().__init__(prefix)
 
     def another_port(self, seconds: float = REQUEST_SECONDS) -> KafkaPort:
@@ -54,7 +64,10 @@ class RealKafka(World):
     def _create(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         config = {name.replace("_", "."): value for name, value in settings.items()}
         admin = self._admin
-        admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(SECONDS)
+        place: dict[str, Any] = (
+            {"replica_assignment": [[1]] * partitions} if self._second else {"replication_factor": 1}
+        )
+        admin.create_topics([NewTopic(topic, partitions, config=config, **place)])[topic].result(SECONDS)
         waiting(lambda: self._led(topic, partitions), SECONDS, topic)
 
     def _led(self, topic: str, partitions: int) -> bool:
@@ -153,6 +166,44 @@ class RealKafka(World):
 
     async def unclean_election(self, topic: str, partition: int, end: int) -> None:
         raise NotImplementedError
+
+    async def lone_topic(self, replicated: bool = False) -> str:
+        self._topics += 1
+        topic, admin = f"{self.prefix}-{self._topics}", self._admin
+        place, settings = ([1, 2], {"min.insync.replicas": "2"}) if replicated else ([2], {})
+        new = NewTopic(topic, 1, replica_assignment=[place], config=settings)
+        await asyncio.to_thread(admin.create_topics([new])[topic].result, SECONDS)
+        self._lone.append(topic)
+        await asyncio.to_thread(self._replicated, True)
+        return topic
+
+    def _replicated(self, wanted: bool) -> None:
+        """Returns once all replicas of lone topics are in sync, or all partitions have lost one."""
+
+        def seen() -> bool:
+            try:
+                admin = self._admin  # a new one: one that takes the lost broker for the controller asks nobody else
+                described = admin.describe_topics(TopicCollection(self._lone), request_timeout=SECONDS / 10)
+                found = [future.result().partitions[0] for future in described.values()]
+            except KafkaException:
+                return False
+            return {p.leader is not None and len(p.isr) == len(p.replicas) for p in found} <= {wanted}
+
+        waiting(seen, SECONDS, "the replicas")
+
+    def lose_broker(self) -> AbstractAsyncContextManager[None]:
+        return self._lose_broker()
+
+    @asynccontextmanager
+    async def _lose_broker(self) -> AsyncIterator[None]:
+        assert self._second is not None
+        self._second.kill()
+        try:
+            await asyncio.to_thread(self._replicated, False)
+            yield
+        finally:
+            self._second.start()  # in this thread: the kernel ends the broker with it
+            await asyncio.to_thread(self._replicated, True)
 
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         asyncio.run(asyncio.wait_for(self.whole(case), CASE_SECONDS))

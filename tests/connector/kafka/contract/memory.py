@@ -31,6 +31,8 @@ class MemoryKafka(World):
         self._kafka = Kafka(self._engine)
         self._loop = NodeLoop(self._engine, "case")
         self._ports = self._topics = 0
+        self._lone: dict[str, bool] = {}
+        """Lone topics, and whether they are replicated."""
         super().__init__(prefix)
 
     def another_port(self, seconds: float = REQUEST_SECONDS) -> KafkaPort:
@@ -107,6 +109,22 @@ class MemoryKafka(World):
 
     async def unclean_election(self, topic: str, partition: int, end: int) -> None:
         self._kafka.truncate(topic, partition, self._kafka.logs[topic, partition].end - end)
+
+    async def lone_topic(self, replicated: bool = False) -> str:
+        topic = await self.topic()
+        self._lone[topic] = replicated
+        return topic
+
+    def lose_broker(self) -> AbstractAsyncContextManager[None]:
+        return self._lose_broker()
+
+    @asynccontextmanager
+    async def _lose_broker(self) -> AsyncIterator[None]:
+        for topic, replicated in self._lone.items():
+            self._kafka.lose(topic, 0, leader=not replicated)
+        yield
+        for topic in self._lone:
+            self._kafka.recover(topic, 0)
 
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         try:

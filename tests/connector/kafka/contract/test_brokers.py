@@ -32,11 +32,11 @@ async def test_ensure_creates_a_topic_with_its_partitions_and_settings(world: Wo
 async def test_ensure_leaves_a_topic_that_exists_as_it_is(world: World) -> None:
     topic, brokers = f"{world.prefix}-new", world.brokers()
     await brokers.ensure(topic, 2, {"retention.ms": "123456"})
-    known = await brokers.topic_id(topic)
+    known = (await brokers.state(topic)).topic_id
     await committed(world, topic, 1)
     await brokers.ensure(topic, 2, {"retention.ms": "654321"})
     assert (await brokers.settings(topic))["retention.ms"] == "123456"
-    assert await brokers.topic_id(topic) == known
+    assert (await brokers.state(topic)).topic_id == known
     assert len(await read(await world.reader(topic, {1: BEGINNING}), 1)) == 1
 
 
@@ -45,7 +45,7 @@ async def test_ensure_of_two_nodes_at_once_makes_one_topic(world: World) -> None
     ports = [await world.node() for _ in range(4)]
     several = [world.brokers(port) for port in ports]
     await asyncio.gather(*(brokers.ensure(topic, 2, {}) for brokers in several))
-    assert len({await brokers.topic_id(topic) for brokers in several}) == 1
+    assert len({(await brokers.state(topic)).topic_id for brokers in several}) == 1
 
 
 @pytest.mark.parametrize("asked", [1, 3])
@@ -166,16 +166,16 @@ async def test_a_topic_that_does_not_exist_has_no_setting(world: World) -> None:
 
 async def test_a_topic_that_does_not_exist_has_no_id(world: World) -> None:
     with pytest.raises(KafkaUnavailable):
-        await world.brokers().topic_id(f"{world.prefix}-none")
+        await world.brokers().state(f"{world.prefix}-none")
 
 
 async def test_a_topic_that_was_made_again_has_another_id(world: World) -> None:
     topic, other, brokers = await world.topic(), await world.topic(), world.brokers()
-    before = await brokers.topic_id(topic)
-    assert await brokers.topic_id(topic) == before
-    assert await brokers.topic_id(other) != before
+    before = (await brokers.state(topic)).topic_id
+    assert (await brokers.state(topic)).topic_id == before
+    assert (await brokers.state(other)).topic_id != before
     await world.recreate_topic(topic)
-    assert await brokers.topic_id(topic) != before
+    assert (await brokers.state(topic)).topic_id != before
 
 
 async def test_the_end_of_an_empty_partition_is_zero(world: World) -> None:
@@ -289,10 +289,10 @@ async def test_a_topic_that_does_not_exist_is_not_answered_about(world: World) -
 
 async def test_after_close_a_call_connects_again(world: World) -> None:
     topic, brokers = await world.topic(), world.brokers()
-    before = await brokers.topic_id(topic)
+    before = (await brokers.state(topic)).topic_id
     await brokers.close()
     await brokers.close()
-    assert await brokers.topic_id(topic) == before
+    assert (await brokers.state(topic)).topic_id == before
 
 
 async def test_several_calls_may_be_under_way(world: World) -> None:

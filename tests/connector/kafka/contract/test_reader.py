@@ -275,7 +275,7 @@ async def test_a_topic_that_is_deleted_gives_no_more_records(world: World) -> No
     for _ in range(3):
         assert await reader.read(0.2) == []
     with pytest.raises(KafkaUnavailable):
-        await brokers.topic_id(topic)
+        await brokers.state(topic)
 
 
 async def test_a_topic_that_is_made_again_and_is_shorter_ends_the_reading(world: World) -> None:

@@ -130,6 +130,14 @@ class World(ABC):
         """A replica that has the log up to `end` becomes the leader, in a new leader epoch."""
 
     @abstractmethod
+    async def lone_topic(self, replicated: bool = False) -> str:
+        """A new topic whose one partition is on a broker of its own; or also on one that stays, and needs both."""
+
+    @abstractmethod
+    def lose_broker(self) -> AbstractAsyncContextManager[None]:
+        """The broker of lone topics is away within this block, and all others know it."""
+
+    @abstractmethod
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         """Runs `whole(case)` on a loop."""
 

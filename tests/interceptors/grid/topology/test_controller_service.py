@@ -42,6 +42,7 @@ class Kafka:
         self.fails: BaseException | None = None
         """Raised by the next commit."""
         self.cannot_fence: set[str] = set()
+        self.held_up: set[str] = set()
         self.fencing = self.most_fencing = 0
         self.fences_end: asyncio.Event | None = None
         self.on_elected: Callable[[bool], None]
@@ -111,6 +112,8 @@ class Kafka:
                 await self.fences_end.wait()
             if transactional_id in self.cannot_fence:
                 raise WriteFailed(Cause.LOST, "no coordinator")
+            if transactional_id in self.held_up:
+                raise WriteFailed(Cause.LOST, "the last transaction does not end", held_up=True)
         finally:
             self.fencing -= 1
         self.calls.append(f"fence {transactional_id}")
@@ -316,6 +319,21 @@ def test_one_that_cannot_be_fenced_stays_in_the_view_and_is_tried_again(
         desk.kafka.cannot_fence = set()
         await desk.until(lambda: C not in desk.view.members)
         assert desk.service.deaths == 1
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_one_whose_producer_is_held_up_leaves_the_view(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    """A partition has lost its replicas: whoever takes a segment over fences the producer that has claimed it."""
+
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        desk.alive -= {C}
+        desk.kafka.held_up = {CONFIG.topics.transactional_id_node("c")}
+        await desk.until(lambda: C not in desk.view.members)
+        assert "the last transaction does not end" in caplog.text
         await desk.service.stop()
 
     memory.run(run())

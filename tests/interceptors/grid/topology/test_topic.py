@@ -11,7 +11,7 @@ import pytest
 
 from deelog_connector import topic_audit
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, TopologyError
-from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, KafkaPort
+from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, KafkaPort, TopicState
 from deelog_interceptors.grid.topology import topic as module
 from deelog_interceptors.grid.topology.topic import TopologyRecord, TopologyTopic
 from deelog_schemas.errors import DeelogError
@@ -47,12 +47,12 @@ class Kafka:
     async def settings(self, topic: str) -> Mapping[str, str]:
         return self.kept
 
-    async def topic_id(self, topic: str) -> str:
+    async def state(self, topic: str) -> TopicState:
         assert topic == CONFIG.topics.topology
         self.looks += 1
         if isinstance(self.id, DeelogError):
             raise self.id
-        return self.id
+        return TopicState(self.id, frozenset())
 
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         self._raise()

@@ -1,0 +1,78 @@
+"""The producers of one node: one writes, and a spare one takes over where Kafka holds that one up.
+
+A transaction with records for a partition that has lost its minimum of replicas is decided and does not end: until the
+partition takes its marker, the id begins no other. What has become of the transaction on the other partitions is read
+behind the next ACTIVE, as always. Weighed in docs/decisions.md, "One partition that takes no records".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+
+from deelog_connector.kafka_port import OutRecord, Session, WriteFailed
+
+log = logging.getLogger(__name__)
+
+Places = Sequence[tuple[str, int]]
+"""Partitions, by topic and number."""
+
+
+class Producers:
+    """A `kafka_port.Session` of two sessions of different ids. `spare`: whether the second one is in use.
+
+    `fence` is that of `kafka_port.Brokers` for an id that is not in use: False, or True for the spare one.
+    """
+
+    def __init__(self, first: Session, second: Session, fence: Callable[[bool, Places], Awaitable[None]]) -> None:
+        self._sessions, self._fence = (first, second), fence
+        self.spare = False
+        self._left_open: dict[bool, set[int]] = {False: set(), True: set()}
+        """By producer: partitions on which a transaction of it may have been left open."""
+
+    @property
+    def _session(self) -> Session:
+        return self._sessions[self.spare]
+
+    async def open(self) -> None:
+        """As `Session.open`. Where it is held up, the next call opens the other one."""
+        try:
+            await self._session.open()
+        except WriteFailed as error:
+            if error.held_up:
+                self.spare = not self.spare
+                log.warning("the last transaction does not end: the %s producer goes on", self)
+            raise
+
+    def failed_on(self, partitions: Iterable[int]) -> None:
+        """A transaction failed that had records for these partitions, which take none."""
+        self._left_open[self.spare].update(partitions)
+
+    def found(self, partitions: Collection[int]) -> None:
+        """At the start these partitions take no records: an earlier process may have written to them."""
+        for those in self._left_open.values():
+            those.update(partitions)
+
+    def left_open_on(self, partitions: Collection[int]) -> set[int]:
+        """Those of them on which a transaction may have been left open."""
+        return {p for those in self._left_open.values() for p in those if p in partitions}
+
+    async def abort(self, places: Callable[[int], Places], partitions: Collection[int]) -> None:
+        """Aborts what was left open on these partitions, which take records again. Raises `WriteFailed`."""
+        for spare, those in self._left_open.items():
+            if found := those.intersection(partitions):
+                left_open = [place for partition in sorted(found) for place in places(partition)]
+                await (self._session.abort(left_open) if spare == self.spare else self._fence(spare, left_open))
+                those -= found
+
+    async def commit(self, records: Iterable[OutRecord]) -> None:
+        await self._session.commit(records)
+
+    async def discard(self) -> None:
+        await self._session.discard()
+
+    def give_up(self) -> None:
+        self._session.give_up()
+
+    def __str__(self) -> str:
+        return "spare" if self.spare else "first"

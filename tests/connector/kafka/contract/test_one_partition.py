@@ -1,0 +1,149 @@
+"""One partition without a leader, or with too few replicas: what becomes of transactions that have records for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from deelog_connector.core.effects import Cause
+from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_connector.errors import KafkaUnavailable
+from deelog_connector.kafka_port import BEGINNING, COMPACTED, HELD_UP_SECONDS, Brokers, OutRecord, WriteFailed
+from tests.connector.cache import cache, config_of, run, started
+from tests.connector.kafka.contract.world import (
+    IN_TIME,
+    MAX_MESSAGE_BYTES,
+    SECONDS,
+    World,
+    answered,
+    eventually,
+    read_up,
+)
+from tests.connector.runtime.test_outages import whole_and_never_reset, written_to
+from tests.support.topics import read_topic
+
+pytestmark = [pytest.mark.needs("lose_broker"), pytest.mark.slow]
+"""Slow: a broker is killed and comes back in each."""
+
+
+def record(topic: str, value: bytes) -> OutRecord:
+    return OutRecord(topic, 0, b"k", value, [])
+
+
+def are_unwritable(brokers: Brokers, topics: dict[str, set[int]]) -> Callable[[], Awaitable[bool]]:
+    """Whether these partitions of the topics take no records. A client may ask the lost broker first."""
+
+    async def told() -> bool:
+        try:
+            return {topic: (await brokers.state(topic)).unwritable for topic in topics} == topics
+        except KafkaUnavailable:
+            return False
+
+    return told
+
+
+async def test_partitions_that_take_no_records_are_told(world: World) -> None:
+    lone, shared, other = await world.lone_topic(), await world.lone_topic(replicated=True), await world.topic(2)
+    brokers, nothing = world.brokers(), set[int]()
+    await eventually(are_unwritable(brokers, {lone: nothing, shared: nothing, other: nothing}), "no partition")
+    async with world.lose_broker():
+        await eventually(are_unwritable(brokers, {lone: {0}, shared: {0}, other: nothing}), "two partitions")
+        await answered(lambda: brokers.ends(shared, [0]), KafkaUnavailable)
+        await answered(lambda: brokers.ends(other, [0, 1]), KafkaUnavailable)
+        with pytest.raises(KafkaUnavailable):
+            await brokers.ends(lone, [0])
+    await eventually(are_unwritable(brokers, {lone: nothing, shared: nothing, other: nothing}), "no partition")
+
+
+async def test_a_transaction_stays_open_without_a_leader_until_it_is_aborted_there(world: World) -> None:
+    """The brokers say that the fence was done. No reader passes the transaction that it aborted."""
+    lone, other = await world.lone_topic(), await world.topic()
+    brokers, session = world.brokers(), await world.session()
+    await session.commit([record(lone, b"1"), record(other, b"1")])
+    stranger = world.stranger(world.identity("s"))
+    for topic in (lone, other):
+        stranger.write(topic, 0, b"ghost")
+    async with world.lose_broker():
+        await answered(lambda: brokers.fence(world.identity("s")), WriteFailed)
+        assert await world.content(other) == [b"1"]
+    await session.commit([record(lone, b"2"), record(other, b"2")])
+    assert await world.content(other) == [b"1", b"2"]
+    reader = await world.reader(lone, {0: BEGINNING})
+    assert [found.value for found in await read_up(reader)] == [b"1"]
+    await brokers.fence(world.identity("s"), [(lone, 0)])
+    assert await world.content(lone) == [b"1", b"2"]
+
+
+async def test_a_transaction_that_was_left_open_is_committed_by_the_next_one_of_its_id(world: World) -> None:
+    """Though it was aborted. So whoever goes on with the id reads what is there before it writes."""
+    lone, other = await world.lone_topic(), await world.topic()
+    stranger = world.stranger(world.identity("s"))
+    for topic in (lone, other):
+        stranger.write(topic, 0, b"ghost")
+    async with world.lose_broker():
+        await answered(lambda: world.brokers().fence(world.identity("s")), WriteFailed)
+    session = await world.session("s")
+    await session.commit([record(lone, b"1"), record(other, b"1")])
+    assert await world.content(other) == [b"1"]
+    assert await world.content(lone) == [b"ghost", b"1"]
+
+
+async def test_a_partition_with_too_few_replicas_holds_up_an_id_and_nobody_else(world: World) -> None:
+    shared, other = await world.lone_topic(replicated=True), await world.topic()
+    brokers, loop = world.brokers(), asyncio.get_running_loop()
+    session = await world.session("other")
+    stranger = world.stranger(world.identity("s"))
+    for topic in (shared, other):
+        stranger.write(topic, 0, b"ghost")
+    held_up = await (await world.node()).session(world.config(), world.identity("s"), MAX_MESSAGE_BYTES)
+    async with world.lose_broker():
+        began = loop.time()
+        with pytest.raises(WriteFailed) as failed:
+            await held_up.open()
+        assert (failed.value.cause, failed.value.held_up, failed.value.denied) == (Cause.LOST, True, False)
+        assert loop.time() - began < HELD_UP_SECONDS + IN_TIME
+        with pytest.raises(WriteFailed) as failed:
+            await brokers.fence(world.identity("s"))
+        assert failed.value.held_up
+        # Its other partitions are as they will be, and another id writes to them.
+        await session.commit([record(other, b"1")])
+        assert await world.content(other) == [b"1"]
+    await answered(held_up.open, WriteFailed)
+    await held_up.commit([record(shared, b"2"), record(other, b"2")])
+    assert await world.content(shared) == [b"2"]
+    assert await world.content(other) == [b"1", b"2"]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lacks", ["changes", "positions"])
+def test_a_connector_goes_on_without_it(pair: tuple[EmbeddedKafka, EmbeddedKafka], prefix: str, lacks: str) -> None:
+    """Under load, with the real client library: nothing is lost, nothing reset, and what is well is written."""
+    first, second = pair
+    config = config_of(first.bootstrap, prefix)
+    admin = AdminClient({"bootstrap.servers": first.bootstrap})
+    for topic, settings in ((config.topics.changes, {}), (config.topics.positions, COMPACTED)):
+        place = [[1], [2]] if topic == getattr(config.topics, lacks) else [[1], [1]]
+        new = NewTopic(topic, 2, replica_assignment=place, config=dict(settings))
+        admin.create_topics([new])[topic].result(SECONDS)
+
+    async def work() -> None:
+        async with cache(config) as found:
+            await started(found)
+
+            def unwritten(partition: int) -> int:
+                mine = (s for s in found.core.primaries() if s.partition == partition)
+                return sum(s.last_sequence - (s.written or 0) for s in mine)
+
+            async with written_to(found):
+                second.kill()
+                await found.until(lambda: found.core.withheld == {1} and unwritten(1) > 500)
+                await found.until(lambda: unwritten(0) < 200)
+                second.start()
+                await found.until(lambda: not found.core.withheld)
+            await found.drained()
+            whole_and_never_reset(found, read_topic(first.bootstrap, config.topics.changes))
+
+    run(work())

@@ -1,0 +1,156 @@
+"""A partition that takes no records holds up its own segments, and nobody else.
+
+Tried here: either topic, without a leader or with too few replicas in sync; at a start, under load, in a takeover, in a
+transaction that is decided and one that is not; a process that dies and one that is paused while a partition is away.
+What Kafka does in each case is seen by `tests/connector/kafka/contract/test_one_partition.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from deelog_connector.runtime.lifecycle import State
+from tests.connector.runtime.clusters import Clusters, sound, until, write
+from tests.connector.seeds.cluster import CHANGES, SEGMENTS, Cluster, Node
+
+POSITIONS = "p.c.positions"
+SICK = 1
+SECONDS = 15.0
+"""Within which those that are well go on: three look at an id that is held up, two at the partitions."""
+
+sick = pytest.mark.parametrize(
+    ("topic", "leader"), [(CHANGES, True), (CHANGES, False), (POSITIONS, True), (POSITIONS, False)]
+)
+
+
+def segments(cluster: Cluster, partition: int) -> set[int]:
+    return {s.number for node in cluster.nodes.values() for s in node.core.primaries() if s.partition == partition}
+
+
+def unwritten(node: Node, partition: int) -> int:
+    """Operations on a partition that Kafka is not known to hold, of segments that are settled or not."""
+    return sum(s.last_sequence - (s.written or 0) for s in node.core.primaries() if s.partition == partition)
+
+
+def goes_on(cluster: Cluster) -> None:
+    """What is well is written, and what is not waits."""
+    write(cluster)
+    began = cluster.engine.now
+    nodes = [node for node in cluster.nodes.values() if node.loop.alive]
+    until(cluster, lambda: all(unwritten(node, 1 - SICK) == 0 for node in nodes))
+    assert cluster.engine.now - began < SECONDS
+    assert sum(unwritten(node, SICK) for node in nodes) > 0
+
+
+@sick
+def test_its_segments_wait_and_all_others_go_on(cluster_of: Clusters, topic: str, leader: bool) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    cluster.kafka.lose(topic, SICK, leader)
+    goes_on(cluster)
+    goes_on(cluster)
+    well, waiting = sorted(node.lifecycle.tasks(), key=lambda task: task.partition == SICK)
+    assert (well.state, well.trace) == (State.RUNNING, None)
+    assert waiting.state is State.FAILED
+    assert waiting.trace == "partition 1 takes no records: no leader, or too few replicas in sync"
+    cluster.kafka.recover(topic, SICK)
+    sound(cluster)
+    assert {task.state for task in node.lifecycle.tasks()} == {State.RUNNING}
+
+
+@sick
+def test_one_that_is_away_again_and_again_loses_nothing(cluster_of: Clusters, topic: str, leader: bool) -> None:
+    cluster = cluster_of()
+    for turn in range(6):
+        write(cluster, 10)
+        cluster.kafka.lose(topic, SICK, leader)
+        write(cluster, 10)
+        cluster.run(0.7 * turn)
+        cluster.kafka.recover(topic, SICK)
+    write(cluster)
+    sound(cluster)
+
+
+def test_with_one_after_the_other_both_ids_are_held_up_and_go_on(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    for topic in (CHANGES, POSITIONS):
+        cluster.kafka.lose(topic, SICK, leader=False)
+        goes_on(cluster)
+    assert node.connector._shell.clients.session.spare
+    cluster.kafka.lose(CHANGES, 1 - SICK, leader=False)
+    write(cluster)
+    cluster.run(30.0)
+    for topic, partition in ((CHANGES, 1 - SICK), (POSITIONS, SICK), (CHANGES, SICK)):
+        cluster.kafka.recover(topic, partition)
+    write(cluster)
+    sound(cluster)
+
+
+@sick
+def test_a_process_starts_without_it_and_a_takeover_of_the_others_ends(
+    cluster_of: Clusters, topic: str, leader: bool
+) -> None:
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    write(cluster)
+    cluster.kafka.lose(topic, SICK, leader)
+    goes_on(cluster)
+    second.loop.kill()
+    cluster.restart(second)
+    second = cluster.nodes["n1"]
+    until(cluster, lambda: second.serves)
+    for segment in range(SEGMENTS):
+        cluster.own(segment, first, second)  # which catches up
+        cluster.own(segment, second, first)
+    goes_on(cluster)
+    assert {second.core.phase(s) for s in segments(cluster, 1 - SICK)} == {"writing"}
+    cluster.kafka.recover(topic, SICK)
+    sound(cluster)
+
+
+@sick
+def test_who_dies_meanwhile_is_taken_over_and_who_was_paused_writes_nothing_more(
+    cluster_of: Clusters, topic: str, leader: bool
+) -> None:
+    """With the spare producer, where the first one is held up: that is the one that is fenced."""
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    write(cluster)
+    cluster.kafka.lose(topic, SICK, leader)
+    goes_on(cluster)
+    write(cluster)
+    first.loop.pause()
+    for segment in range(SEGMENTS):
+        cluster.own(segment, second, first)
+    goes_on(cluster)
+    first.loop.resume()
+    goes_on(cluster)
+    cluster.kafka.recover(topic, SICK)
+    write(cluster)
+    sound(cluster)
+
+
+@pytest.mark.parametrize("topic", [CHANGES, POSITIONS])
+def test_what_a_node_that_died_has_left_open_there_is_aborted_by_its_successor(
+    cluster_of: Clusters, topic: str
+) -> None:
+    """No reader would pass it, and nobody else writes with that id."""
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    write(cluster)
+    log = cluster.kafka.logs[topic, SICK]
+    for number in range(40):
+        assert cluster.put(b"k%d" % number, b"last")
+    until(cluster, lambda: bool(log.open))
+    cluster.kafka.lose(topic, SICK)
+    first.loop.kill()
+    del cluster.nodes["n0"]
+    for segment in range(SEGMENTS):
+        cluster.own(segment, second)
+    until(cluster, lambda: {second.core.phase(s) for s in segments(cluster, 1 - SICK)} == {"writing"})
+    assert log.open  # the fence has left it
+    cluster.kafka.recover(topic, SICK)
+    sound(cluster)
