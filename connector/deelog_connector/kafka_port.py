@@ -85,8 +85,8 @@ class WriteFailed(Exception):
     """A transaction was not committed. `cause` is what the core may assume.
 
     `denied`: the brokers refuse this user, or the configuration makes no client. It stays so until that is mended.
-    `held_up`: the last transaction of the id is decided and does not end, as long as one of its partitions has too few
-    replicas in sync. Its other partitions show what has become of it.
+    `held_up`: the last transaction of the id does not end in time. Perhaps one of its partitions has too few replicas
+    in sync; the others show what becomes of it.
     """
 
     def __init__(self, cause: Cause, reason: str, *, denied: bool = False, held_up: bool = False) -> None:

@@ -19,7 +19,7 @@ class ClaimState(NamedTuple):
     `prefix` and `cache` are its `topic.prefix` and `cache.name`: other names may give the same topic. `segments` and
     `partitions` are its segment map. Other names and another map are refused. `number` distinguishes the claimant's own
     records: one is written with its CLAIM and another with each ACTIVE, and they are read back. `spare`: whoever
-    supersedes it has to fence its spare producer, and not the other one.
+    supersedes it has to fence its spare producer, and not the other one. A version that does not know it refuses it.
     """
 
     epoch: int

@@ -234,7 +234,7 @@ class ConnectorCore:
         """Partitions to which nothing is written, and of which nothing is read, while this is set.
 
         Their segments wait where they are, and look at Kafka again before they go on: a transaction that ended when
-        their partition had no leader is left open there until this node writes to it. What is under way goes on.
+        their partition had no leader is left open there until the same producer writes to it.
         """
         return self._node.withheld
 

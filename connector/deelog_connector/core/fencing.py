@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from deelog_connector.core.effects import Fence, Producer
 from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.state import NodeState
+from deelog_schemas.member import node_id_of
 
 
 class Fencing:
@@ -71,7 +72,13 @@ class Fencing:
         producers: set[Producer] = set()
         for segment in segments:
             superseded = (c for c in node.positions.claimants(segment.number) if c[0] < segment.epoch)
-            producers |= node.producers_of(superseded, node.positions.spares(segment.number))
+            spares = node.positions.spares(segment.number)
+            producers |= node.producers_of(superseded, spares)
+            # Who claims with its spare producer has left the other one in a transaction that did not end.
+            producers |= {Producer(node_id_of(member)) for member in spares}
+        if node.has_switched:
+            producers.add(node.producer._replace(spare=not node.spare))
+        producers.discard(node.producer)
         partitions = frozenset(segment.partition for segment in segments)
         node.outbox += self._fences(dict.fromkeys(producers, ()), partitions)
 

@@ -70,10 +70,14 @@ class SegmentScan:
     inherited: Inherited | None = None
     inherited_unverified: bool = False
     """The leader has changed since it was written: every sequence of it must be found."""
+    spares: set[str] = field(default_factory=set)
+    """The members that have claimed, or are active, with their spare producers."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
         kind, control = record.kind, record.control
+        if kind in (Kind.CLAIM, Kind.ACTIVE):
+            (self.spares.add if control.get("spare") else self.spares.discard)(control["member"])
         if kind is Kind.CLAIM:
             self.claims.add((control["epoch"], control["member"]))
         elif kind is Kind.ACTIVE:

@@ -98,6 +98,8 @@ class NodeState:
     """Effects for the next poll."""
     spare: bool = False
     """Whether the session is that of the spare producer."""
+    has_switched: bool = False
+    """Whether both producers of this process have been in use."""
     withheld: frozenset[int] = frozenset()
     """Partitions to which nothing is written for now, and of which nothing is read."""
     max_batch_bytes: int = MAX_BATCH_BYTES
@@ -118,7 +120,7 @@ class NodeState:
     def producers_of(self, claimants: Iterable[Claimant], spares: Container[str]) -> frozenset[Producer]:
         """The producers by which they may still write, but for this node's own.
 
-        A member of `spares` claims with its spare producer: it has closed the other one for good.
+        A member of `spares` claims with its spare producer: the other one is closed, and has to claim anew.
         """
         members = foreign(claimants, self.member, spares, self.spare)
         return frozenset(Producer(node_id_of(member), member in spares) for member in members)

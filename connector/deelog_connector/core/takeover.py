@@ -52,7 +52,7 @@ class Takeover:
         node, position = self._node, (segment.epoch, segment.last_sequence)
         segment.awaited = node.next_number()
         fields = {"segments": node.settings.segments, "partitions": node.settings.partitions}
-        marker = batch.control(Kind.CLAIM, segment, position, fields)
+        marker = batch.control(Kind.CLAIM, segment, position, {**fields, **self._producer()})
         segment.await_marker(marker, node.changes.end(segment.partition))
         # CHECK claim-key-per-member, position-is-not-claim, claims-outlive-compaction: a key of its own for each
         # claimant, on the topic that keeps it.
@@ -63,7 +63,7 @@ class Takeover:
         """Adds an ACTIVE; the claims of those that were fenced go."""
         position = (segment.epoch, segment.last_sequence)
         segment.awaited = self._node.next_number()
-        marker = batch.control(Kind.ACTIVE, segment, position, {})
+        marker = batch.control(Kind.ACTIVE, segment, position, self._producer())
         if segment.recheck:
             segment.await_marker(marker, self._node.changes.end(segment.partition))
         else:  # READ goes on where LOOK ended
@@ -73,6 +73,10 @@ class Takeover:
         for _, member in sorted(segment.victims):
             batch.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), None)
         batch.advance(segment)
+
+    def _producer(self) -> dict[str, bool]:
+        """What a CLAIM and an ACTIVE say of the producer that writes them."""
+        return {"spare": True} if self._node.spare else {}
 
     def release(self, batch: Batch, segment: Segment) -> None:
         """Adds the release of a drained segment: its last record."""
@@ -127,7 +131,7 @@ class Takeover:
         member = self._node.member
         segment.victims = to_fence(known.claims | scan.claims, member)
         # CHECK fencing, claim-before-fence: the claim is committed; now nobody before it may write after it.
-        segment.unfenced = self._node.producers_of(segment.victims, known.spares)
+        segment.unfenced = self._node.producers_of(segment.victims, known.spares | scan.spares)
         segment.go(Phase.FENCE if segment.unfenced else Phase.ACTIVE)
 
     def _step_down(self, segment: Segment, claims: Iterable[tuple[int, str]]) -> bool:

@@ -76,7 +76,8 @@ def abort_on(producer: Any, left_open: Iterable[tuple[str, int]], seconds: float
     producer.begin_transaction()
     for topic, partition in left_open:
         producer.produce(topic, b"", b"aborted", partition)
-    producer.flush(seconds)
+    if left := producer.flush(seconds):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} of them are not written", retriable=True))
     producer.abort_transaction(seconds)
 
 

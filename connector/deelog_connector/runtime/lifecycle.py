@@ -207,7 +207,7 @@ class Lifecycle:
         if held[0].partition in connector.core.withheld:
             return (
                 State.FAILED,
-                f"partition {held[0].partition} takes no records: no leader, or too few replicas in sync",
+                f"partition {held[0].partition} takes no records, or did so lately: see the log",
             )
         return (State.PAUSED if connector.state.paused else State.RUNNING), None
 

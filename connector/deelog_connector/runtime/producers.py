@@ -35,13 +35,13 @@ class Producers:
         return self._sessions[self.spare]
 
     async def open(self) -> None:
-        """As `Session.open`. Where it is held up, the next call opens the other one."""
+        """As `Session.open`. Where it is held up, or may not have its id, the next call opens the other one."""
         try:
             await self._session.open()
         except WriteFailed as error:
-            if error.held_up:
+            if error.held_up or (error.denied and self.spare):
                 self.spare = not self.spare
-                log.warning("the last transaction does not end: the %s producer goes on", self)
+                log.warning("%s: the %s producer goes on", error, self)
             raise
 
     def failed_on(self, partitions: Iterable[int]) -> None:
@@ -50,20 +50,30 @@ class Producers:
 
     def found(self, partitions: Collection[int]) -> None:
         """At the start these partitions take no records: an earlier process may have written to them."""
-        for those in self._left_open.values():
-            those.update(partitions)
+        self._left_open[False].update(partitions)
 
     def left_open_on(self, partitions: Collection[int]) -> set[int]:
         """Those of them on which a transaction may have been left open."""
         return {p for those in self._left_open.values() for p in those if p in partitions}
 
-    async def abort(self, places: Callable[[int], Places], partitions: Collection[int]) -> None:
-        """Aborts what was left open on these partitions, which take records again. Raises `WriteFailed`."""
+    async def abort(self, places: Callable[[int], Places], partitions: Collection[int]) -> bool:
+        """Aborts what was left open on these partitions, which take records again; whether the session goes on.
+
+        What could not be aborted is still told by `left_open_on`.
+        """
         for spare, those in self._left_open.items():
             if found := those.intersection(partitions):
                 left_open = [place for partition in sorted(found) for place in places(partition)]
-                await (self._session.abort(left_open) if spare == self.spare else self._fence(spare, left_open))
-                those -= found
+                in_use = spare == self.spare
+                try:
+                    await (self._session.abort(left_open) if in_use else self._fence(spare, left_open))
+                except WriteFailed as error:
+                    log.warning("partitions %s wait: %s", sorted(found), error)
+                    if in_use:
+                        return False
+                else:
+                    those -= found
+        return True
 
     async def commit(self, records: Iterable[OutRecord]) -> None:
         await self._session.commit(records)

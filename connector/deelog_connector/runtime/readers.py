@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
-from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader, WriteFailed
+from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
 from deelog_connector.kept_topic import KeptTopic
 from deelog_connector.runtime.clients import Clients
 from deelog_connector.runtime.context import Context
@@ -108,6 +108,8 @@ class Readers:
                 if readable.keys() != reading.keys():
                     await reader.seek(readable)
                     reading = readable
+                    if cut := [p for p, offset in readable.items() if reader.next_offset(p) < offset]:
+                        return f"partitions {cut} of {self._clients.config.topics.positions} end before what was read"
                 records = await reader.read(POLL_SECONDS)
             except KafkaUnauthorized as error:
                 if not has_read:
@@ -232,11 +234,8 @@ class Readers:
 
     async def _abort(self, recovered: Collection[int]) -> None:
         """Ends what a transaction of this node may have left open on partitions that take records again."""
-        topics = self._clients.config.topics
-        try:
-            await self._clients.session.abort(lambda p: [(topics.changes, p), (topics.positions, p)], recovered)
-        except WriteFailed as error:  # the session is over; the next look tries again
-            log.warning("partitions %s wait: %s", sorted(recovered), error)
+        topics, session = self._clients.config.topics, self._clients.session
+        if not await session.abort(lambda p: [(topics.changes, p), (topics.positions, p)], recovered):
             self._core.session_lost()
             self._context.wake()
         self._withhold()

@@ -410,7 +410,8 @@ class Kafka:
         log.open = {tid: at for tid, at in log.open.items() if at < log.end}
         for transaction in [*self.transactions.values(), *self._ending.values()]:
             if transaction.first.get(log, -1) >= log.end:
-                del transaction.first[log], transaction.added[log]
+                del transaction.first[log]
+                transaction.added.pop(log, None)
         return lost
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:

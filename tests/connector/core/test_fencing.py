@@ -6,6 +6,7 @@ from deelog_connector.core.effects import Cause, Fence, Producer
 from deelog_connector.core.fencing import Fencing
 from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.state import NodeState
+from deelog_schemas.positions import ClaimState, StateRecord
 from tests.connector.core.builders import claimed, node, primary
 from tests.connector.world import (
     key_of,
@@ -189,3 +190,22 @@ def test_a_claimant_is_fenced_by_the_producer_that_it_claimed_with() -> None:
     assert state.producers_of(claimants, {"n2@1"}) == {Producer("n1"), Producer("n2", spare=True)}
     state.spare = True
     assert state.producers_of(claimants, {"n0@1"}) == {Producer("n1"), Producer("n2")}
+
+
+def test_a_record_that_stays_hidden_may_be_so_by_a_producer_that_was_left() -> None:
+    """Of a claimant, and of this node: a transaction that did not end is why it was left."""
+    state = node()
+    segment = primary(state, 0, Phase.LOOK)
+    spare = ClaimState(5, "n1@1", "", "", 8, 2, 1, spare=True)
+    state.positions.apply(StateRecord("claim", 0, "n1@1", spare))
+    fencing = Fencing(state)
+
+    def fenced() -> list[Producer]:
+        fencing.waited_in_vain([segment])
+        return [effect.producer for effect in state.take_outbox() if isinstance(effect, Fence)]
+
+    assert fenced() == [Producer("n1"), Producer("n1", spare=True)]
+    state.spare = state.has_switched = True
+    assert fenced() == [Producer("n0"), Producer("n1"), Producer("n1", spare=True)]
+    state.spare = False
+    assert fenced() == [Producer("n0", spare=True), Producer("n1"), Producer("n1", spare=True)]

@@ -220,3 +220,16 @@ def test_what_was_found_is_looked_for_again() -> None:
 )
 def test_why_a_segment_is_reset(scan: SegmentScan, complete_from: int, owed: str | None, reason: str | None) -> None:
     assert reason_to_reset(scan, complete_from, owed) == reason
+
+
+def test_who_claims_or_is_active_with_its_spare_producer() -> None:
+    scan = SegmentScan(((7, 0),))
+
+    def read(kind: Kind, member: str, **fields: Any) -> set[str]:
+        scan.apply(ScannedRecord(0, kind, 0, 7, 0, b"", {"epoch": 7, "member": member, **fields}))
+        return set(scan.spares)
+
+    assert read(Kind.CLAIM, "n1@1") == set()
+    assert read(Kind.CLAIM, "n1@1", spare=True) == {"n1@1"}
+    assert read(Kind.ACTIVE, "n2@1", spare=True) == {"n1@1", "n2@1"}
+    assert read(Kind.ACTIVE, "n1@1") == {"n2@1"}

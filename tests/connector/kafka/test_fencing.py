@@ -37,6 +37,11 @@ class Producer:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.left = 0
+
+    def flush(self, seconds: float) -> int:
+        self.calls.append(("flush", seconds))
+        return self.left
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *given: self.calls.append((name, *given))
@@ -121,3 +126,12 @@ def test_a_producer_whose_last_transaction_does_not_end_is_held_up(monkeypatch: 
     with pytest.raises(WriteFailed, match="fencing id: words of the broker") as failed:
         fence(CONFIG, "id")
     assert failed.value.held_up
+
+
+def test_what_could_not_be_written_is_not_aborted_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would send no marker."""
+    fences = Fences(monkeypatch)
+    fences.producer.left = 1
+    with pytest.raises(WriteFailed, match="fencing id: "):
+        fence(CONFIG, "id", [("t", 1)])
+    assert fences.producer.calls[-1][0] == "flush"

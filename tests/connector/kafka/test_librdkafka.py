@@ -148,11 +148,12 @@ END = PartitionEnd(0, 5, 1)
     [
         ("ensure", ("t", 3, {"a": "b"}), ("ensure", "t", 3, {"a": "b"})),
         ("settings", ("t",), ("settings", "t")),
-        ("topic_id", ("t",), ("topic_id", "t")),
+        ("state", ("t",), ("state", "t")),
         ("ends", ("t", [1]), ("ends", "t", [1])),
         ("still_holds", ("t", END), ("still_holds", CONFIG, "t", END, 7.0)),
         ("publish", ("t", "k", b"v"), ("publish", CONFIG, "t", "k", b"v", 7.0)),
-        ("fence", ("id",), ("fence", CONFIG, "id", 7.0)),
+        ("fence", ("id",), ("fence", CONFIG, "id", (), 7.0)),
+        ("fence", ("id", [("t", 1)]), ("fence", CONFIG, "id", [("t", 1)], 7.0)),
         ("close", (), ("close",)),
     ],
 )
@@ -161,5 +162,5 @@ def test_each_request_runs_in_a_thread(port: Port, name: str, given: tuple[Any, 
     assert port.made == [("KafkaAdmin", CONFIG, 7.0)]
     answer, made, ran = port.of(getattr(brokers, name)(*given))
     assert (made, ran) == ([asked], ["run"])
-    returns = name in ("settings", "topic_id", "ends", "still_holds")
+    returns = name in ("settings", "state", "ends", "still_holds")
     assert answer == (f"made {name}" if returns else None)

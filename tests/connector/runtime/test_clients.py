@@ -99,9 +99,9 @@ async def scanned(clients: Clients) -> Double:
 
 def test_they_are_made_by_the_configuration() -> None:
     async def test(clients: Clients, port: Port) -> None:
-        (session,), (brokers,) = port.of_kind("session"), port.of_kind("brokers")
-        assert clients.session is cast("Any", session)
-        assert (session.config, session.args) == (CONFIG, (CONFIG.topics.transactional_id_node("n1"), 1234567))
+        sessions, (brokers,) = port.of_kind("session"), port.of_kind("brokers")
+        names = CONFIG.topics.transactional_id_node("n1"), CONFIG.topics.transactional_id_spare("n1")
+        assert [(one.config, one.args) for one in sessions] == [(CONFIG, (name, 1234567)) for name in names]
         assert brokers.topics[:2] == [TOPIC, CONFIG.topics.positions]
         reader = await scanned(clients)
         assert (reader.config, reader.args) == (CONFIG, (TOPIC,))
@@ -167,9 +167,11 @@ def test_the_end_closes_every_client() -> None:
     async def test(clients: Clients, port: Port) -> None:
         await scanned(clients)
         clients.give_up()
-        assert [one.hurries for one in port.of_kind("session")] == [True]
+        first, spare = port.of_kind("session")
+        assert (first.hurries, spare.hurries) == (True, False)
         await clients.close()
-        assert all(one.closed == 1 for one in port.made)
+        assert spare.closed == 0  # it is not in use
+        assert all(one.closed == 1 for one in port.made if one is not spare)
 
     with_clients(test)
 

@@ -312,7 +312,7 @@ def test_a_full_queue_does_not_hold_up_the_end(own_kafka: Broker, prefix: str) -
             for number in range(200):
                 await found.put(b"k%d" % number, b"v")
             found.connector.apply(Event.RESUME)
-            producer = cast("Session", found.connector._shell.clients.session)._producer
+            producer = cast("Session", found.connector._shell.clients.session._session)._producer
             assert producer is not None
             await found.until(lambda: len(producer) >= 10)
             await asyncio.wait_for(found.connector.stop(release=False), 60)
@@ -467,7 +467,7 @@ PLAIN = config_of("h:1", "p")
 def segment(number: int, phase: Phase = Phase.WRITING, **more: Any) -> SimpleNamespace:
     """A segment whose operation 5 of epoch 2 is written."""
     fields = {"stopped_by": "", "written": 5, "owed": None, "history": ((1, 3), (2, 9)), "epoch": 2}
-    return SimpleNamespace(number=number, phase=phase, **{**fields, **more})
+    return SimpleNamespace(number=number, partition=number // 4, phase=phase, **{**fields, **more})
 
 
 class Double:
@@ -484,6 +484,7 @@ class Double:
         self.goes_on.set()
         self.core = SimpleNamespace(
             settings=SimpleNamespace(partitions=2, segments=8),
+            withheld=frozenset(),
             counts=SimpleNamespace(transactions=0),
             primaries=lambda: list(segments),
             request_reset=lambda *reset: self.asked.append(reset),

@@ -128,7 +128,7 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
     memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was seen right after topics were made: `Not leader for partition`, of each of the three first questions."""
-    asked = {"seek": 0, "ends": 0, "topic_id": 0}
+    asked = {"seek": 0, "ends": 0, "state": 0}
 
     def refuse_once(of: type, what: str) -> None:
         call = getattr(of, what)
@@ -143,7 +143,7 @@ def test_partitions_without_a_leader_are_waited_for_at_start(
 
     refuse_once(Reader, "seek")
     refuse_once(Brokers, "ends")
-    refuse_once(Brokers, "topic_id")
+    refuse_once(Brokers, "state")
 
     async def work() -> None:
         async with cache(config_of(memory.bootstrap, prefix), port=memory.port()) as found:

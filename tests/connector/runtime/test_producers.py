@@ -94,7 +94,7 @@ def test_what_each_has_left_open_is_aborted_once_by_the_one_in_use_or_by_a_fence
         return [("t", partition), ("u", partition)]
 
     async def work() -> None:
-        await producers.abort(places, {1, 2, 3})  # nothing
+        assert await producers.abort(places, {1, 2, 3})  # nothing
         producers.failed_on({1, 2})
         with pytest.raises(WriteFailed):
             await producers.open()
@@ -103,11 +103,10 @@ def test_what_each_has_left_open_is_aborted_once_by_the_one_in_use_or_by_a_fence
         await producers.abort(places, {2, 9})
         assert producers.left_open_on({1, 2, 3}) == {1, 3}
         second.error = AWAY
-        with pytest.raises(WriteFailed, match="no answer"):
-            await producers.abort(places, {3})
+        assert not await producers.abort(places, {3})
         assert producers.left_open_on({3}) == {3}  # tried again
         second.error = None
-        await producers.abort(places, {3})
+        assert await producers.abort(places, {3})
         assert producers.left_open_on({3}) == set()
 
     run(work(), 20)
@@ -118,3 +117,44 @@ def test_what_each_has_left_open_is_aborted_once_by_the_one_in_use_or_by_a_fence
         "2 abort [('t', 3), ('u', 3)]",
         "2 abort [('t', 3), ('u', 3)]",
     ]
+
+
+def test_a_fence_that_fails_does_not_end_the_session() -> None:
+    calls: list[str] = []
+    first, second = Session("1", calls), Session("2", calls)
+
+    async def fence(spare: bool, left_open: Sequence[tuple[str, int]]) -> None:
+        raise HELD_UP
+
+    producers = Producers(first, second, fence)
+    first.error = HELD_UP
+
+    async def work() -> None:
+        producers.failed_on({1})
+        with pytest.raises(WriteFailed):
+            await producers.open()
+        producers.failed_on({2})
+        assert await producers.abort(lambda partition: [("t", partition)], {1, 2})
+        assert producers.left_open_on({1, 2}) == {1}
+
+    run(work(), 20)
+    assert calls == ["1 open", "2 abort [('t', 2)]"]
+
+
+def test_a_spare_one_that_is_refused_is_left_again() -> None:
+    calls: list[str] = []
+    first, second, producers = made(calls)
+    first.error, second.error = HELD_UP, WriteFailed(Cause.LOST, "no right", denied=True)
+
+    async def work() -> None:
+        for spare in (True, False, True):
+            with pytest.raises(WriteFailed):
+                await producers.open()
+            assert producers.spare is spare
+        first.error = WriteFailed(Cause.LOST, "no right", denied=True)
+        for _ in range(2):
+            with pytest.raises(WriteFailed):
+                await producers.open()
+            assert not producers.spare
+
+    run(work(), 20)
