@@ -162,6 +162,8 @@ class Log:
                 if slot.record is not None:
                     left_open[-1][1].append(slot.record)
                 slot.transaction = transaction
+        if left_open:
+            transaction.first[self] = begin
         self.append(None, transaction)
         return left_open
 
@@ -397,7 +399,8 @@ class Kafka:
         for at in range(len(log.slots) - 1, -1, -1):
             transaction = log.slots[at].transaction
             if at >= keep and transaction is not None:
-                keep = min(keep, max(0, transaction.first[log] - log.first))
+                # A marker may be all that there is of it.
+                keep = min(keep, max(0, transaction.first.get(log, log.first + at) - log.first))
         lost = []
         for slot in log.slots[keep:]:
             if slot.record is not None:

@@ -124,9 +124,14 @@ def test_a_connector_goes_on_without_it(pair: tuple[EmbeddedKafka, EmbeddedKafka
     first, second = pair
     config = config_of(first.bootstrap, prefix)
     admin = AdminClient({"bootstrap.servers": first.bootstrap})
-    for topic, settings in ((config.topics.changes, {}), (config.topics.positions, COMPACTED)):
-        place = [[1], [2]] if topic == getattr(config.topics, lacks) else [[1], [1]]
-        new = NewTopic(topic, 2, replica_assignment=place, config=dict(settings))
+    topics, sick = config.topics, getattr(config.topics, lacks)
+    for topic, partitions, settings in (
+        (topics.changes, 2, {}),
+        (topics.positions, 2, COMPACTED),
+        (topics.signal, 1, {}),
+    ):
+        place = [[1], [2]] if topic == sick else [[1]] * partitions
+        new = NewTopic(topic, partitions, replica_assignment=place, config=dict(settings))
         admin.create_topics([new])[topic].result(SECONDS)
 
     async def work() -> None:
