@@ -27,8 +27,9 @@ from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.transforms.pipeline import Pipeline
-from deelog_proof.memory.broker import Kafka, Log
+from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.log import Log
 from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.config import parse
 from deelog_schemas.envelope import JsonCodec

@@ -120,7 +120,7 @@ TAKEOVER: Final = (
         "claim-before-fence",
         "who is paused with its spare producer is fenced by the other one, and writes on when it resumes",
         (Edit(BATCH, ", segment.awaited, self.node.spare)", ", segment.awaited)"),),
-        detector="pytest tests/connector/runtime/test_one_partition.py",
+        detector="pytest tests/connector/core/test_transactions.py -k spare_producer_say_so",
         because=ONE_CASE,
     ),
     Mutant(
@@ -129,6 +129,22 @@ TAKEOVER: Final = (
         "a partition with too few replicas ends all writing, since the last transaction of the id does not end",
         (Edit(PRODUCERS, "                self.spare = not self.spare\n", ""),),
         detector="pytest tests/connector/runtime/test_one_partition.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "spare-before-it-is-known-why",
+        "",
+        "the second producer writes to the partition that holds up the first one, and is held up as well",
+        (Edit(PRODUCERS, "(error.held_up and self.unwritable)", "error.held_up"),),
+        detector="pytest tests/connector/runtime/test_producers.py -k goes_on_where",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "failed-before-it-is-known-why",
+        "",
+        "a transaction fails before Kafka says that a partition has no leader, and the next of its id commits it there",
+        (Edit(PRODUCERS, "        left_open.update(partitions)\n", ""),),
+        detector="pytest tests/connector/runtime/test_one_partition.py -k before_kafka_knew",
         because=ONE_CASE,
     ),
     Mutant(
@@ -1113,8 +1129,8 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "await self._permitted(session.commit, encoder.records(items))",
-                "self._tasks.spawn(self._permitted(session.commit, list(encoder.records(items))))",
+                "await self._permitted(session.commit, encoder.records(items), partitions)",
+                "self._tasks.spawn(self._permitted(session.commit, list(encoder.records(items)), ()))",
             ),
         ),
     ),

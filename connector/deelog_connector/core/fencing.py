@@ -17,6 +17,8 @@ class Fencing:
         self._node = node
         self._under_way: set[Producer] = set()
         """The producers whose fence takeovers wait for."""
+        self._in_vain: set[Producer] = set()
+        """Those that are fenced since records of ours are hidden. It takes as long as their transaction."""
 
     def effects(self) -> list[Fence]:
         """The fences that takeovers wait for."""
@@ -30,8 +32,7 @@ class Fencing:
 
     def fenced(self, producer: Producer, takeovers: Iterable[tuple[int, int]]) -> None:
         """The producer is fenced. That counts for the takeovers that asked for it: it came after their claims."""
-        if takeovers:
-            self._under_way.discard(producer)
+        (self._under_way if takeovers else self._in_vain).discard(producer)
         for number, epoch in takeovers:
             segment = self._node.primaries.get(number)
             # CHECK claim-before-fence: a later takeover of the segment has others to fence, and its claim came later.
@@ -53,6 +54,7 @@ class Fencing:
     def forget(self) -> None:
         """The fences under way are not answered."""
         self._under_way.clear()
+        self._in_vain.clear()
 
     def lose_patience(self) -> None:
         """An open transaction on the positions topic has hidden our own record for too long."""
@@ -71,14 +73,18 @@ class Fencing:
         node.counts.scans_in_vain += 1
         producers: set[Producer] = set()
         for segment in segments:
-            superseded = (c for c in node.positions.claimants(segment.number) if c[0] < segment.epoch)
-            spares = node.positions.spares(segment.number)
+            # Of either topic: what hides our record may hide the claim there, too.
+            claims, spares = node.positions.claimants(segment.number), node.positions.spares(segment.number)
+            if segment.scan is not None:
+                claims, spares = claims | segment.scan.claims, spares | segment.scan.spares
+            superseded = [claim for claim in claims if claim[0] < segment.epoch]
             producers |= node.producers_of(superseded, spares)
             # Who claims with its spare producer has left the other one in a transaction that did not end.
-            producers |= {Producer(node_id_of(member)) for member in spares}
+            producers |= {Producer(node_id_of(member)) for _, member in superseded if member in spares}
         if node.has_switched:
             producers.add(node.producer._replace(spare=not node.spare))
-        producers.discard(node.producer)
+        producers -= {node.producer, *self._in_vain}
+        self._in_vain |= producers
         partitions = frozenset(segment.partition for segment in segments)
         node.outbox += self._fences(dict.fromkeys(producers, ()), partitions)
 

@@ -99,11 +99,11 @@ class Executor:
         began = clock.monotonic()
         try:
             items = await self._piped(effect)
-            await self._permitted(session.commit, encoder.records(items))
+            partitions = {item.partition for item in effect.items}
+            await self._permitted(session.commit, encoder.records(items), partitions)
         except WriteFailed as error:
             log.warning("transaction not committed: %s", error)
             self._context.meter.failed[error.cause] += 1
-            session.failed_on({item.partition for item in effect.items} & self._core.withheld)
             if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
             self._core.commit_failed(effect.token, error.cause)

@@ -19,7 +19,7 @@ Places = Sequence[tuple[str, int]]
 
 
 class Producers:
-    """A `kafka_port.Session` of two sessions of different ids. `spare`: whether the second one is in use.
+    """Two `kafka_port.Session` of different ids. `spare`: whether the second one is in use.
 
     `fence` is that of `kafka_port.Brokers` for an id that is not in use: False, or True for the spare one.
     """
@@ -27,30 +27,38 @@ class Producers:
     def __init__(self, first: Session, second: Session, fence: Callable[[bool, Places], Awaitable[None]]) -> None:
         self._sessions, self._fence = (first, second), fence
         self.spare = False
+        self.unwritable = frozenset[int]()
+        """Partitions that take no records, as far as is known."""
         self._left_open: dict[bool, set[int]] = {False: set(), True: set()}
-        """By producer: partitions on which a transaction of it may have been left open."""
+        """By producer: partitions that its last transaction with records for them may have been left open on.
+
+        Of each failed one, whatever was known: Kafka tells seconds later that a partition has no leader.
+        """
 
     @property
     def _session(self) -> Session:
         return self._sessions[self.spare]
 
     async def open(self) -> None:
-        """As `Session.open`. Where it is held up, or may not have its id, the next call opens the other one."""
+        """As `Session.open`. Where it is held up, or may not have its id, the next call opens the other one.
+
+        Not before the partition that holds it up is known: the other one would write to that, too.
+        """
         try:
             await self._session.open()
         except WriteFailed as error:
-            if error.held_up or (error.denied and self.spare):
+            if (error.held_up and self.unwritable) or (error.denied and self.spare):
                 self.spare = not self.spare
                 log.warning("%s: the %s producer goes on", error, self)
             raise
 
-    def failed_on(self, partitions: Iterable[int]) -> None:
-        """A transaction failed that had records for these partitions, which take none."""
-        self._left_open[self.spare].update(partitions)
-
-    def found(self, partitions: Collection[int]) -> None:
-        """At the start these partitions take no records: an earlier process may have written to them."""
+    def begin(self, partitions: Iterable[int]) -> None:
+        """An earlier process may have left a transaction open on any of these, which are all partitions."""
         self._left_open[False].update(partitions)
+
+    def settled(self, partitions: Collection[int]) -> None:
+        """What the producer in use has written to these was read: the other one has left nothing open there."""
+        self._left_open[not self.spare].difference_update(partitions)
 
     def left_open_on(self, partitions: Collection[int]) -> set[int]:
         """Those of them on which a transaction may have been left open."""
@@ -75,8 +83,12 @@ class Producers:
                     those -= found
         return True
 
-    async def commit(self, records: Iterable[OutRecord]) -> None:
+    async def commit(self, records: Iterable[OutRecord], partitions: Collection[int]) -> None:
+        """As `Session.commit`, of records for these partitions."""
+        left_open = self._left_open[self.spare]
+        left_open.update(partitions)
         await self._session.commit(records)
+        left_open.difference_update(partitions)
 
     async def discard(self) -> None:
         await self._session.discard()

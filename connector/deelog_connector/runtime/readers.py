@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
 from deelog_connector.kept_topic import KeptTopic
@@ -217,10 +218,11 @@ class Readers:
         if self._core.topic_is(state.topic_id):
             log.error("%s was deleted and made again: all of its segments are reset", topic)
         self._unwritable = state.unwritable
+        self._withhold()
 
     def begin(self) -> None:
-        """Both topics were looked at. On what takes no records an earlier process may have left a transaction open."""
-        self._clients.session.found(self._told)
+        """Call it once before anything is written."""
+        self._clients.session.begin(self._offsets)
 
     async def look_at_positions(self) -> None:
         """Notices a positions topic that was made again; makes it where it is gone."""
@@ -245,12 +247,13 @@ class Readers:
 
         A transaction that has records for one of them since the last look holds up all others: it is given up.
         """
-        core, topics = self._core, self._clients.config.topics
+        core, topics, session = self._core, self._clients.config.topics, self._clients.session
         if core.touches_withheld:
             self._clients.give_up()
         before, unwritable, withheld = self._told, self._positions.unwritable, core.withheld
-        self._told = self._unwritable | unwritable
-        self._left_open = self._clients.session.left_open_on(core.withheld)
+        self._told = session.unwritable = self._unwritable | unwritable
+        session.settled(self._settled())
+        self._left_open = session.left_open_on(before | self._told | self._left_open)
         core.withheld = self._told.union(self._unread, self._left_open)
         for topic, those in ((topics.changes, self._unwritable - before), (topics.positions, unwritable - before)):
             if those:
@@ -259,6 +262,11 @@ class Readers:
             log.info("partitions %s take records", sorted(before - self._told))
         if withheld - core.withheld:
             self._context.wake()
+
+    def _settled(self) -> set[int]:
+        """The partitions of which all segments of this node are written, behind what was read there since the start."""
+        unsettled = {s.partition for s in self._core.primaries() if s.phase is not Phase.WRITING}
+        return set(self._offsets) - unsettled
 
     async def read_ends(self) -> None:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""

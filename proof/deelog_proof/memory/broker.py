@@ -10,13 +10,14 @@ is tested by `tests/connector/kafka/contract`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.group import Group
+from deelog_proof.memory.log import Log, Transaction, headers_of
 
 DEFAULTS: Final = {
     "cleanup.policy": "delete",
@@ -95,109 +96,6 @@ class Topic:
         return self.settings.get(name) or DEFAULTS[name]
 
 
-@dataclass(slots=True)
-class Transaction:
-    """`state`: open, committed, aborted."""
-
-    transactional_id: str
-    state: str = "open"
-    first: dict[Log, int] = field(default_factory=dict)
-    """The first offset on each partition that it has written to."""
-    added: dict[Log, None] = field(default_factory=dict)
-    """Its partitions, in order, also those that have none of its records yet: each gets a marker at its end."""
-    cut: list[InRecord] = field(default_factory=list)
-    """Its records that an unclean election removed while it was open; it can be committed all the same."""
-    left: list[InRecord] = field(default_factory=list)
-    """Its records that no partition has taken yet."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """One offset: a record, or None for a marker or a compacted record."""
-
-    record: InRecord | None
-    transaction: Transaction | None
-
-
-class Log:
-    """One partition. `first` is the log start offset, `epoch` the leader epoch."""
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic, self.partition = topic, partition
-        self.first = self.epoch = 0
-        self.slots: list[Slot] = []
-        self.open: dict[str, int] = {}
-        """First offset of each open transaction, by transactional id."""
-        self.cuts: list[tuple[int, int]] = []
-        """`(leader epoch, offset)`: where each leader epoch but the first begins."""
-
-    @property
-    def end(self) -> int:
-        """The next offset."""
-        return self.first + len(self.slots)
-
-    @property
-    def stable(self) -> int:
-        """The last stable offset."""
-        return max(self.first, min(self.open.values(), default=self.end))
-
-    def append(self, record: OutRecord | None, transaction: Transaction | None) -> None:
-        """A record, or a marker."""
-        offset, read = self.end, None
-        if record is not None:
-            read = InRecord(self.topic, self.partition, offset, record.key, record.value, _headers_of(record))
-            if transaction is not None:
-                self.open.setdefault(transaction.transactional_id, offset)
-        self.slots.append(Slot(read, transaction))
-
-    def end_transaction(self, transaction: Transaction) -> list[tuple[Transaction, list[InRecord]]]:
-        """Writes its marker, which also ends what earlier ones of its id have left open here: them, with records."""
-        begin = self.open.pop(transaction.transactional_id, self.end)
-        left_open: list[tuple[Transaction, list[InRecord]]] = []
-        for slot in self.slots[max(0, begin - self.first) : transaction.first.get(self, self.end) - self.first]:
-            former = slot.transaction
-            if former is not None and former.transactional_id == transaction.transactional_id:
-                if not left_open or left_open[-1][0] is not former:
-                    left_open.append((former, []))
-                if slot.record is not None:
-                    left_open[-1][1].append(slot.record)
-                slot.transaction = transaction
-        if left_open:
-            transaction.first[self] = begin
-        self.append(None, transaction)
-        return left_open
-
-    def records_of(self, transaction: Transaction) -> list[InRecord]:
-        """What is here of a transaction."""
-        return [s.record for s in self.slots if s.transaction is transaction and s.record is not None]
-
-    def read(self, start: int, limit: int) -> tuple[list[InRecord], int]:
-        """Committed records from `start` on, of at most `limit` offsets, and the next offset to read."""
-        start = max(start, self.first)
-        end = min(self.stable, start + limit)
-        if end <= start:
-            return [], start
-        records = []
-        for slot in self.slots[start - self.first : end - self.first]:
-            if slot.record is not None and (slot.transaction is None or slot.transaction.state == "committed"):
-                records.append(slot.record)
-        return records, end
-
-    def elect(self) -> None:
-        """A new leader, who has the log as it is now."""
-        self.epoch += 1
-        self.cuts = [(e, min(at, self.end)) for e, at in self.cuts] + [(self.epoch, self.end)]
-
-    def holds(self, offset: int, epoch: int) -> bool:
-        """Whether the log up to `offset` is the one of leader epoch `epoch` (KIP-320)."""
-        later = [cut for at, cut in self.cuts if at > epoch]
-        return offset <= min(later, default=self.end)
-
-    def epoch_of(self, offset: int) -> int:
-        """The leader epoch under which an offset was written."""
-        return max((epoch for epoch, begin in self.cuts if begin <= offset), default=0)
-
-
 class Kafka:
     """All brokers as one. `on_stable(log)` is called when a last stable offset moves, `on_loss(records)` when a
     transaction is committed that had lost these records, or they are aborted though the rest of it was committed.
@@ -219,6 +117,8 @@ class Kafka:
         """Partitions without a leader."""
         self._lacking: set[tuple[str, int]] = set()
         """Partitions with fewer replicas in sync than they take records with."""
+        self._untold: dict[tuple[str, int], float] = {}
+        """Partitions that have lost their leader, and when that is known; until then markers wait for it."""
         self._ending: dict[str, Transaction] = {}
         """Transactions whose fate is decided, and whose markers wait for the replicas of the rest of `added`."""
         self.uncoordinated: set[str] = set()
@@ -347,7 +247,7 @@ class Kafka:
         """Writes the markers of a transaction whose fate is decided, on the partitions that take them."""
         transaction = self._ending[transactional_id]
         led = [log for log in transaction.added if (log.topic, log.partition) not in self._leaderless]
-        marked = [log for log in led if (log.topic, log.partition) not in self._lacking]
+        marked = [log for log in led if self.takes(log.topic, log.partition)]
         for log in marked:
             for former, here in log.end_transaction(transaction):
                 if former.state != transaction.state:  # it is committed in a part of its partitions
@@ -362,30 +262,47 @@ class Kafka:
 
     def takes(self, topic: str, partition: int) -> bool:
         """Whether a partition takes records."""
-        return (topic, partition) not in self._leaderless and (topic, partition) not in self._lacking
+        return all((topic, partition) not in those for those in (self._leaderless, self._lacking, self._untold))
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
-    def lose(self, topic: str, partition: int, leader: bool = True) -> None:
+    def lose(self, topic: str, partition: int, leader: bool = True, told_after: float = 0.0) -> None:
         """The partition has no leader any more, or too few replicas in sync.
 
         A transaction that ends now stays open on a partition without leader, until the next one of its id that has
-        records there ends, and ends like that one. With too few replicas it waits, and its id begins no other.
+        records there ends, and ends like that one. With too few replicas it waits, and its id begins no other; so it
+        does in the `told_after` seconds before the brokers know that the leader is away.
         """
-        (self._leaderless if leader else self._lacking).add((topic, partition))
+        place = topic, partition
+        if leader and told_after and self.takes(topic, partition):
+            self._untold[place] = due = self.engine.now + told_after
+            self.engine.after(told_after, self._tell, place, due)
+        else:
+            (self._leaderless if leader else self._lacking).add(place)
+
+    def _tell(self, place: tuple[str, int], due: float) -> None:
+        """The brokers know now that this partition has no leader, unless it is back."""
+        if self._untold.get(place) == due:
+            del self._untold[place]
+            self._leaderless.add(place)
+            self._mark_all()
 
     def recover_all(self) -> None:
         """All partitions take records again."""
-        for topic, partition in sorted(self._leaderless | self._lacking):
+        for topic, partition in sorted({*self._leaderless, *self._lacking, *self._untold}):
             self.recover(topic, partition)
 
     def recover(self, topic: str, partition: int) -> None:
         """The partition takes records again; from a leader of a new epoch, if it had none."""
-        if (topic, partition) in self._leaderless:
-            self._leaderless.discard((topic, partition))
-            if (topic, partition) in self.logs:
-                self.logs[topic, partition].elect()
-        self._lacking.discard((topic, partition))
+        place = topic, partition
+        if place in self._leaderless and place in self.logs:
+            self.logs[place].elect()
+        for those in (self._leaderless, self._lacking):
+            those.discard(place)
+        self._untold.pop(place, None)
+        self._mark_all()
+
+    def _mark_all(self) -> None:
         for transactional_id in list(self._ending):
             self._mark(transactional_id)
 
@@ -456,13 +373,14 @@ class Kafka:
         """The log of a partition, from its leader."""
         if partition not in range(self.described(topic).partitions):
             raise UnknownTopic(f"{topic}[{partition}]")
-        if (topic, partition) in self._leaderless:
+        if (topic, partition) in self._leaderless or (topic, partition) in self._untold:
             raise Unanswered
         return self.logs[topic, partition]
 
     def unwritable(self, topic: str) -> frozenset[int]:
         """The partitions that take no records, as any broker knows."""
-        return frozenset(p for p in range(self.described(topic).partitions) if not self.takes(topic, p))
+        known = self._leaderless | self._lacking
+        return frozenset(p for p in range(self.described(topic).partitions) if (topic, p) in known)
 
     def fetch(self, topic: str, partition: int, at: int, epoch: int, limit: int) -> tuple[list[InRecord], int, int]:
         """As `Log.read`, and the leader epoch of the last offset, which may be that of a marker.
@@ -516,7 +434,7 @@ class Kafka:
         if cause is not None:
             raise Failed(cause)
         transaction = self.transactions[transactional_id]
-        transaction.left = [InRecord(r.topic, r.partition, -1, r.key, r.value, _headers_of(r)) for r in left]
+        transaction.left = [InRecord(r.topic, r.partition, -1, r.key, r.value, headers_of(r)) for r in left]
         for record in left:
             transaction.added[self.logs[record.topic, record.partition]] = None
         self._answered[transactional_id] = session, number, left
@@ -584,11 +502,6 @@ class Kafka:
             raise UnknownMember(member)
         if group.generation != generation:
             raise OldGeneration(f"{generation} of {group.generation}")
-
-
-def _headers_of(record: OutRecord) -> list[tuple[str, bytes | None]]:
-    """As a reader gets them."""
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
 
 
 def size_of(record: OutRecord) -> int:

@@ -8,6 +8,7 @@ caller is cancelled.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeVar
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.notes import CLOSE_SECONDS, PATIENCE_MS, QUEUE
+from deelog_connector.kafka.progress import STALL_SECONDS
 from deelog_connector.kafka_port import (
     MAX_READ,
     REQUEST_SECONDS,
@@ -212,12 +214,13 @@ class Session:
         while left := self._next_of(records):
             if any(size_of(r) > self._max_message_bytes for r in left):
                 raise Failed(Cause.REFUSED)
-            empty = False
+            empty, late = False, self._wire.loop.time() + STALL_SECONDS
+            produce = partial(self._wire.held_up_until, late, kafka.produce, self._transactional_id, session)
             while left:
                 self._number += 1
-                left = await self._lasting(kafka.produce, self._transactional_id, session, self._number, left)
+                left = await self._lasting(produce, self._number, left)
                 if left:  # their leaders are away
-                    self._may_wait()
+                    self._may_wait(late)
                     await asyncio.sleep(RETRY_SECONDS)
         if not empty:
             self._wire.way.moment("appended")
@@ -238,8 +241,8 @@ class Session:
             except Unanswered:
                 self._may_wait()
 
-    def _may_wait(self) -> None:
-        if self._hurries:
+    def _may_wait(self, late: float = math.inf) -> None:
+        if self._hurries or self._wire.loop.time() >= late:
             raise WriteFailed(Cause.LOST, "the brokers do not answer")
 
 

@@ -120,6 +120,15 @@ class Wire:
                     raise
             await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - self.loop.time())))
 
+    def held_up_until(self, late: float, call: Callable[..., T], *args: Any) -> T:
+        """What `call` returns. Raises `Failed` where it is still held up by then."""
+        try:
+            return call(*args)
+        except HeldUp:
+            if self.loop.time() < late:
+                raise
+            raise Failed(Cause.LOST) from None
+
     def _arrive(self, answer: asyncio.Future[T], call: Callable[[], T]) -> None:
         try:
             if not self.way.connected:
@@ -176,17 +185,8 @@ async def open_session(wire: Wire, config: Config, transactional_id: str, by: st
         raise WriteFailed(Cause.LOST, str(error), denied=True) from error
     timeout = config["transaction.timeout.ms"] / 1000
     late = wire.loop.time() + HELD_UP_SECONDS
-
-    def opened() -> int:
-        try:
-            return wire.kafka.open_session(transactional_id, by, timeout)
-        except HeldUp:
-            if wire.loop.time() < late:
-                raise
-            raise Failed(Cause.LOST) from None
-
     try:
-        return await wire.ask(opened)
+        return await wire.ask(wire.held_up_until, late, wire.kafka.open_session, transactional_id, by, timeout)
     except Failed as error:
         raise WriteFailed(Cause.LOST, "the last transaction does not end", held_up=True) from error
     except Unanswered as error:

@@ -30,7 +30,7 @@ from deelog_connector.runtime.lifecycle import State
 from deelog_connector.runtime.readers import WATCH_SECONDS
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View, decode_view
-from deelog_proof.memory.broker import Log
+from deelog_proof.memory.log import Log
 from deelog_proof.simulation.base_offsets import base_offset_problems
 from deelog_proof.simulation.context import CHANGES, Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of

@@ -30,8 +30,10 @@ LET: Final = ("primary", "backup", "other", "controller", "it")
 the segment, the controller; `it` is the node that reached a failpoint."""
 
 TOPICS: Final = {"changes": CHANGES, "positions": POSITIONS}
-LACKS: Final = ("leader", "replicas")
-"""What a partition may be without: its leader, or enough replicas in sync."""
+LACKS: Final = ("leader", "replicas", "broker")
+"""What a partition may be without: its leader, enough replicas in sync, or a leader that is not known to be away."""
+TOLD_SECONDS: Final = 4.0
+"""After which the brokers know it: longer than a transaction waits without progress. By default Kafka takes 9."""
 OPERATIONS: Final = ("pause", "resume", "stop", "restart", "configure")
 """Of a connector, as REST asks for them."""
 SELDOM: Final = ("repair", "reset", "rename")
@@ -288,7 +290,8 @@ def truncate(cluster: Cluster, partition: str, count: str) -> bool:
 @_verb("topic", "partition", "lack")
 def away(cluster: Cluster, topic: str, partition: str, lack: str) -> None:
     """A partition has no leader, or too few replicas in sync."""
-    cluster.kafka.lose(TOPICS[topic], int(partition), leader=lack == "leader")
+    told_after = TOLD_SECONDS if lack == "broker" else 0.0
+    cluster.kafka.lose(TOPICS[topic], int(partition), lack != "replicas", told_after)
 
 
 @_verb("topic", "partition", fault=False)

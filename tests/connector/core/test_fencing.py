@@ -202,10 +202,42 @@ def test_a_record_that_stays_hidden_may_be_so_by_a_producer_that_was_left() -> N
 
     def fenced() -> list[Producer]:
         fencing.waited_in_vain([segment])
-        return [effect.producer for effect in state.take_outbox() if isinstance(effect, Fence)]
+        found = [effect.producer for effect in state.take_outbox() if isinstance(effect, Fence)]
+        for producer in found:
+            fencing.fenced(producer, ())
+        return found
 
     assert fenced() == [Producer("n1"), Producer("n1", spare=True)]
     state.spare = state.has_switched = True
     assert fenced() == [Producer("n0"), Producer("n1"), Producer("n1", spare=True)]
     state.spare = False
     assert fenced() == [Producer("n0", spare=True), Producer("n1"), Producer("n1", spare=True)]
+
+
+def test_a_fence_in_vain_is_not_asked_for_again_until_it_is_answered() -> None:
+    """It takes as long as the last transaction of the id does not end."""
+    state = node()
+    segment = primary(state, 0, Phase.LOOK)
+    claimed(state, 0, 5, "n1@1")
+    fencing = Fencing(state)
+
+    def asked() -> int:
+        fencing.waited_in_vain([segment])
+        return len(state.take_outbox())
+
+    assert [asked(), asked()] == [1, 0]
+    fencing.fenced(Producer("n1"), [(0, segment.epoch)])  # that of a takeover
+    assert asked() == 0
+    fencing.fenced(Producer("n1"), ())
+    assert [asked(), asked()] == [1, 0]
+    fencing.forget()
+    assert asked() == 1
+
+
+def test_what_a_newer_claimant_has_left_is_not_fenced() -> None:
+    state = node()
+    segment = primary(state, 0, Phase.LOOK)
+    newer = ClaimState(segment.epoch + 1, "n1@1", "", "", 8, 2, 1, spare=True)
+    state.positions.apply(StateRecord("claim", 0, "n1@1", newer))
+    Fencing(state).waited_in_vain([segment])
+    assert state.outbox == []

@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -88,17 +88,15 @@ class Session:
     written: list[OutRecord] = field(default_factory=list)
     opened: int = 0
     spare: bool = False
-    failed: list[int] = field(default_factory=list)
+    partitions: list[Collection[int]] = field(default_factory=list)
 
     async def open(self) -> None:
         self.opened += 1
         if self.errors:
             raise self.errors.pop(0)
 
-    def failed_on(self, partitions: Iterable[int]) -> None:
-        self.failed += partitions
-
-    async def commit(self, records: Iterable[OutRecord]) -> None:
+    async def commit(self, records: Iterable[OutRecord], partitions: Collection[int]) -> None:
+        self.partitions.append(partitions)
         if self.errors:
             raise self.errors.pop(0)
         self.written += records
@@ -268,6 +266,7 @@ def test_a_transaction_is_written_counted_and_reported() -> None:
     async def test(world: World) -> None:
         assert await world.after(COMMIT) == [("committed", 7)]
         assert [record.key for record in world.clients.session.written] == [RECORD.key]
+        assert world.clients.session.partitions == [{item.partition for item in COMMIT.items}]
         assert (world.meter.creates, sum(world.meter.failed.values())) == (1, 0)
 
     of_a(test)

@@ -1,14 +1,16 @@
 """A partition that takes no records holds up its own segments, and nobody else.
 
-Tried here: either topic, without a leader or with too few replicas in sync; at a start, under load, in a takeover, in a
-transaction that is decided and one that is not; a process that dies and one that is paused while a partition is away.
-What Kafka does in each case is seen by `tests/connector/kafka/contract/test_one_partition.py`.
+Tried here: either topic, without a leader or with too few replicas in sync, known at once or late; at a start, under
+load, in a takeover, in a transaction that is decided and one that is not; a process that dies and one that is paused
+while a partition is away. What Kafka does in each case is seen by
+`tests/connector/kafka/contract/test_one_partition.py`.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from deelog_connector.core.effects import Cause
 from deelog_connector.runtime.lifecycle import State
 from tests.connector.runtime.clusters import Clusters, sound, until, write
 from tests.connector.seeds.cluster import CHANGES, SEGMENTS, Cluster, Node
@@ -21,6 +23,9 @@ SECONDS = 15.0
 sick = pytest.mark.parametrize(
     ("topic", "leader"), [(CHANGES, True), (CHANGES, False), (POSITIONS, True), (POSITIONS, False)]
 )
+
+
+told_late = pytest.mark.parametrize("topic", [CHANGES, POSITIONS])
 
 
 def segments(cluster: Cluster, partition: int) -> set[int]:
@@ -69,6 +74,27 @@ def test_one_that_is_away_again_and_again_loses_nothing(cluster_of: Clusters, to
         cluster.run(0.7 * turn)
         cluster.kafka.recover(topic, SICK)
     write(cluster)
+    sound(cluster)
+
+
+@told_late
+def test_a_transaction_that_failed_before_kafka_knew_why_is_aborted_there_as_well(
+    cluster_of: Clusters, topic: str
+) -> None:
+    """The next one of its id would commit what it has left open, and READ would find what nobody has written."""
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    log = cluster.kafka.logs[topic, SICK]
+    for number in range(2500):  # more than one request has: the rest waits for the partition
+        assert cluster.put(b"k%d" % number, b"last")
+    until(cluster, lambda: bool(log.open))
+    cluster.kafka.lose(topic, SICK, told_after=9.0)
+    until(cluster, lambda: bool(node.core.withheld))
+    assert node.connector.observed.failed[Cause.LOST]
+    assert log.open
+    goes_on(cluster)
+    cluster.kafka.recover(topic, SICK)
     sound(cluster)
 
 

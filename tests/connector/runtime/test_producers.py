@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -22,6 +23,8 @@ class Session:
     def __init__(self, name: str, calls: list[str]) -> None:
         self._name, self._calls = name, calls
         self.error: WriteFailed | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     def _called(self, call: str) -> None:
         self._calls.append(f"{self._name} {call}")
@@ -33,6 +36,7 @@ class Session:
 
     async def commit(self, records: Iterable[OutRecord]) -> None:
         self._called(f"commit {len(list(records))}")
+        await self.answers.wait()
 
     async def abort(self, left_open: Sequence[tuple[str, int]]) -> None:
         self._called(f"abort {list(left_open)}")
@@ -42,6 +46,21 @@ class Session:
 
     def give_up(self) -> None:
         self._called("give up")
+
+
+async def failing(producers: Producers, session: Session, *partitions: int) -> None:
+    """A transaction with records for these partitions fails."""
+    before, session.error = session.error, AWAY
+    with pytest.raises(WriteFailed, match="no answer"):
+        await producers.commit([RECORD], partitions)
+    session.error = before
+
+
+async def switched(producers: Producers, session: Session) -> None:
+    """The session in use is held up: the other one goes on."""
+    producers.unwritable, session.error = frozenset({9}), HELD_UP
+    with pytest.raises(WriteFailed, match="does not end"):
+        await producers.open()
 
 
 def made(calls: list[str]) -> tuple[Session, Session, Producers]:
@@ -58,17 +77,23 @@ def test_the_spare_one_goes_on_where_the_other_is_held_up_and_back() -> None:
 
     async def work() -> None:
         await producers.open()
-        await producers.commit([RECORD])
+        await producers.commit([RECORD], {0})
         first.error = AWAY
+        producers.unwritable = frozenset({1})
         with pytest.raises(WriteFailed, match="no answer"):
             await producers.open()
         assert not producers.spare
         first.error = HELD_UP
+        producers.unwritable = frozenset()  # nobody knows why: the spare one would be held up as well
+        with pytest.raises(WriteFailed, match="does not end"):
+            await producers.open()
+        assert not producers.spare
+        producers.unwritable = frozenset({1})
         with pytest.raises(WriteFailed, match="does not end"):
             await producers.open()
         assert producers.spare
         await producers.open()
-        await producers.commit([RECORD, RECORD])
+        await producers.commit([RECORD, RECORD], {0})
         producers.give_up()
         await producers.discard()
         first.error, second.error = None, HELD_UP
@@ -79,7 +104,7 @@ def test_the_spare_one_goes_on_where_the_other_is_held_up_and_back() -> None:
 
     run(work(), 20)
     assert calls == [
-        "1 open", "1 commit 1", "1 open", "1 open",
+        "1 open", "1 commit 1", "1 open", "1 open", "1 open",
         "2 open", "2 commit 2", "2 give up", "2 discard", "2 open",
         "1 open",
     ]  # fmt: skip
@@ -88,17 +113,15 @@ def test_the_spare_one_goes_on_where_the_other_is_held_up_and_back() -> None:
 def test_what_each_has_left_open_is_aborted_once_by_the_one_in_use_or_by_a_fence() -> None:
     calls: list[str] = []
     first, second, producers = made(calls)
-    first.error = HELD_UP
 
     def places(partition: int) -> list[tuple[str, int]]:
         return [("t", partition), ("u", partition)]
 
     async def work() -> None:
         assert await producers.abort(places, {1, 2, 3})  # nothing
-        producers.failed_on({1, 2})
-        with pytest.raises(WriteFailed):
-            await producers.open()
-        producers.failed_on({2, 3})
+        await failing(producers, first, 1, 2)
+        await switched(producers, first)
+        await failing(producers, second, 2, 3)
         assert producers.left_open_on({1, 3, 9}) == {1, 3}
         await producers.abort(places, {2, 9})
         assert producers.left_open_on({1, 2, 3}) == {1, 3}
@@ -111,12 +134,67 @@ def test_what_each_has_left_open_is_aborted_once_by_the_one_in_use_or_by_a_fence
 
     run(work(), 20)
     assert calls == [
+        "1 commit 1",
         "1 open",
+        "2 commit 1",
         "1 fence [('t', 2), ('u', 2)]",
         "2 abort [('t', 2), ('u', 2)]",
         "2 abort [('t', 3), ('u', 3)]",
         "2 abort [('t', 3), ('u', 3)]",
     ]
+
+
+def test_what_was_committed_since_is_not_left_open() -> None:
+    """The marker of the same id has decided it: to abort it would take away what is committed."""
+    first, _, producers = made([])
+
+    async def work() -> None:
+        await failing(producers, first, 1, 2, 3)
+        await producers.commit([RECORD], {2})
+        assert producers.left_open_on({1, 2, 3}) == {1, 3}
+
+    run(work(), 20)
+
+
+def test_one_that_is_under_way_may_be_left_open() -> None:
+    first, _, producers = made([])
+
+    async def work() -> None:
+        first.answers.clear()
+        commit = asyncio.ensure_future(producers.commit([RECORD], {1}))
+        await asyncio.sleep(0)
+        assert producers.left_open_on({1}) == {1}
+        first.answers.set()
+        await commit
+        assert producers.left_open_on({1}) == set()
+
+    run(work(), 20)
+
+
+def test_an_earlier_process_may_have_left_any_of_them_open() -> None:
+    _, _, producers = made([])
+
+    async def work() -> None:
+        producers.begin(range(3))
+        await producers.commit([RECORD], {0})
+        assert producers.left_open_on({0, 1}) == {1}
+
+    run(work(), 20)
+
+
+def test_the_one_that_was_left_has_left_nothing_open_where_the_other_one_was_read() -> None:
+    first, second, producers = made([])
+
+    async def work() -> None:
+        await failing(producers, first, 0, 1)
+        producers.settled({0, 1})  # by the one in use: nothing was read of the other
+        assert producers.left_open_on({0, 1}) == {0, 1}
+        await switched(producers, first)
+        await failing(producers, second, 2)
+        producers.settled({0, 2})
+        assert producers.left_open_on({0, 1, 2}) == {1, 2}
+
+    run(work(), 20)
 
 
 def test_a_fence_that_fails_does_not_end_the_session() -> None:
@@ -127,24 +205,23 @@ def test_a_fence_that_fails_does_not_end_the_session() -> None:
         raise HELD_UP
 
     producers = Producers(first, second, fence)
-    first.error = HELD_UP
 
     async def work() -> None:
-        producers.failed_on({1})
-        with pytest.raises(WriteFailed):
-            await producers.open()
-        producers.failed_on({2})
+        await failing(producers, first, 1)
+        await switched(producers, first)
+        await failing(producers, second, 2)
         assert await producers.abort(lambda partition: [("t", partition)], {1, 2})
         assert producers.left_open_on({1, 2}) == {1}
 
     run(work(), 20)
-    assert calls == ["1 open", "2 abort [('t', 2)]"]
+    assert calls == ["1 commit 1", "1 open", "2 commit 1", "2 abort [('t', 2)]"]
 
 
 def test_a_spare_one_that_is_refused_is_left_again() -> None:
     calls: list[str] = []
     first, second, producers = made(calls)
     first.error, second.error = HELD_UP, WriteFailed(Cause.LOST, "no right", denied=True)
+    producers.unwritable = frozenset({1})
 
     async def work() -> None:
         for spare in (True, False, True):

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from deelog_connector.core.effects import Cause, OperationsItem, StateItem
+from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, PartitionEnd, TopicState, WriteFailed
@@ -87,10 +89,18 @@ class Session:
 
     def __init__(self) -> None:
         self.left: set[int] = set()
+        self.unwritable = frozenset[int]()
+        self.all, self.read = set[int](), set[int]()
         self.aborted: list[list[tuple[str, int]]] = []
         self.error: WriteFailed | None = None
         self.held, self.begun = asyncio.Event(), 0
         self.held.set()
+
+    def begin(self, partitions: Iterable[int]) -> None:
+        self.all = set(partitions)
+
+    def settled(self, partitions: Collection[int]) -> None:
+        self.read = set(partitions)
 
     def left_open_on(self, partitions: Collection[int]) -> set[int]:
         return self.left.intersection(partitions)
@@ -137,6 +147,10 @@ class Core:
         self.positions_losses = self.session_losses = self.epoch = 0
         self.withheld = frozenset[int]()
         self.touches_withheld = self.closed = False
+        self.segments: list[Any] = []
+
+    def primaries(self) -> list[Any]:
+        return self.segments
 
     def highest_claim(self) -> int:
         return self.epoch
@@ -550,6 +564,7 @@ def test_partitions_that_take_no_records_are_withheld_and_their_ends_not_asked(
             await readers.look_at_positions()
             assert [end[0] for end in world.core.ends] == sorted({0, 1} - changes)
             assert world.core.withheld == withheld
+            assert world.clients.session.unwritable == withheld
             world.core.ends.clear()
 
     of_a(test)
@@ -568,10 +583,10 @@ def test_what_was_left_open_is_aborted_before_a_partition_is_written_again() -> 
         caught_up = readers.follow_positions()
         (await world.tail()).behind = 0
         await caught_up.wait()
+        session.left = {1}  # of a transaction that failed before anything was known
         brokers.unwritable = {"p.c": {0, 1}}
         await readers.look_at_changes()
         await readers.look_at_positions()
-        session.left = {1}
         brokers.unwritable = {"p.c": {1}}
         await readers.look_at_changes()
         await readers.look_at_positions()
@@ -595,6 +610,23 @@ def test_what_was_left_open_is_aborted_before_a_partition_is_written_again() -> 
         session.held.set()
         await world.until(lambda: world.core.withheld == set())
         assert session.aborted == [[("p.c", 1), (CONFIG.topics.positions, 1)]]
+
+    of_a(test)
+
+
+def test_what_was_left_open_is_known_of_every_partition_and_where_all_was_read() -> None:
+    async def test(world: World) -> None:
+        session = world.clients.session
+        world.readers.begin()
+        assert session.all == {0, 1}
+        for phases, settled in (
+            ([], {0, 1}),
+            ([(0, Phase.WRITING), (1, Phase.WRITING), (1, Phase.ACTIVE)], {0}),
+            ([(0, Phase.STOPPED), (1, Phase.WRITING)], {1}),
+        ):
+            world.core.segments = [SimpleNamespace(partition=p, phase=phase) for p, phase in phases]
+            await world.readers.look_at_changes()
+            assert session.read == settled
 
     of_a(test)
 

@@ -12,7 +12,6 @@ from deelog_proof.memory.broker import (
     HeldUp,
     InvalidSetting,
     Kafka,
-    Log,
     OldGeneration,
     OutOfRange,
     Unanswered,
@@ -20,6 +19,7 @@ from deelog_proof.memory.broker import (
     UnknownTopic,
 )
 from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.log import Log
 
 T = "t"
 
@@ -501,6 +501,33 @@ def test_who_is_held_up_is_fenced_where_it_was_not_committed(kafka: Kafka) -> No
     kafka.recover(T, 1)
     assert kafka.open_session("w", "w", 5.0) > first
     assert (seen(kafka.logs[T, 1]), kafka.logs[T, 1].stable) == ([], 2)
+
+
+def test_a_leader_that_nobody_knows_to_be_away_holds_up_an_id_until_it_is_known(kafka: Kafka) -> None:
+    first = kafka.open_session("w", "w", 5.0)
+    both(kafka, first)
+    kafka.lose(T, 1, told_after=4.0)
+    assert kafka.unwritable(T) == set()
+    with pytest.raises(Unanswered):
+        kafka.led(T, 1)
+    with pytest.raises(HeldUp):
+        kafka.open_session("w", "w", 5.0)
+    kafka.engine.run(lambda: bool(kafka.unwritable(T)), 10.0)
+    assert (kafka.engine.now, kafka.unwritable(T)) == (4.0, frozenset({1}))
+    kafka.open_session("w", "w", 5.0)
+    kafka.recover(T, 1)
+    assert (kafka.logs[T, 1].end, kafka.logs[T, 1].stable) == (1, 0)  # left open
+
+
+def test_who_is_back_before_anybody_knew_takes_its_markers(kafka: Kafka) -> None:
+    session = kafka.open_session("w", "w", 5.0)
+    both(kafka, session)
+    kafka.lose(T, 1, told_after=4.0)
+    kafka.end_session("w", session)
+    kafka.recover(T, 1)
+    assert seen(kafka.logs[T, 1]) == [b"1"]
+    kafka.engine.run(None, 10.0)
+    assert kafka.unwritable(T) == set()
 
 
 def test_a_topic_that_is_deleted_holds_up_nobody(kafka: Kafka) -> None:

@@ -14,6 +14,7 @@ import pytest
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.notes import QUEUE
+from deelog_connector.kafka.progress import STALL_SECONDS
 from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, OutRecord, PartitionEnd, WriteFailed
 from deelog_proof.memory.broker import Kafka, size_of
 from deelog_proof.memory.engine import Engine
@@ -153,7 +154,6 @@ def test_a_partition_without_leader(kafka: Kafka, node: Node) -> None:
         session = await node.session(transaction_timeout_ms="60000")
         brokers, reader = node.port.brokers(config()), await node.reader(0, 1)
         kafka.lose(T, 0)
-        commit = asyncio.create_task(session.commit([record(b"0", 0), record(b"1", 1), record(b"00", 0)]))
         with pytest.raises(KafkaUnavailable):
             await brokers.ends(T, [0, 1])
         assert [end.offset for end in await brokers.ends(T, [1])] == [0]
@@ -161,6 +161,8 @@ def test_a_partition_without_leader(kafka: Kafka, node: Node) -> None:
         assert not reader.caught_up
         with pytest.raises(KafkaUnavailable):
             await (await node.port.reader(config(), T)).seek({0: 0})
+        commit = asyncio.create_task(session.commit([record(b"0", 0), record(b"1", 1), record(b"00", 0)]))
+        await asyncio.sleep(0.9 * STALL_SECONDS)
         assert not commit.done()
         kafka.recover(T, 0)
         await commit
@@ -169,12 +171,43 @@ def test_a_partition_without_leader(kafka: Kafka, node: Node) -> None:
     assert (content(kafka, 0), content(kafka, 1)) == ([b"0", b"00"], [b"1"])
 
 
+def test_a_transaction_without_progress_is_given_up(kafka: Kafka, node: Node) -> None:
+    async def case() -> None:
+        session = await node.session(transaction_timeout_ms="60000")
+        kafka.lose(T, 0)
+        with pytest.raises(WriteFailed) as failed:
+            await asyncio.wait_for(session.commit([record(b"1"), record(b"1", 1)]), STALL_SECONDS + 1)
+        assert failed.value.cause is Cause.LOST
+
+    node.run(case())
+    assert content(kafka, 1) == []
+
+
+def test_a_transaction_behind_one_that_does_not_end_is_given_up(kafka: Kafka, node: Node) -> None:
+    def appended(moment: str) -> None:
+        if moment == "appended":
+            kafka.lose(T, 0, leader=False)
+
+    async def case() -> None:
+        session = await node.session(transaction_timeout_ms="60000")
+        await session.commit([record(b"1"), record(b"1", 1)])
+        with pytest.raises(WriteFailed) as failed:
+            await asyncio.wait_for(session.commit([record(b"2", 1)]), STALL_SECONDS + 1)
+        assert failed.value.cause is Cause.LOST
+
+    node.port = MemoryPort(node.loop, kafka, moment=appended)
+    node.run(case())
+    assert (content(kafka, 0), content(kafka, 1)) == ([], [b"1"])
+    kafka.recover(T, 0)
+    assert content(kafka, 0) == [b"1"]
+
+
 def test_give_up_while_a_partition_has_no_leader(kafka: Kafka, node: Node) -> None:
     async def case() -> None:
         session = await node.session(transaction_timeout_ms="60000")
         kafka.lose(T, 0)
         commit = asyncio.create_task(session.commit([record(b"1")]))
-        await asyncio.sleep(2 * REQUEST_SECONDS)
+        await asyncio.sleep(0.5 * STALL_SECONDS)
         session.give_up()
         with pytest.raises(WriteFailed) as failed:
             await asyncio.wait_for(commit, REQUEST_SECONDS + 1)

@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, cast
 
 from deelog_connector.kafka_port import REQUEST_SECONDS, KafkaPort, OutRecord
-from deelog_proof.memory.broker import Kafka, Transaction
+from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.log import Transaction
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.port import MemoryPort
 from tests.connector.kafka.contract.world import World, eventually
