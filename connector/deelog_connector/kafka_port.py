@@ -197,6 +197,12 @@ class Brokers(Protocol):
         `KafkaUnavailable`.
         """
 
+    async def hanging(self, topic: str, partition: int) -> InRecord | None:
+        """The record with which the oldest transaction begins that is open on a partition; None where none is.
+
+        No reader passes it. Raises `KafkaUnavailable`.
+        """
+
     async def members(self, group: str) -> frozenset[str]:
         """The client ids of a consumer group's members: who has lately been heard of by Kafka. None of a group that
         does not exist. Raises `KafkaUnavailable`."""

@@ -59,7 +59,10 @@ _KINDS: Final = {int(k): k for k in Kind}
 
 
 class Header(NamedTuple):
-    """One decoded `deelog` header. `node` is the CRC-32 of the member text: for people, never for decisions."""
+    """One decoded `deelog` header. `node` is the CRC-32 of the member text.
+
+    That is for people, and to guess whose transaction hides a record; never for decisions about records.
+    """
 
     kind: Kind
     segment: int

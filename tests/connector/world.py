@@ -16,7 +16,9 @@ from deelog_connector.core.effects import (
     Commit,
     Corrected,
     Effect,
+    EndHanging,
     Fence,
+    FindHanging,
     OpenProducer,
     Released,
     Scan,
@@ -148,6 +150,14 @@ class Node:
             broker.init(effect.producer.node_id)
             self.world.fences.append((self.node_id, effect.producer.node_id))
             core.fenced(effect.producer, effect.takeovers)
+        elif isinstance(effect, FindHanging):
+            firsts = [broker.logs[topic, effect.partition].hanging for topic in (CHANGES, POSITIONS)]
+            found = [self.decoder.hanging(raw, raw.topic == POSITIONS) for raw in firsts if raw is not None]
+            core.hanging_found(effect.partition, found)  # all that is open here stays so
+        elif isinstance(effect, EndHanging):
+            broker.init(effect.producer.node_id)
+            self.world.fences.append((self.node_id, effect.producer.node_id))
+            core.hanging_ended(effect)
         elif isinstance(effect, Scan):
             return self._scan(effect)
         else:

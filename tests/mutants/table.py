@@ -17,6 +17,7 @@ SNAPSHOTS: Final = "connector/deelog_connector/core/snapshots.py"
 RESET: Final = "connector/deelog_connector/core/resets.py"
 TRANSACTIONS: Final = "connector/deelog_connector/core/transactions.py"
 FENCING: Final = "connector/deelog_connector/core/fencing.py"
+HANGING: Final = "connector/deelog_connector/core/hanging.py"
 LEDGER: Final = "connector/deelog_connector/core/ledger.py"
 LOG_WATCH: Final = "connector/deelog_connector/core/log_watch.py"
 REPLICA: Final = "connector/deelog_connector/core/replica.py"
@@ -29,6 +30,7 @@ HISTORY: Final = "connector/deelog_connector/core/history.py"
 OPLOG: Final = "connector/deelog_connector/core/oplog.py"
 HELD: Final = "connector/deelog_connector/core/reset_strategy.py"
 ENCODE: Final = "connector/deelog_connector/runtime/encode.py"
+CLIENTS: Final = "connector/deelog_connector/runtime/clients.py"
 EXECUTOR: Final = "connector/deelog_connector/runtime/executor.py"
 PRODUCERS: Final = "connector/deelog_connector/runtime/producers.py"
 READERS: Final = "connector/deelog_connector/runtime/readers.py"
@@ -151,8 +153,24 @@ TAKEOVER: Final = (
         "left-open-for-good",
         "",
         "what a dead node's transaction has left open on a partition without leader hides all that follows",
-        (Edit(EXECUTOR, "for p in sorted(effect.hidden_on)]", "for p in ()]"),),
+        (Edit(CLIENTS, "await self.fence(producer, self.places(partition))", "await self.fence(producer)"),),
         detector="pytest tests/connector/runtime/test_one_partition.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "hidden-claimant-unknown",
+        "",
+        "a claim that its own transaction hides keeps back whoever claims next: it is not known whom to fence",
+        (Edit(HANGING, "member = found.member or ", "member = "),),
+        detector="pytest tests/connector/runtime/test_one_partition.py -k its_own_transaction_hides",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "hanging-ended-by-its-superior",
+        "",
+        "whoever is superseded fences the owner that has superseded it, for as long as that one's record hides its own",
+        (Edit(HANGING, "epochs and max(epochs) < segment.epoch", "epochs"),),
+        detector="pytest tests/connector/core/test_hanging.py",
         because=ONE_CASE,
     ),
     Mutant(
@@ -1120,7 +1138,7 @@ SHELL: Final = (
         "no-node-is-fenced",
         "",
         "the core is told that nodes are fenced, and none is",
-        (Edit(EXECUTOR, "        await self._retries.writing(self._clients.brokers.fence, name, left_open)\n", ""),),
+        (Edit(EXECUTOR, "        await self._retries.writing(self._clients.fence, effect.producer)\n", ""),),
     ),
     Mutant(
         "commit-not-awaited",
@@ -1325,7 +1343,7 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "await self._retries.writing(self._clients.brokers.fence, name, left_open)",
+                "await self._retries.writing(self._clients.fence, effect.producer)",
                 "self._tasks.spawn(self._retries.writing(self._clients.brokers.fence, name, left_open))",
             ),
         ),

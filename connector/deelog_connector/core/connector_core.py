@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deelog_connector.core import history as past
-from deelog_connector.core.effects import Effect
+from deelog_connector.core.effects import Effect, EndHanging
 from deelog_connector.core.fencing import Fencing
+from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.log_watch import LogWatch
 from deelog_connector.core.oplog import Budget
 from deelog_connector.core.replica import Replica
@@ -45,7 +46,8 @@ class ConnectorCore:
         self._fencing = Fencing(node)
         self._log_watch = LogWatch(node)
         self._replica = Replica(node)
-        self._scans = Scans(node, self._fencing)
+        self._hanging = HangingTransactions(node)
+        self._scans = Scans(node, self._hanging)
         self._snapshots = Snapshots(node)
         self._resets = Resets(node, self._snapshots)
         self._room = Room(node, self._resets)
@@ -89,6 +91,7 @@ class ConnectorCore:
         self.committed = self._transactions.committed
         self.commit_failed = self._transactions.commit_failed
         self.fenced = self._fencing.fenced
+        self.hanging_found = self._hanging.found
         self.scanned = self._scans.scanned
 
     # -- roles ----------------------------------------------------------------------------------------------------
@@ -287,6 +290,7 @@ class ConnectorCore:
         """Another shell from now on: what is under way is not answered, and nothing is assumed of it."""
         self._scans.forget()
         self._fencing.forget()
+        self._hanging.forget()
         self._transactions.forget()
 
     def configured(self, settings: Settings) -> None:
@@ -299,6 +303,13 @@ class ConnectorCore:
         """A new session is open: of the node's producer, or of its spare one."""
         self._transactions.producer_opened(spare)
         self._fencing.opened()
+
+    def hanging_ended(self, effect: EndHanging) -> None:
+        """What a producer had left open on a partition is ended, or that failed."""
+        self._hanging.ended(effect)
+        if effect.producer.node_id == self._node.producer.node_id:
+            for segment in self._node.primaries_of(effect.partition):
+                segment.look_again()  # records of ours that count as committed may be gone
 
     def session_lost(self) -> None:
         """The session is over, though no transaction has said so."""
@@ -355,7 +366,7 @@ class ConnectorCore:
         node.now, node.wall_us = now, wall_us
         for seconds in self.timing.observe(self._primaries.values(), now):
             node.counts.takeover_ended(seconds)
-        self._fencing.lose_patience()
+        self._hanging.lose_patience()
         self._resets.start_scheduled()
         self._takeover.correct()
         effects = node.take_outbox()

@@ -6,7 +6,9 @@ One transaction and one scan per partition are under way at most; each effect is
 |---|---|
 | `OpenProducer` | `producer_opened()` |
 | `Commit` | `committed(token)` or `commit_failed(token, cause)` |
-| `Fence` | `fenced(node_id, takeovers)` |
+| `Fence` | `fenced(producer, takeovers)` |
+| `FindHanging` | `hanging_found(partition, transactions)` |
+| `EndHanging` | `hanging_ended(effect)` |
 | `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached)` |
 | `Corrected`, `Released`, `SteppedDown`, `Superseded`, `SnapshotRead`, `SnapshotRefused` | nothing: they inform |
 
@@ -122,14 +124,47 @@ class Producer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class FindHanging:
+    """Find out whose open transactions hide records of ours on this partition of either topic.
+
+    Kafka's word for a transaction that nobody will end: KIP-664.
+    """
+
+    partition: int
+
+
+class Hanging(NamedTuple):
+    """The record with which a transaction begins that stays open."""
+
+    segment: int
+    epoch: int
+    node: int
+    """The CRC-32 of its writer's member."""
+    member: str = ""
+    """Its writer, where the record says it."""
+
+
+class HangingAbort(NamedTuple):
+    """A transaction that stays open, and only aborts what a node has left open: whoever finds it may end it."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndHanging:
+    """Fence this producer, and abort what it has left open on this partition of both topics."""
+
+    producer: Producer
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Initialise this producer's transactional id: that aborts what it has open and refuses what it sends later."""
 
     producer: Producer
     takeovers: tuple[tuple[int, int], ...]
     """`(segment, epoch)` of those that wait for it."""
-    hidden_on: frozenset[int] = frozenset()
-    """Partitions on which records of ours are hidden: its transaction may have been left open there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +233,8 @@ Effect = (
     OpenProducer
     | Commit
     | Fence
+    | FindHanging
+    | EndHanging
     | Scan
     | Corrected
     | Released

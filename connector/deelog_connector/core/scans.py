@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from deelog_connector.core.effects import Scan, ScannedRecord
-from deelog_connector.core.fencing import Fencing
+from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.reset_strategy import KeysInKafka
 from deelog_connector.core.segment import Segment
 from deelog_connector.core.state import NodeState
@@ -14,9 +14,9 @@ from deelog_connector.core.state import NodeState
 class Scans:
     """See the module."""
 
-    def __init__(self, node: NodeState, fencing: Fencing) -> None:
+    def __init__(self, node: NodeState, hanging: HangingTransactions) -> None:
         self._node = node
-        self._fencing = fencing
+        self._hanging = hanging
         self._markers: dict[int, frozenset[bytes]] = {}
         """By partition the markers that the scan under way was sent for."""
         self._read_to: dict[int, int] = {}
@@ -75,7 +75,7 @@ class Scans:
         served, read_to = self._markers.pop(partition, frozenset()), self._read_to.pop(partition, -1)
         waiting = [s for s in self._node.primaries_of(partition) if s.marker is not None]
         if not reached:
-            self._fencing.waited_in_vain(waiting)
+            self._hanging.waited_in_vain(partition)
         complete = []
         for segment in waiting:
             if segment.marker in served and segment.marker_offset < 0:

@@ -35,7 +35,7 @@ class Settings:
     transaction_timeout: float = 5.0
     heartbeat_interval: float = 5.0
     patience: float = 10.0
-    """How long to wait for one's own record on the positions topic before superseded claimants are fenced."""
+    """How long to wait for one's own record on the positions topic before it is looked for what hides it."""
     max_operations: int = 500_000
     max_bytes: int = 268_435_456
     reset_strategy: Strategy = Strategy.MARKER

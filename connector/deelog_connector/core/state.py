@@ -98,8 +98,6 @@ class NodeState:
     """Effects for the next poll."""
     spare: bool = False
     """Whether the session is that of the spare producer."""
-    has_switched: bool = False
-    """Whether both producers of this process have been in use."""
     withheld: frozenset[int] = frozenset()
     """Partitions to which nothing is written for now, and of which nothing is read."""
     max_batch_bytes: int = MAX_BATCH_BYTES

@@ -68,7 +68,6 @@ class Transactions:
     def producer_opened(self, spare: bool = False) -> None:
         """A new session of the producer, or of the spare one, is open."""
         self.producer, self._node.spare = ProducerState.OPEN, spare
-        self._node.has_switched |= spare
 
     def opening_given_up(self) -> None:
         """The session that was asked for does not come. `poll` asks for another, unless `closed`."""

@@ -18,6 +18,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import Connections, settle
+from deelog_schemas.kafka.names import abort_key
 
 C = TypeVar("C")
 log = client_log("deelog_connector.kafka")
@@ -67,7 +68,7 @@ def begin_session(producer: Any, seconds: float) -> None:
         producer.init_transactions(seconds - first)
 
 
-def abort_on(producer: Any, left_open: Iterable[tuple[str, int]], seconds: float) -> None:
+def abort_on(producer: Any, transactional_id: str, left_open: Iterable[tuple[str, int]], seconds: float) -> None:
     """Aborts a transaction with a record for each of these partitions, and with it what its id has left open there.
 
     A broker leaves a transaction open on a partition that has no leader when it ends (4.3.1: the coordinator takes the
@@ -75,7 +76,7 @@ def abort_on(producer: Any, left_open: Iterable[tuple[str, int]], seconds: float
     """
     producer.begin_transaction()
     for topic, partition in left_open:
-        producer.produce(topic, b"", b"aborted", partition)
+        producer.produce(topic, b"", abort_key(transactional_id), partition)
     if left := producer.flush(seconds):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} of them are not written", retriable=True))
     producer.abort_transaction(seconds)

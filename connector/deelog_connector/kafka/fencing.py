@@ -11,6 +11,7 @@ from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.client import abort_on, begin_session, common_settings, hear, is_held_up, opened, reason
 from deelog_connector.kafka_port import REQUEST_SECONDS, WriteFailed
 from deelog_schemas.config import Config, ConfigError
+from deelog_schemas.kafka.acls import missing_acl
 
 
 def fence(
@@ -30,10 +31,13 @@ def fence(
     try:
         begin_session(producer, seconds)
         if left_open:
-            abort_on(producer, left_open, seconds)
+            abort_on(producer, transactional_id, left_open, seconds)
     except KafkaException as error:
         hear(producer, connections)
-        why = reason(error, connections, transactional_id=("Write", transactional_id))
-        raise WriteFailed(Cause.LOST, f"fencing {transactional_id}: {why}", held_up=is_held_up(error)) from error
+        asked = {"transactional_id": ("Write", transactional_id)}
+        why, denied = reason(error, connections, **asked), missing_acl(error.args[0], connections.client, **asked)
+        raise WriteFailed(
+            Cause.LOST, f"fencing {transactional_id}: {why}", denied=denied is not None, held_up=is_held_up(error)
+        ) from error
     finally:
         del producer  # not `close()`, which would wait for unavailable brokers; a traceback would keep it

@@ -14,10 +14,10 @@ from deelog_connector.kafka.election import Election
 from deelog_connector.kafka.fencing import fence
 from deelog_connector.kafka.notes import Notes
 from deelog_connector.kafka.publish import publish
-from deelog_connector.kafka.reader import Reader, still_holds
+from deelog_connector.kafka.reader import Reader, first_behind, still_holds
 from deelog_connector.kafka.session import Session
 from deelog_connector.kafka.threads import Run, Threads
-from deelog_connector.kafka_port import REQUEST_SECONDS, Clock, PartitionEnd, TopicState
+from deelog_connector.kafka_port import REQUEST_SECONDS, Clock, InRecord, PartitionEnd, TopicState
 from deelog_schemas.config import Config
 
 T = TypeVar("T")
@@ -94,6 +94,10 @@ class Brokers:
 
     async def members(self, group: str) -> frozenset[str]:
         return await self._run(self._admin.members, group)
+
+    async def hanging(self, topic: str, partition: int) -> InRecord | None:
+        (end,) = await self.ends(topic, [partition])
+        return await self._run(first_behind, self._config, topic, end, self._seconds)
 
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         await self._run(publish, self._config, topic, key, value, self._seconds)

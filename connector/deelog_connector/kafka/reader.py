@@ -24,6 +24,7 @@ STALL_SECONDS: Final = 2.0
 _TRUNCATED: Final = frozenset(
     {KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 )
+_ANSWERS: Final = _TRUNCATED | {KafkaError._PARTITION_EOF}
 
 
 def consumer_settings(config: Config) -> dict[str, Any]:
@@ -175,17 +176,29 @@ class Reader:
 
 def still_holds(config: Config, topic: str, end: PartitionEnd, seconds: float) -> bool:
     """See `kafka_port.Brokers`. It blocks."""
-    consumer, _ = opened(Consumer, "consumer", consumer_settings(config))
+    failed = _answer_at(config, topic, end, seconds).error()
+    return failed is None or failed.code() == KafkaError._PARTITION_EOF
+
+
+def first_behind(config: Config, topic: str, end: PartitionEnd, seconds: float) -> InRecord | None:
+    """The first record behind this end, whatever becomes of its transaction; None where there is none. It blocks."""
+    message = _answer_at(config, topic, end, seconds, {"isolation.level": "read_uncommitted"})
+    return _record_of(message) if message.error() is None else None
+
+
+def _answer_at(
+    config: Config, topic: str, end: PartitionEnd, seconds: float, settings: Mapping[str, str] | None = None
+) -> Message:
+    """What a new consumer gets there: a record, or why there is none. Raises `KafkaUnavailable`."""
+    consumer, _ = opened(Consumer, "consumer", {**consumer_settings(config), **(settings or {})})
     try:
         consumer.assign([TopicPartition(topic, end.partition, end.offset, leader_epoch=end.leader_epoch)])
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             message = consumer.poll(0.2)
             failed = message.error() if message is not None else None
-            if message is not None and (failed is None or failed.code() == KafkaError._PARTITION_EOF):
-                return True
-            if failed is not None and failed.code() in _TRUNCATED:
-                return False
+            if message is not None and (failed is None or failed.code() in _ANSWERS):
+                return message
     finally:
         consumer.close()
     raise KafkaUnavailable(f"no answer about {topic}[{end.partition}]@{end.offset}")

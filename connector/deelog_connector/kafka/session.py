@@ -156,7 +156,7 @@ class Session:
             raise WriteFailed(Cause.LOST, "no session is open")
         self._errors.clear()
         try:
-            abort_on(producer, left_open, self._seconds)
+            abort_on(producer, self._transactional_id, left_open, self._seconds)
         except KafkaException as error:
             raise self._failure(_fatal(producer, error)) from error
 

@@ -148,7 +148,7 @@ def _counted(connector: Connector) -> Iterator[MetricFamily]:
         "oplog_overdrawn": ("Operations appended beyond the op log's limit.", core.budget.overdrawn),
         "transactions": ("Transactions committed.", counts.transactions),
         "reset_rows": ("Rows of resets committed.", counts.reset_rows),
-        "fences": ("Other members whose transactional ids this node fenced.", counts.fenced),
+        "fences": ("Producers that this node fenced.", counts.fenced),
         "corrections": ("Operations written in the place of what no owner holds.", counts.corrections),
         "truncations": ("Times a partition was found to have lost records.", counts.truncations),
         "scans_in_vain": ("Times one's own record was hidden by an open transaction.", counts.scans_in_vain),

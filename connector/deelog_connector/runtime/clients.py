@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
+from deelog_connector.core.effects import Producer
 from deelog_connector.kafka_port import KafkaPort, Reader
 from deelog_connector.runtime.producers import Places, Producers
 from deelog_connector.runtime.topics import ensure_topics, look_at_topics
@@ -30,9 +31,7 @@ class Clients:
         self.brokers = port.brokers(config)
         self.audit = TopicAudit(partial(look_at_topics, self.brokers, config), config)
         self._notes = port.notes(config)
-        topics = config.topics
-        self._transactional_ids = topics.transactional_id_node(node_id), topics.transactional_id_spare(node_id)
-        self._port = port
+        self._node_id, self._port = node_id, port
         self._session: Producers | None = None
         self._free = asyncio.Semaphore(SCANS)
         self._idle: list[Reader] = []
@@ -42,12 +41,37 @@ class Clients:
         """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`, `ConfigError`."""
         limit, findings = await ensure_topics(self.brokers, self.config)
         self.audit.begin(findings)
-        first, second = [await self._port.session(self.config, name, limit) for name in self._transactional_ids]
+        ids = (self.transactional_id(Producer(self._node_id, spare)) for spare in (False, True))
+        first, second = [await self._port.session(self.config, name, limit) for name in ids]
         self._session = Producers(first, second, self._fence)
         self._idle.append(await self._port.reader(self.config, self.config.topics.changes))
 
     async def _fence(self, spare: bool, left_open: Places) -> None:
-        await self.brokers.fence(self._transactional_ids[spare], left_open)
+        await self.fence(Producer(self._node_id, spare), left_open)
+
+    def transactional_id(self, producer: Producer) -> str:
+        """The id of a node's producer."""
+        topics = self.config.topics
+        name = topics.transactional_id_spare if producer.spare else topics.transactional_id_node
+        return name(producer.node_id)
+
+    def places(self, partition: int) -> Places:
+        """This partition of both topics."""
+        return [(self.config.topics.changes, partition), (self.config.topics.positions, partition)]
+
+    async def fence(self, producer: Producer, left_open: Places = ()) -> None:
+        """As `kafka_port.Brokers.fence`."""
+        await self.brokers.fence(self.transactional_id(producer), left_open)
+
+    async def end_hanging(self, producer: Producer, partition: int) -> bool:
+        """Aborts what a producer has left open on this partition. Returns whether this node's session goes on.
+
+        Another node's producer is fenced by that. Raises `WriteFailed`, `ConfigError`.
+        """
+        if producer.node_id == self._node_id:
+            return await self.session.end_hanging(producer.spare, self.places, partition)
+        await self.fence(producer, self.places(partition))
+        return True
 
     @property
     def session(self) -> Producers:

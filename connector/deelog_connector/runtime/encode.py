@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from deelog_connector.core.batch import entry_key
-from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, ScannedRecord, StateItem, TakenBackItem
+from deelog_connector.core.effects import (
+    ControlItem,
+    Hanging,
+    OperationsItem,
+    RowsItem,
+    ScannedRecord,
+    StateItem,
+    TakenBackItem,
+)
 from deelog_connector.kafka_port import Clock, InRecord, OutRecord
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
 from deelog_connector.transforms.pipeline import (
@@ -26,8 +34,8 @@ from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, node_n
 from deelog_schemas.keys import control_key
 from deelog_schemas.member import node_id_of
 from deelog_schemas.operation import Operation
-from deelog_schemas.positions import encode_state
-from deelog_schemas.records import Record, decode
+from deelog_schemas.positions import decode_state, encode_state
+from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
 
 
 @dataclass(slots=True)
@@ -231,6 +239,16 @@ class Decoder:
             key = self._codec.decode_key(record.key)
             scanned.append(ScannedRecord(raw.offset, kind, segment, epoch, sequence, key, record.control, gone))
         return scanned
+
+    def hanging(self, raw: InRecord, on_positions: bool) -> Hanging:
+        """What the first record of an open transaction says of its writer."""
+        kinds = ON_POSITIONS if on_positions else ON_CHANGES
+        record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers, kinds)
+        kind, segment, epoch, _, node = record.header
+        if not on_positions:
+            return Hanging(segment, epoch, node, record.control.get("member", ""))
+        state = decode_state(record.key, record.value, kind).state
+        return Hanging(segment, epoch, node, state.member if state is not None else "")
 
     def _is_gone(self, record: Record) -> bool:
         kind, value = record.header.kind, record.value

@@ -13,7 +13,11 @@ from deelog_connector.core.effects import (
     Commit,
     Corrected,
     Effect,
+    EndHanging,
     Fence,
+    FindHanging,
+    Hanging,
+    HangingAbort,
     OpenProducer,
     OperationsItem,
     Released,
@@ -33,11 +37,14 @@ from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_connector.transforms.pipeline import SLOW_SECONDS, PipedItem, Pipeline
 from deelog_schemas.config import ConfigError
+from deelog_schemas.errors import RecordError
 
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS: Final = 15.0
-"""Seconds that a scan waits for its own record, hidden by an open transaction, before the node is fenced."""
+"""Seconds that a scan waits for its own record, before it is looked for what hides it."""
+HANGING_SECONDS: Final = 3.0
+"""Seconds after which a transaction that is still the first one open counts as one that nobody ends."""
 GATHER_SECONDS: Final = 2.0
 """Seconds that a scan for the keys of consumers takes before other scans of its partition run."""
 POLL_SECONDS: Final = 0.02
@@ -68,6 +75,10 @@ class Executor:
             self._tasks.spawn(self._open())
         elif isinstance(effect, Fence):
             self._tasks.spawn(self._fence(effect))
+        elif isinstance(effect, FindHanging):
+            self._tasks.spawn(self._find_hanging(effect))
+        elif isinstance(effect, EndHanging):
+            self._tasks.spawn(self._end_hanging(effect))
         elif isinstance(effect, Corrected):
             self._context.cache_side.corrected(effect.segment, list(effect.operations))
         elif isinstance(effect, Released):
@@ -153,12 +164,53 @@ class Executor:
         return work.result()
 
     async def _fence(self, effect: Fence) -> None:
-        topics, (node_id, spare) = self._clients.config.topics, effect.producer
-        name = topics.transactional_id_spare(node_id) if spare else topics.transactional_id_node(node_id)
+        name = self._clients.transactional_id(effect.producer)
         log.info("fencing %s for %d segments", name, len(effect.takeovers))
-        left_open = [(topic, p) for topic in (topics.changes, topics.positions) for p in sorted(effect.hidden_on)]
-        await self._retries.writing(self._clients.brokers.fence, name, left_open)
+        await self._retries.writing(self._clients.fence, effect.producer)
         self._core.fenced(effect.producer, effect.takeovers)
+        self._context.wake()
+
+    async def _find_hanging(self, effect: FindHanging) -> None:
+        found = await self._first_behind(effect.partition)
+        if found:
+            await asyncio.sleep(HANGING_SECONDS)
+            still = await self._first_behind(effect.partition)
+            found = {place: first for place, first in found.items() if place in still}
+        transactions = [self._hanging(first) for first in found.values()]
+        self._core.hanging_found(effect.partition, [each for each in transactions if each is not None])
+        self._context.wake()
+
+    async def _first_behind(self, partition: int) -> dict[tuple[str, int], InRecord]:
+        """The first record behind the last stable offset, of each topic that has one, by topic and offset."""
+        found = {}
+        for topic, _ in self._clients.places(partition):
+            try:
+                if (first := await self._clients.brokers.hanging(topic, partition)) is not None:
+                    found[topic, first.offset] = first
+            except (KafkaUnusable, ConfigError) as error:
+                log.warning("%s", error)
+        return found
+
+    def _hanging(self, first: InRecord) -> Hanging | HangingAbort | None:
+        topics = self._clients.config.topics
+        if (node_id := topics.aborts(first.key)) is not None:
+            return HangingAbort(node_id)
+        try:
+            return self.decoder.hanging(first, first.topic == topics.positions)
+        except RecordError as error:
+            log.warning("a transaction of another client, which is open, holds readers back: %s", error)
+            return None
+
+    async def _end_hanging(self, effect: EndHanging) -> None:
+        """Once: where records are still hidden later, it is asked for again."""
+        try:
+            name = self._clients.transactional_id(effect.producer)
+            log.warning("partition %d: what %s has left open is aborted", effect.partition, name)
+            if not await self._clients.end_hanging(effect.producer, effect.partition):
+                self._core.session_lost()
+        except (WriteFailed, ConfigError) as error:
+            log.warning("%s", error)
+        self._core.hanging_ended(effect)
         self._context.wake()
 
     # -- scans ----------------------------------------------------------------------------------------------------
@@ -180,8 +232,8 @@ class Executor:
                 await asyncio.sleep(RETRY_SECONDS)
         if wanted and not early:
             log.warning(
-                "partition %d of %s: own record not readable after %.0f s; an open transaction of another client "
-                "holds it back",
+                "partition %d of %s: own record not readable after %.0f s; if a transaction that nobody ends hides it, "
+                "that is aborted",
                 effect.partition,
                 self._clients.config.topics.changes,
                 SCAN_SECONDS,

@@ -79,9 +79,16 @@ class Producers:
                     log.warning("partitions %s wait: %s", sorted(found), error)
                     if in_use:
                         return False
+                    if error.denied:  # what may not write has left nothing open
+                        those -= found
                 else:
                     those -= found
         return True
+
+    async def end_hanging(self, spare: bool, places: Callable[[int], Places], partition: int) -> bool:
+        """Aborts what a producer of this node was found to have left open on this partition. As `abort`."""
+        self._left_open[spare].add(partition)
+        return await self.abort(places, {partition})
 
     async def commit(self, records: Iterable[OutRecord], partitions: Collection[int]) -> None:
         """As `Session.commit`, of records for these partitions."""

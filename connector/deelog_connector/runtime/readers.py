@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 1.0
 """Interval at which the end offsets of the change topic are read."""
+SHORT_LOOKS: Final = 5
+"""Looks after which a log of positions that seems shorter than it was is."""
 POLL_SECONDS: Final = 0.1
 """Seconds that one read of the positions topic may wait for records."""
 DENIED_SECONDS: Final = 1.0
@@ -49,6 +51,9 @@ class Readers:
         """Of them, and of those that take records again: where a transaction of this node may be open still."""
         self._offsets = dict.fromkeys(range(config["topic.creation.default.partitions"]), BEGINNING)
         """Of the positions topic: what to read next."""
+        self._away = frozenset[int]()
+        """Partitions of the positions topic that are not read, since they have no leader, or one that is behind."""
+        self._short_looks = 0
         self._unread = set(self._offsets)
         """Partitions of the positions topic that were not read to their end yet."""
 
@@ -97,7 +102,7 @@ class Readers:
 
     def _readable(self) -> dict[int, int]:
         """What to read next of the positions topic, without partitions that may have no leader."""
-        return {p: offset for p, offset in self._offsets.items() if p not in self._positions.unwritable}
+        return {p: offset for p, offset in self._offsets.items() if p not in self._away}
 
     async def _follow_with(self, reader: Reader, reading: Mapping[int, int], caught_up: asyncio.Event) -> str:
         """Returns once the reader cannot go on: what the topic has lost, or nothing where it never came to its end."""
@@ -109,8 +114,6 @@ class Readers:
                 if readable.keys() != reading.keys():
                     await reader.seek(readable)
                     reading = readable
-                    if cut := [p for p, offset in readable.items() if reader.next_offset(p) < offset]:
-                        return f"partitions {cut} of {self._clients.config.topics.positions} end before what was read"
                 records = await reader.read(POLL_SECONDS)
             except KafkaUnauthorized as error:
                 if not has_read:
@@ -228,16 +231,31 @@ class Readers:
         """Notices a positions topic that was made again; makes it where it is gone."""
         if await self._positions.is_another():
             self._recreated = f"{self._clients.config.topics.positions} was deleted and made again"
+        self._away = await self._still_away()
         self._withhold()
         recovered = self._left_open - self._told
         if recovered and not self._core.closed and (self._aborting is None or self._aborting.done()):
             # Beside the looks: it waits for a transaction under way, and that perhaps for a look that gives it up.
             self._aborting = self._tasks.spawn(self._abort(recovered))
 
+    async def _still_away(self) -> frozenset[int]:
+        """Partitions of the positions topic that are away, or are back and end before what was read.
+
+        The log of a leader that has just been elected may seem shorter than it is, but not for long.
+        """
+        topic, unwritable = self._clients.config.topics.positions, self._positions.unwritable
+        if not (back := self._away - unwritable):
+            return unwritable
+        ends = await self._clients.brokers.ends(topic, sorted(back))
+        short = {end.partition for end in ends if end.offset < self._offsets[end.partition]}
+        self._short_looks = self._short_looks + 1 if short else 0
+        if self._short_looks > SHORT_LOOKS:
+            self._recreated = f"partitions {sorted(short)} of {topic} end before what was read"
+        return unwritable | short
+
     async def _abort(self, recovered: Collection[int]) -> None:
         """Ends what a transaction of this node may have left open on partitions that take records again."""
-        topics, session = self._clients.config.topics, self._clients.session
-        if not await session.abort(lambda p: [(topics.changes, p), (topics.positions, p)], recovered):
+        if not await self._clients.session.abort(self._clients.places, recovered):
             self._core.session_lost()
             self._context.wake()
         self._withhold()
@@ -265,8 +283,9 @@ class Readers:
 
     def _settled(self) -> set[int]:
         """The partitions of which all segments of this node are written, behind what was read there since the start."""
-        unsettled = {s.partition for s in self._core.primaries() if s.phase is not Phase.WRITING}
-        return set(self._offsets) - unsettled
+        primaries = list(self._core.primaries())
+        unsettled = {s.partition for s in primaries if s.phase is not Phase.WRITING}
+        return {s.partition for s in primaries} - unsettled
 
     async def read_ends(self) -> None:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""

@@ -53,6 +53,12 @@ class Log:
         """The last stable offset."""
         return max(self.first, min(self.open.values(), default=self.end))
 
+    @property
+    def hanging(self) -> InRecord | None:
+        """The first record behind the last stable offset."""
+        hidden = (slot.record for slot in self.slots[self.stable - self.first :])
+        return next((record for record in hidden if record is not None), None)
+
     def append(self, record: OutRecord | None, transaction: Transaction | None) -> None:
         """A record, or a marker."""
         offset, read = self.end, None

@@ -373,6 +373,9 @@ class Brokers:
     async def members(self, group: str) -> frozenset[str]:
         return await self._wire.run(None, self._members, group)
 
+    async def hanging(self, topic: str, partition: int) -> InRecord | None:
+        return await self._wire.run(None, self._hanging, topic, partition)
+
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         await self._wire.run(None, self._publish, OutRecord(topic, 0, key.encode(), value, []))
 
@@ -450,6 +453,13 @@ class Brokers:
 
         return await self._asked("consumer", f"no answer about {topic}[{end.partition}]@{end.offset}", look)
 
+    async def _hanging(self, topic: str, partition: int) -> InRecord | None:
+        def look() -> InRecord | None:
+            self._wire.kafka.allow("Read", "topic", topic)
+            return self._wire.kafka.led(topic, partition).hanging
+
+        return await self._asked("consumer", f"no answer about {topic}[{partition}]", look)
+
     async def _publish(self, record: OutRecord) -> None:
         written = False
 
@@ -466,9 +476,8 @@ class Brokers:
         try:
             session = await open_session(self._wire, self._config, transactional_id, by)
         except WriteFailed as error:
-            raise WriteFailed(
-                error.cause, f"fencing {transactional_id}: {error.reason}", held_up=error.held_up
-            ) from error
+            why, flags = f"fencing {transactional_id}: {error.reason}", (error.denied, error.held_up)
+            raise WriteFailed(error.cause, why, denied=flags[0], held_up=flags[1]) from error
         if left_open:
             try:
                 await abort_on(self._wire, transactional_id, session, 1, left_open)

@@ -14,6 +14,7 @@ from deelog_proof.memory.broker import BrokerError, Denied, Failed, HeldUp, Kafk
 from deelog_proof.memory.loop import NodeLoop
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
+from deelog_schemas.kafka.names import abort_key
 
 T = TypeVar("T")
 
@@ -171,7 +172,8 @@ async def abort_on(
     wire: Wire, transactional_id: str, session: int, number: int, left_open: Iterable[tuple[str, int]]
 ) -> None:
     """As `deelog_connector.kafka.client.abort_on`. Raises `BrokerError`."""
-    records = [OutRecord(topic, partition, b"aborted", b"", []) for topic, partition in left_open]
+    key = abort_key(transactional_id)
+    records = [OutRecord(topic, partition, key, b"", []) for topic, partition in left_open]
     if await wire.ask(wire.kafka.produce, transactional_id, session, number, records):
         raise Unanswered("a partition takes no records")
     await wire.ask(wire.kafka.abort, transactional_id, session)

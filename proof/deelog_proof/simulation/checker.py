@@ -554,8 +554,8 @@ class Checker:
         assert primary is not None
         history, last = primary.core.history(number), max((at for at, _ in seen.resets), default=-1.0)
         for at, position in seen.lost:
-            # The loss of a phantom needs no repair: it is corrected, or was never read.
-            if at >= last and (position == (0, 0) or past.holds(history, position)):
+            # A lost phantom needs no repair: it is corrected, or was never read. What is written again is there.
+            if at >= last and position not in seen.positions and (position == (0, 0) or past.holds(history, position)):
                 self.fail("repaired", f"segment {number}: no reset after the loss at {at:.4f}")
         for at, active in seen.rows_lost:
             # Where a filter may drop rows, their owner does not count them.

@@ -19,6 +19,11 @@ _DELIMITER = re.compile(r"[._-]{1,8}")
 _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+def abort_key(transactional_id: str) -> bytes:
+    """The key of a record that is written only to be aborted, with what its id has left open on the partition."""
+    return f"abort/{transactional_id}".encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Topics:
     """The names of one cache. `diff_topic` and `signal_topic`, if given, replace the derived ones. An empty
@@ -102,6 +107,13 @@ class Topics:
         A partition without its minimum of replicas takes no marker.
         """
         return f"{self.transactional_id_node(node_id)}/spare"
+
+    def aborts(self, key: bytes | None) -> str | None:
+        """Of which node the producer is that wrote a record with this key; None unless it is an `abort_key`."""
+        prefix = abort_key(f"{self.changes}/node/")
+        if key is None or not key.startswith(prefix):
+            return None
+        return key.removeprefix(prefix).decode(errors="replace").removesuffix("/spare")
 
     def transactional_id_diff(self, partition: int) -> str:
         """The id of the Spark job's producer for one partition of the diff topic."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deelog_connector.core.effects import Fence, Producer, Scan
-from deelog_connector.core.fencing import Fencing
+from deelog_connector.core.effects import FindHanging, Scan
+from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.reset_strategy import KeysInKafka, Strategy
 from deelog_connector.core.scan import SegmentScan
 from deelog_connector.core.scans import Scans
@@ -11,7 +11,7 @@ from deelog_connector.core.segment import Phase, Reset, Segment
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import partition_of
-from tests.connector.core.builders import PARTITIONS, SEGMENTS, claimed, node, primary, scanned
+from tests.connector.core.builders import PARTITIONS, SEGMENTS, node, primary, scanned
 from tests.connector.world import (
     World,
     key_of,
@@ -122,7 +122,7 @@ def test_a_scan_of_a_partition_is_for_all_that_wait_there() -> None:
     waiting(state, second, b"m2", 20)
     waiting(state, third, b"m3", 10)
     waiting(state, other, b"m4", 5)
-    scans = Scans(state, Fencing(state))
+    scans = Scans(state, HangingTransactions(state))
     assert scans.idle
     assert scans.effects({third}) == [Scan(0, 20, frozenset({b"m1", b"m2"})), Scan(1, 5, frozenset({b"m4"}))]
     assert not scans.idle
@@ -136,7 +136,7 @@ def test_a_takeover_is_read_before_keys_are_collected() -> None:
     first, second = in_one_partition(state)[:2]
     collecting(state, first, b"m1", 30, 2)
     taken = waiting(state, second, b"m2", 20)
-    scans = Scans(state, Fencing(state))
+    scans = Scans(state, HangingTransactions(state))
     assert scans.effects(()) == [Scan(0, 20, frozenset({b"m2"}))]
     scans.ended(0, True)
     taken.marker = None
@@ -147,7 +147,7 @@ def test_a_segment_reads_up_to_its_marker_and_not_again_what_it_has_read() -> No
     state = node()
     first, second, late = in_one_partition(state)[:3]
     one, two = waiting(state, first, b"m1", 3), waiting(state, second, b"m2", 0)
-    scans = Scans(state, Fencing(state))
+    scans = Scans(state, HangingTransactions(state))
     scans.effects(())
     unserved = waiting(state, late, b"m3", 0)
     for segment in (one, two, unserved):
@@ -174,24 +174,20 @@ def test_a_segment_reads_up_to_its_marker_and_not_again_what_it_has_read() -> No
     assert scans.idle
 
 
-def test_a_scan_in_vain_fences_who_is_superseded() -> None:
+def test_after_a_scan_in_vain_it_is_looked_for_what_hides_its_marker() -> None:
     state = node()
-    first, second = in_one_partition(state)[:2]
-    waiting(state, first, b"m1", 3)
-    primary(state, second)  # waits for nothing
-    for number in (first, second, 7):
-        claimed(state, number, 6, f"n{number + 1}@1")
-    scans = Scans(state, Fencing(state))
+    waiting(state, in_one_partition(state)[0], b"m1", 3)
+    scans = Scans(state, HangingTransactions(state))
     scans.effects(())
     assert scans.ended(0, False) == []
-    assert state.outbox == [Fence(Producer(f"n{first + 1}"), (), frozenset({0}))]
+    assert state.outbox == [FindHanging(0)]
     assert state.counts.scans_in_vain == 1
 
 
 def test_keys_are_collected_from_the_partitions_beginning_where_the_base_does_not_do() -> None:
     state = node()
     segment = collecting(state, in_one_partition(state)[0], b"m1", 30, 10)
-    scans = Scans(state, Fencing(state))
+    scans = Scans(state, HangingTransactions(state))
     scans.effects(())
     scans.scanned(0, [scanned(10, segment.number), scanned(30, segment.number, Kind.RESET_BEGIN, b"m1")])
     assert scans.ended(0, True) == []  # no reset begins at 10
@@ -210,7 +206,7 @@ def test_a_partition_that_is_withheld_is_not_scanned() -> None:
     elsewhere = next(n for n in range(SEGMENTS) if partition_of(n, PARTITIONS, SEGMENTS) == 1)
     waiting(state, first, b"m1", 3)
     waiting(state, elsewhere, b"m2", 4)
-    scans = Scans(state, Fencing(state))
+    scans = Scans(state, HangingTransactions(state))
     state.withheld = frozenset({0})
     assert [scan.partition for scan in scans.effects(())] == [1]
     state.withheld = frozenset()

@@ -77,10 +77,10 @@ class Fences:
     def _hear(self, producer: object, connections: Connections) -> None:
         self.heard += 1
 
-    def fails(self) -> str:
+    def fails(self, denied: bool = False) -> str:
         with pytest.raises(WriteFailed) as failed:
             fence(CONFIG, "id", seconds=7.0)
-        assert (failed.value.cause, failed.value.denied) == (Cause.LOST, False)
+        assert (failed.value.cause, failed.value.denied) == (Cause.LOST, denied)
         return failed.value.reason
 
 
@@ -102,7 +102,7 @@ def test_a_fence_that_fails_says_whose_and_why(monkeypatch: pytest.MonkeyPatch) 
     assert fences.fails().startswith("fencing id: no broker answers in time")
     assert fences.heard == 1
     fences.begin_error = KafkaException(KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    assert fences.fails().startswith("fencing id: Kafka refuses Write on transactional")
+    assert fences.fails(denied=True).startswith("fencing id: Kafka refuses Write on transactional")
     fences.open_error = KafkaUnusable("no such setting")
     assert fences.fails() == "fencing id: no such setting"
     assert len(fences.begun) == 2
@@ -113,8 +113,8 @@ def test_what_was_left_open_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     fence(CONFIG, "id", [("t", 1), ("u", 0)], seconds=7.0)
     assert fences.producer.calls == [
         ("begin_transaction",),
-        ("produce", "t", b"", b"aborted", 1),
-        ("produce", "u", b"", b"aborted", 0),
+        ("produce", "t", b"", b"abort/id", 1),
+        ("produce", "u", b"", b"abort/id", 0),
         ("flush", 7.0),
         ("abort_transaction", 7.0),
     ]

@@ -59,7 +59,7 @@ class Port(Librdkafka):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[Any, ...]] = []
         monkeypatch.setattr(module, "Threads", Threads)
-        for name in ("Session", "Reader", "Notes", "Election", "publish", "fence", "still_holds"):
+        for name in ("Session", "Reader", "Notes", "Election", "publish", "fence", "still_holds", "first_behind"):
             monkeypatch.setattr(module, name, self._noted(name))
         monkeypatch.setattr(module, "KafkaAdmin", self._admin)
         super().__init__(7.0)

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka import reader as module
-from deelog_connector.kafka.reader import Reader, consumer_settings, still_holds
+from deelog_connector.kafka.reader import Reader, consumer_settings, first_behind, still_holds
 from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of, run
@@ -67,6 +67,7 @@ class Consumer:
 
     def _opened(self, make: object, client: str, settings: dict[str, Any]) -> tuple[Consumer, Connections]:
         assert client == "consumer"
+        self.settings = settings
         return self, self.connections
 
     def _monotonic(self) -> float:
@@ -254,6 +255,28 @@ def test_a_log_holds_an_end_or_was_cut(consumer: Consumer, polls: list[Message |
     ((where,),) = consumer.assigned
     assert (where.partition, where.offset, where.leader_epoch) == (2, 7, 3)
     assert consumer.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("polls", "found"),
+    [
+        ([None, Message(2, 7)], InRecord("t", 2, 7, b"k", b"7", [("h", b"x")])),
+        ([failed(KafkaError._PARTITION_EOF)], None),
+        ([failed(KafkaError._TRANSPORT), failed(KafkaError._LOG_TRUNCATION)], None),
+    ],
+)
+def test_the_first_record_behind_an_end_is_read_whatever_becomes_of_its_transaction(
+    consumer: Consumer, polls: list[Message | None], found: InRecord | None
+) -> None:
+    consumer.polls = polls
+    assert first_behind(config_of("h:1", "p"), "t", PartitionEnd(2, 7, 3), 5.0) == found
+    assert consumer.settings["isolation.level"] == "read_uncommitted"
+    ((where,),) = consumer.assigned
+    assert (where.partition, where.offset, where.leader_epoch) == (2, 7, 3)
+    assert consumer.closed == 1
+    consumer.polls = [failed(KafkaError._TRANSPORT)]
+    with pytest.raises(KafkaUnavailable, match=r"^no answer about t\[2\]@7$"):
+        first_behind(config_of("h:1", "p"), "t", PartitionEnd(2, 7, 3), 5.0)
 
 
 def looks(consumer: Consumer, reader: Reader, *ends: int, batch: Callable[[], list[Message]] = list) -> None:

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from deelog_connector.core.effects import Producer
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka_port import KafkaPort, Reader
 from deelog_connector.runtime.clients import SCANS, Clients
+from deelog_connector.runtime.producers import Places
 from deelog_schemas.config import Config
 from tests.connector.cache import config_of, run
 
@@ -26,6 +28,14 @@ class Double:
         self.closed, self.hurries, self.dropped = 0, False, 0
         self.sought: list[Mapping[int, int]] = []
         self.topics: list[str] = []
+        self.fenced: list[tuple[str, Places]] = []
+        self.aborted: list[Places] = []
+
+    async def fence(self, transactional_id: str, left_open: Places) -> None:
+        self.fenced.append((transactional_id, left_open))
+
+    async def abort(self, left_open: Places) -> None:
+        self.aborted.append(left_open)
 
     async def close(self) -> None:
         self.closed += 1
@@ -105,6 +115,26 @@ def test_they_are_made_by_the_configuration() -> None:
         assert brokers.topics[:2] == [TOPIC, CONFIG.topics.positions]
         reader = await scanned(clients)
         assert (reader.config, reader.args) == (CONFIG, (TOPIC,))
+
+    with_clients(test)
+
+
+def test_what_a_producer_has_left_open_is_aborted_by_itself_or_by_a_fence() -> None:
+    topics = CONFIG.topics
+    both = [(TOPIC, 3), (topics.positions, 3)]
+
+    async def test(clients: Clients, port: Port) -> None:
+        (brokers,), (first, _) = port.of_kind("brokers"), port.of_kind("session")
+        await clients.fence(Producer("n2"))
+        assert await clients.end_hanging(Producer("n2", spare=True), 3)
+        assert await clients.end_hanging(Producer("n1", spare=True), 3)
+        assert brokers.fenced == [
+            (topics.transactional_id_node("n2"), ()),
+            (topics.transactional_id_spare("n2"), both),
+            (topics.transactional_id_spare("n1"), both),
+        ]
+        assert await clients.end_hanging(Producer("n1"), 3)
+        assert (first.aborted, len(brokers.fenced)) == ([both], 3)
 
     with_clients(test)
 

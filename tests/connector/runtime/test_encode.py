@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem, TakenBackItem
+from deelog_connector.core.effects import ControlItem, Hanging, OperationsItem, RowsItem, StateItem, TakenBackItem
 from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_connector.runtime.encode import Decoder, Encoder, Tally
 from deelog_connector.transforms.dead_letters import DeadLetterEncoder
@@ -328,3 +328,27 @@ def test_a_scanned_record_has_its_place_and_its_control() -> None:
     foreign = raw._replace(headers=None)
     with pytest.raises(RecordError, match=r"^p\.c\[1\]@42: the record has no header `deelog`"):
         Decoder(CODEC).scanned([foreign])
+
+
+# -- open transactions ----------------------------------------------------------------------------------------------
+
+
+def claim_state(state: ClaimState | None) -> StateItem:
+    return StateItem(Kind.CLAIM_STATE, SEGMENT, PARTITION, (2, 9), claim_key(SEGMENT, MEMBER), state)
+
+
+@pytest.mark.parametrize(
+    ("item", "member"),
+    [
+        (plain(put(9)), ""),
+        (ControlItem(Kind.ACTIVE, SEGMENT, PARTITION, (2, 9), 1, {"epoch": 2, "member": MEMBER}), MEMBER),
+        (claim_state(ClaimState(2, MEMBER, "p", "c", 8, 2, 1)), MEMBER),
+        (claim_state(None), ""),
+    ],
+)
+def test_the_first_record_of_a_transaction_says_what_it_can_of_its_writer(item: PipedItem, member: str) -> None:
+    (record,) = encoded(item)
+    raw = InRecord(record.topic, PARTITION, 42, record.key, record.value, record.headers)  # type: ignore[arg-type]
+    assert Decoder(CODEC).hanging(raw, record.topic == POSITIONS) == Hanging(SEGMENT, 2, NODE, member)
+    with pytest.raises(RecordError, match="does not belong on this topic"):
+        Decoder(CODEC).hanging(raw, record.topic != POSITIONS)

@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,13 +19,18 @@ from deelog_connector.core.effects import (
     Commit,
     Corrected,
     Effect,
+    EndHanging,
     Fence,
+    FindHanging,
+    Hanging,
+    HangingAbort,
     OpenProducer,
     OperationsItem,
     Producer,
     Released,
     Scan,
     SnapshotRead,
+    StateItem,
     SteppedDown,
     Superseded,
 )
@@ -48,7 +53,11 @@ from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_connector.transforms.pipeline import Closing
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.header import Kind, node_number
+from deelog_schemas.kafka.names import abort_key
+from deelog_schemas.keys import claim_key
 from deelog_schemas.operation import Operation
+from deelog_schemas.positions import ClaimState
 from tests.connector.cache import config_of, run
 from tests.support.waiting import awaiting
 
@@ -59,6 +68,7 @@ COMMIT = Commit(7, [OperationsItem(0, 0, [OPERATION])])
 RECORD = next(Encoder(CODEC, "p.c", "p.c.positions", "n1@1", True, clock=time).records(COMMIT.items))
 SCANNED = InRecord("p.c", 0, 5, RECORD.key, RECORD.value, cast("Any", RECORD.headers))
 KEY = CODEC.decode_key(RECORD.key)
+CLAIM = ClaimState(9, "n2@1", "p", "c", 8, 2, 1)
 LOST = WriteFailed(Cause.LOST, "gone")
 DENIED = WriteFailed(Cause.LOST, "topic p.c: Write is missing", denied=True)
 
@@ -132,22 +142,43 @@ class Clients:
 
     def __init__(self, late: Callable[[], None]) -> None:
         self.session, self.one, self.brokers = Session(), Reader(late), Brokers()
+        self.fenced: list[object] = []
+        """The producers, with their partition where what they have left open is ended. The first time it fails."""
+
+    def transactional_id(self, producer: Producer) -> str:
+        return f"id of {producer.node_id}"
+
+    async def fence(self, producer: Producer) -> None:
+        self.fenced.append(producer)
+        if len(self.fenced) == 1:
+            raise LOST
+
+    async def end_hanging(self, producer: Producer, partition: int) -> bool:
+        self.fenced.append((producer, partition))
+        if len(self.fenced) == 1:
+            raise LOST
+        return len(self.fenced) == 2
+
+    def places(self, partition: int) -> list[tuple[str, int]]:
+        return [("p.c", partition), ("p.c.positions", partition)]
 
     async def scanning(self, scan: Callable[[Reader], Awaitable[Any]]) -> Any:
         return await scan(self.one)
 
 
 class Brokers:
-    """Fences each id at the second request."""
+    """Has these first records of open transactions, by topic: the last one for ever."""
 
     def __init__(self) -> None:
-        self.fenced: list[str] = []
+        self.firsts: dict[str, list[InRecord | Exception | None]] = {}
 
-    async def fence(self, transactional_id: str, left_open: Sequence[tuple[str, int]]) -> None:
-        self.fenced.append(transactional_id)
-        self.left_open = left_open
-        if self.fenced.count(transactional_id) == 1:
-            raise LOST
+    async def hanging(self, topic: str, partition: int) -> InRecord | None:
+        assert partition == 3
+        known = self.firsts.get(topic, [None])
+        found = known.pop(0) if len(known) > 1 else known[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 class Clock:
@@ -433,21 +464,69 @@ def test_a_node_is_fenced_before_the_core_hears_of_it() -> None:
     async def test(world: World) -> None:
         n2 = Producer("n2")
         assert await world.after(Fence(n2, ((4, 9), (5, 9)))) == [("fenced", n2, ((4, 9), (5, 9)))]
-        assert world.clients.brokers.fenced == [CONFIG.topics.transactional_id_node("n2")] * 2
-        assert world.clients.brokers.left_open == []
+        assert world.clients.fenced == [n2, n2]
 
     of_a(test)
 
 
-def test_a_fence_in_vain_ends_what_was_left_open_on_both_topics() -> None:
+def test_what_hides_records_is_looked_for_on_both_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANGING_SECONDS", 0.01)
+
     async def test(world: World) -> None:
-        spare = Producer("n2", spare=True)
-        assert await world.after(Fence(spare, (), frozenset({3, 1}))) == [("fenced", spare, ())]
-        assert world.clients.brokers.fenced == [CONFIG.topics.transactional_id_spare("n2")] * 2
-        positions = CONFIG.topics.positions
-        assert world.clients.brokers.left_open == [("p.c", 1), ("p.c", 3), (positions, 1), (positions, 3)]
+        claim = StateItem(Kind.CLAIM_STATE, 4, 3, (9, 0), claim_key(4, "n2@1"), CLAIM)
+        (record,) = world.executor.encoder.records([claim])
+        hidden = InRecord(record.topic, 3, 7, record.key, record.value, cast("Any", record.headers))
+        abort = hidden._replace(topic="p.c", key=abort_key(CONFIG.topics.transactional_id_spare("n3")), headers=None)
+        number, firsts = node_number("n1@1"), world.clients.brokers.firsts
+        for of_changes, found in (
+            ([SCANNED], [Hanging(0, 1, number, ""), Hanging(4, 9, number, "n2@1")]),
+            ([abort], [HangingAbort("n3"), Hanging(4, 9, number, "n2@1")]),
+            ([SCANNED, SCANNED._replace(offset=6)], [Hanging(4, 9, number, "n2@1")]),  # that one was under way
+            ([SCANNED, None], [Hanging(4, 9, number, "n2@1")]),
+        ):
+            firsts |= {"p.c": list(of_changes), "p.c.positions": [hidden]}
+            world.woken.clear()
+            assert (await world.after(FindHanging(3)))[-1] == ("hanging_found", 3, found)
 
     of_a(test)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (None, []),
+        (KafkaUnavailable("no answer"), ["no answer"]),
+        (SCANNED._replace(headers=None), ["a transaction of another client, which is open, holds readers back"]),
+    ],
+)
+def test_where_nothing_is_found_or_it_is_nobodys_the_core_hears_so(
+    first: InRecord | Exception | None,
+    said: list[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "HANGING_SECONDS", 0.01)
+
+    async def test(world: World) -> None:
+        world.clients.brokers.firsts = {"p.c": [first]}
+        assert await world.after(FindHanging(3)) == [("hanging_found", 3, [])]
+
+    of_a(test)
+    assert [message.split(": ")[0] for message in caplog.messages] == said
+
+
+def test_what_a_producer_has_left_open_is_ended_or_that_is_tried_later(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        effect = EndHanging(Producer("n2"), 3)
+        ended = ("hanging_ended", effect)
+        for calls in ([ended], [ended] * 2, [ended] * 2 + [("session_lost",), ended]):
+            world.woken.clear()
+            assert await world.after(effect) == calls
+        assert world.clients.fenced == [(effect.producer, 3)] * 3
+
+    of_a(test)
+    told = "partition 3: what id of n2 has left open is aborted"
+    assert caplog.messages == [told, str(LOST), told, told]
 
 
 # -- scans ----------------------------------------------------------------------------------------------------------

@@ -180,3 +180,26 @@ def test_what_a_node_that_died_has_left_open_there_is_aborted_by_its_successor(
     assert log.open  # the fence has left it
     cluster.kafka.recover(topic, SICK)
     sound(cluster)
+
+
+@told_late
+def test_a_claim_that_its_own_transaction_hides_does_not_keep_back_whoever_claims_next(
+    cluster_of: Clusters, topic: str
+) -> None:
+    """Nobody knows of it, and its node does not come back."""
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    write(cluster)
+    before = cluster.kafka.logs[topic, SICK].end
+    for segment in range(SEGMENTS):
+        cluster.own(segment, second, first)
+    until(cluster, lambda: (hidden := cluster.kafka.logs[topic, SICK].hanging) is not None and hidden.offset >= before)
+    cluster.kafka.lose(topic, SICK)
+    second.loop.kill()
+    del cluster.nodes["n1"]
+    for segment in range(SEGMENTS):
+        cluster.own(segment, first)
+    goes_on(cluster)
+    assert cluster.kafka.logs[topic, SICK].open
+    cluster.kafka.recover(topic, SICK)
+    sound(cluster)

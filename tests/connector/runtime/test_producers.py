@@ -144,6 +144,38 @@ def test_what_each_has_left_open_is_aborted_once_by_the_one_in_use_or_by_a_fence
     ]
 
 
+def test_what_one_is_found_to_have_left_open_is_aborted_though_nothing_failed() -> None:
+    calls: list[str] = []
+    first, _, producers = made(calls)
+
+    async def work() -> None:
+        assert await producers.end_hanging(False, lambda partition: [("t", partition)], 3)
+        assert await producers.end_hanging(True, lambda partition: [("t", partition)], 2)
+        assert producers.left_open_on({2, 3}) == set()
+        first.error = AWAY
+        assert not await producers.end_hanging(False, lambda partition: [("t", partition)], 4)
+        assert producers.left_open_on({4}) == {4}
+
+    run(work(), 20)
+    assert calls == ["1 abort [('t', 3)]", "2 fence [('t', 2)]", "1 abort [('t', 4)]"]
+
+
+def test_a_producer_that_may_not_write_has_left_nothing_open() -> None:
+    denials = [WriteFailed(Cause.LOST, "no answer"), WriteFailed(Cause.LOST, "Write is missing", denied=True)]
+
+    async def fence(spare: bool, left_open: Sequence[tuple[str, int]]) -> None:
+        raise denials.pop(0)
+
+    producers = Producers(Session("1", []), Session("2", []), fence)
+
+    async def work() -> None:
+        for left in ({3}, set[int]()):
+            assert await producers.end_hanging(True, lambda partition: [("t", partition)], 3)
+            assert producers.left_open_on({3}) == left
+
+    run(work(), 20)
+
+
 def test_what_was_committed_since_is_not_left_open() -> None:
     """The marker of the same id has decided it: to abort it would take away what is committed."""
     first, _, producers = made([])

@@ -53,8 +53,6 @@ class Reader:
         self.topic, self.offsets = topic, offsets
         self.batches: asyncio.Queue[list[InRecord] | Exception] = asyncio.Queue()
         self.behind, self.closed = 1, 0
-        self.cut = False
-        """It ends before what was read."""
         self.refuses: list[Exception] = []
         """What the next seeks raise."""
 
@@ -78,7 +76,7 @@ class Reader:
         self.offsets = offsets
 
     def next_offset(self, partition: int) -> int:
-        return 0 if self.cut else self.offsets[partition] + 7
+        return self.offsets[partition] + 7
 
     async def close(self) -> None:
         self.closed += 1
@@ -127,6 +125,9 @@ class Clients:
 
     def give_up(self) -> None:
         self.given_up += 1
+
+    def places(self, partition: int) -> list[tuple[str, int]]:
+        return [("p.c", partition), (CONFIG.topics.positions, partition)]
 
     async def following(self, topic: str, offsets: Mapping[int, int]) -> Reader:
         self.made.append(Reader(topic, offsets))
@@ -193,7 +194,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
-        self.asked = 0
+        self.asked, self.end = 0, 50
         self.unwritable: dict[str, set[int]] = {}
 
     async def state(self, topic: str) -> TopicState:
@@ -218,7 +219,7 @@ class Brokers:
         self.asked += 1
         if self.problem is not None:
             raise self.problem
-        return [PartitionEnd(partition, 50 + partition, 8) for partition in partitions]
+        return [PartitionEnd(partition, self.end + partition, 8) for partition in partitions]
 
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         self.doubted.append((topic, end))
@@ -620,7 +621,7 @@ def test_what_was_left_open_is_known_of_every_partition_and_where_all_was_read()
         world.readers.begin()
         assert session.all == {0, 1}
         for phases, settled in (
-            ([], {0, 1}),
+            ([], set()),
             ([(0, Phase.WRITING), (1, Phase.WRITING), (1, Phase.ACTIVE)], {0}),
             ([(0, Phase.STOPPED), (1, Phase.WRITING)], {1}),
         ):
@@ -690,12 +691,28 @@ def test_positions_that_end_before_what_was_read_once_their_partition_is_back_ar
         tail = await world.tail()
         tail.behind = 0
         await caught_up.wait()
-        for brokers.unwritable in {CONFIG.topics.positions: {1}}, {}:
-            tail.cut = not brokers.unwritable
+
+        async def is_away() -> None:
+            brokers.unwritable = {CONFIG.topics.positions: {1}}
             await readers.look_at_positions()
-            await world.until(lambda: tail.closed > 0 if tail.cut else len(tail.offsets) == 1)
+            await world.until(lambda: len(tail.offsets) == 1)
+            brokers.unwritable = {}
+
+        await is_away()
+        for brokers.end in 4, 4, 50:  # it seems so behind an election
+            assert len(tail.offsets) == 1
+            await readers.look_at_positions()
+        await world.until(lambda: len(tail.offsets) == 2)
+        await is_away()
+        brokers.end = 4
+        for _ in range(module.SHORT_LOOKS):
+            await readers.look_at_positions()
+        tail.batches.put_nowait([POSITION])
+        await world.until(lambda: len(world.core.states) == 1)
+        assert tail.closed == 0
+        await readers.look_at_positions()
         await world.until(lambda: len(world.clients.made) == 2)
-        assert world.core.positions_losses == 1
+        assert (world.core.positions_losses, tail.closed) == (1, 1)
 
     of_a(test)
     assert "of p.c.positions end before what was read: all segments are claimed anew" in caplog.text

@@ -381,7 +381,7 @@ def test_who_may_not_use_a_transactional_id(kafka: Kafka, node: Node) -> None:
         assert failed.value.denied
         with pytest.raises(WriteFailed, match="fencing n1: Kafka refuses Write on transactional id n1") as failed:
             await node.port.brokers(config()).fence("n1")
-        assert cause_of(failed) is Cause.LOST
+        assert (failed.value.cause, failed.value.denied) == (Cause.LOST, True)
 
     node.run(case())
 
@@ -771,6 +771,19 @@ def test_whether_a_log_still_holds_what_it_held(kafka: Kafka, node: Node) -> Non
     kafka.denied.add(("Read", T))
     with pytest.raises(KafkaUnauthorized, match="Kafka refuses Read on topic t to the user of consumer"):
         node.run(brokers.still_holds(T, ends[0]))
+
+
+def test_what_is_hidden_is_found_by_whom_may_read(kafka: Kafka, node: Node) -> None:
+    brokers = node.port.brokers(config())
+    assert node.run(brokers.hanging(T, 1)) is None
+    session = kafka.init("s", "s")
+    kafka.append("s", session, [OutRecord(T, 1, b"k", b"1", [])])
+    found = node.run(brokers.hanging(T, 1))
+    assert found is not None
+    assert (found.offset, found.value) == (0, b"1")
+    kafka.denied.add(("Read", T))
+    with pytest.raises(KafkaUnauthorized, match="Kafka refuses Read on topic t to the user of consumer"):
+        node.run(brokers.hanging(T, 1))
 
 
 # -- sessions and readers --------------------------------------------------------------------------------------------

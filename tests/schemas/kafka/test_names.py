@@ -10,6 +10,7 @@ from deelog_schemas.errors import ConfigError
 from deelog_schemas.kafka.names import (
     RESERVED_SUFFIXES,
     Topics,
+    abort_key,
     topic_problem,
 )
 
@@ -136,3 +137,14 @@ def test_a_node_id_that_cannot_be(node_id: str) -> None:
 def test_a_partition_is_not_negative() -> None:
     with pytest.raises(ValueError, match="-1"):
         Topics("p", "c").transactional_id_diff(-1)
+
+
+@pytest.mark.parametrize("node_id", ["n1", "spare"])
+def test_a_record_that_is_only_aborted_names_the_node_of_its_producer(node_id: str) -> None:
+    topics = Topics("p", "c")
+    for name in (topics.transactional_id_node(node_id), topics.transactional_id_spare(node_id)):
+        assert topics.aborts(abort_key(name)) == node_id
+        assert Topics("p", "d").aborts(abort_key(name)) is None
+    assert topics.aborts(abort_key(topics.transactional_id_diff(0))) is None
+    assert topics.aborts(b"k") is None
+    assert topics.aborts(None) is None

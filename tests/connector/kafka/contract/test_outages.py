@@ -176,6 +176,7 @@ ASKED: Final[dict[str, tuple[Callable[[Brokers, str], Awaitable[object]], float]
     "ends": (lambda brokers, topic: brokers.ends(topic, [0]), 2 * REQUEST),
     "settings": (lambda brokers, topic: brokers.settings(topic), 2 * REQUEST),
     "still_holds": (lambda brokers, topic: brokers.still_holds(topic, PartitionEnd(0, 0, -1)), REQUEST),
+    "hanging": (lambda brokers, topic: brokers.hanging(topic, 0), 2 * REQUEST),
     "state": (lambda brokers, topic: brokers.state(topic), 2 * REQUEST),
 }
 

@@ -57,6 +57,37 @@ async def test_the_order_of_each_partition_is_that_of_the_records(world: World) 
         assert [entry.offset for entry in of_it] == sorted({entry.offset for entry in of_it})
 
 
+async def test_the_record_with_which_the_oldest_open_transaction_begins_is_found(world: World) -> None:
+    topic, brokers, session = await world.topic(2), world.brokers(), await world.session()
+
+    async def found(value: bytes | None) -> None:
+        """A marker may arrive a moment after the answer to its commit."""
+
+        async def is_it() -> bool:
+            hidden = await brokers.hanging(topic, 1)
+            return (hidden and hidden.value) == value
+
+        await eventually(is_it, f"the transaction that begins with {value!r}")
+
+    assert await brokers.hanging(topic, 1) is None
+    await session.commit([record(topic, b"1", 1)])
+    await found(None)
+    first, second = world.stranger(world.identity("s")), world.stranger(world.identity("t"))
+    first.write(topic, 1, b"2")
+    first.write(topic, 1, b"3")
+    second.write(topic, 1, b"4")
+    await session.commit([record(topic, b"5", 1)])
+    await found(b"2")
+    hidden = await brokers.hanging(topic, 1)
+    assert hidden is not None
+    assert (hidden.topic, hidden.partition, hidden.key) == (topic, 1, b"k")
+    assert await brokers.hanging(topic, 0) is None
+    first.abort()
+    await found(b"4")
+    second.commit()
+    await found(None)
+
+
 async def test_what_is_aborted_is_never_read(world: World) -> None:
     topic = await world.topic()
     stranger = world.stranger(world.identity("other"))

@@ -1,0 +1,99 @@
+"""Transactions that nobody ends and that hide this node's records, on either topic: whose they are, and their end.
+
+A transaction that ended when one of its partitions had no leader stays open there, and no reader passes it. Weighed in
+docs/decisions.md, "One partition that takes no records".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deelog_connector.core.effects import EndHanging, FindHanging, Hanging, HangingAbort, Producer
+from deelog_connector.core.scan import Claimant
+from deelog_connector.core.segment import Phase
+from deelog_connector.core.state import NodeState
+from deelog_schemas.header import node_number
+from deelog_schemas.member import node_id_of
+
+
+class HangingTransactions:
+    """See the module. What is asked for again before it was answered, is asked for once."""
+
+    def __init__(self, node: NodeState) -> None:
+        self._node = node
+        self._looked_for: set[int] = set()
+        """Partitions of which `FindHanging` is not answered."""
+        self._ending: set[EndHanging] = set()
+
+    def lose_patience(self) -> None:
+        """Looks where records of ours on the positions topic have been hidden for too long."""
+        node, waiting = self._node, set[int]()
+        for segment in node.writable():
+            asked = segment.awaited and segment.phase in (Phase.LOOK, Phase.READ)
+            if asked and node.now - segment.asked_at >= node.settings.patience:
+                segment.asked_at = node.now
+                waiting.add(segment.partition)
+        for partition in sorted(waiting):
+            self.waited_in_vain(partition)
+
+    def waited_in_vain(self, partition: int) -> None:
+        """Records of ours have been hidden on this partition for too long."""
+        self._node.counts.scans_in_vain += 1
+        if partition not in self._looked_for:
+            self._looked_for.add(partition)
+            self._node.outbox.append(FindHanging(partition))
+
+    def found(self, partition: int, transactions: Iterable[Hanging | HangingAbort]) -> None:
+        """The transactions that stay open there, one of each topic at most."""
+        self._looked_for.discard(partition)
+        node_ids = {self._node_to_fence(partition, each) for each in transactions} - {""}
+        # Whoever goes on with one producer has left the other one in a transaction that does not end.
+        producers = sorted(Producer(node_id, spare) for node_id in node_ids for spare in (False, True))
+        effects = [EndHanging(producer, partition) for producer in producers]
+        fresh = [effect for effect in effects if effect not in self._ending]
+        self._ending.update(fresh)
+        self._node.counts.fenced += len(fresh)
+        self._node.outbox += fresh
+
+    def ended(self, effect: EndHanging) -> None:
+        """It was tried. What is hidden still is looked for again."""
+        self._ending.discard(effect)
+
+    def forget(self) -> None:
+        """What is under way is not answered."""
+        self._looked_for.clear()
+        self._ending.clear()
+
+    def _node_to_fence(self, partition: int, found: Hanging | HangingAbort) -> str:
+        """Whose it is; empty where it is for others to end it, or is nobody's."""
+        if isinstance(found, HangingAbort):
+            return found.node_id
+        member = found.member or self._writer_of(found)
+        node_id = node_id_of(member)
+        own = node_id == node_id_of(self._node.member)
+        return node_id if own or self._is_superseded(member, partition, found) else ""
+
+    def _writer_of(self, found: Hanging) -> str:
+        """Most records say only to people who wrote them. Whoever is fenced by mistake begins anew."""
+        position = self._node.positions.positions.get(found.segment)
+        known = {member for _, member in self._claims(found.segment)} | {self._node.member}
+        known |= {position.member} if position is not None else set()
+        return next((member for member in sorted(known) if node_number(member) == found.node), "")
+
+    def _is_superseded(self, member: str, partition: int, found: Hanging) -> bool:
+        """Whether this node has a segment there that the member claimed before it."""
+        for segment in self._node.primaries_of(partition):
+            epochs = [epoch for epoch, claimant in self._claims(segment.number) if claimant == member]
+            if segment.number == found.segment:
+                epochs.append(found.epoch)
+            if epochs and max(epochs) < segment.epoch:
+                return True
+        return False
+
+    def _claims(self, number: int) -> frozenset[Claimant]:
+        """Of a segment, as either topic has them, or had when this node's claim was read: its ACTIVE removes others."""
+        claims = self._node.positions.claimants(number)
+        segment = self._node.primaries.get(number)
+        if segment is None:
+            return claims
+        return claims | segment.known.ranked | (segment.scan.claims if segment.scan is not None else frozenset())

@@ -1,0 +1,153 @@
+"""Transactions that hide a node's records: when they are looked for, and whom it takes for their writers."""
+
+from __future__ import annotations
+
+import pytest
+
+from deelog_connector.core.effects import Effect, EndHanging, FindHanging, Hanging, HangingAbort, Producer
+from deelog_connector.core.hanging import HangingTransactions
+from deelog_connector.core.scan import SegmentScan
+from deelog_connector.core.segment import Phase, PositionsView
+from deelog_connector.core.state import NodeState
+from deelog_schemas.header import node_number
+from deelog_schemas.positions import PositionState, StateRecord
+from tests.connector.core.builders import MEMBER, claimed, node, primary
+
+OLD, NEWER, OTHER = "n1@1", "n2@1", "n3@1"
+
+
+def state_of() -> NodeState:
+    """A node that has segment 0 in epoch 7, which others have claimed."""
+    state = node()
+    primary(state, 0, Phase.LOOK)
+    claimed(state, 0, 6, OLD)
+    claimed(state, 0, 8, NEWER)
+    return state
+
+
+def found(state: NodeState, *transactions: Hanging | HangingAbort) -> list[Effect]:
+    HangingTransactions(state).found(0, transactions)
+    return state.take_outbox()
+
+
+def first(member: str = "", segment: int = 0, epoch: int = 6, node: str = OTHER) -> Hanging:
+    """The first record of a transaction; without `member` it only says the number of `node`."""
+    return Hanging(segment, epoch, node_number(member or node), member)
+
+
+def ends(partition: int, *node_ids: str) -> list[EndHanging]:
+    """That of both producers of each node."""
+    return [EndHanging(Producer(node_id, spare), partition) for node_id in node_ids for spare in (False, True)]
+
+
+def test_it_is_looked_for_when_records_of_ours_on_positions_are_hidden_for_too_long() -> None:
+    state = node(patience=10.0)
+    asked = [primary(state, n, phase, awaited=1, asked_at=100.0) for n, phase in enumerate((Phase.LOOK, Phase.READ))]
+    primary(state, 2, Phase.LOOK, awaited=0, asked_at=0.0)
+    primary(state, 3, Phase.BEGUN, awaited=1, asked_at=0.0)
+    primary(state, 7, Phase.LOOK, awaited=1, asked_at=0.0)
+    state.withheld = frozenset({1})
+    assert [s.partition for s in state.primaries.values()] == [0, 0, 0, 0, 1]
+    hanging = HangingTransactions(state)
+    for now in (100.0, 109.9):
+        state.now = now
+        hanging.lose_patience()
+    assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
+    state.now = 110.0
+    hanging.lose_patience()
+    assert state.take_outbox() == [FindHanging(0)]
+    assert [segment.asked_at for segment in asked] == [110.0, 110.0]
+    hanging.lose_patience()
+    assert (state.outbox, state.counts.scans_in_vain) == ([], 1)
+    state.now, state.withheld = 120.0, frozenset()
+    hanging.lose_patience()
+    assert (state.outbox, state.counts.scans_in_vain) == ([FindHanging(1)], 3)  # that of 0 is not answered
+
+
+def test_it_is_looked_for_once_until_that_is_answered() -> None:
+    state = node()
+    hanging = HangingTransactions(state)
+
+    def looks() -> int:
+        hanging.waited_in_vain(0)
+        return len(state.take_outbox())
+
+    assert [looks(), looks()] == [1, 0]
+    hanging.found(1, [])
+    assert looks() == 0
+    hanging.found(0, [])
+    assert [looks(), looks()] == [1, 0]
+    hanging.forget()
+    assert looks() == 1
+    assert state.counts.scans_in_vain == 6
+
+
+@pytest.mark.parametrize(
+    ("transaction", "ended"),
+    [
+        (first(OLD), ["n1"]),
+        (first(OTHER), ["n3"]),  # its claim is in what it hides
+        (first(NEWER), []),  # has superseded this node
+        (first(OTHER, epoch=7), []),
+        (first(OTHER, segment=1), []),  # whose owner waits, too
+        (first(OLD, segment=1), ["n1"]),  # it may wait in vain itself, or be paused
+        (first(node=OLD), ["n1"]),  # a change says only to people who wrote it
+        (first(node=NEWER), []),
+        (first(node=OTHER), []),  # of nobody who is known
+        (first(MEMBER, epoch=7), ["n0"]),
+        (first("n0@4", segment=1), ["n0"]),
+        (first(node=MEMBER, segment=1), ["n0"]),
+        (HangingAbort("n7"), ["n7"]),
+    ],
+)
+def test_it_is_ended_for_whom_this_node_supersedes_and_for_itself(
+    transaction: Hanging | HangingAbort, ended: list[str]
+) -> None:
+    state = state_of()
+    assert found(state, transaction) == ends(0, *ended)
+    assert state.counts.fenced == 2 * len(ended)
+
+
+def test_who_is_superseded_only_elsewhere_is_for_others() -> None:
+    state = state_of()
+    segment = primary(state, 7, Phase.LOOK, epoch=9)
+    assert segment.partition == 1
+    claimed(state, 7, 6, OTHER)
+    assert found(state, first(OTHER, segment=1)) == []
+
+
+def test_those_of_both_topics_are_ended_each_once_until_that_was_tried() -> None:
+    state = state_of()
+    claimed(state, 0, 5, OTHER)
+    hanging = HangingTransactions(state)
+    both = [first(OTHER), first(OLD), first(node=OLD)]
+    hanging.found(0, both)
+    assert state.take_outbox() == ends(0, "n1", "n3")
+    hanging.found(0, both)
+    assert state.outbox == []
+    hanging.ended(ends(0, "n3")[1])
+    hanging.found(0, both)
+    assert state.take_outbox() == ends(0, "n3")[1:]
+    claimed(state, 7, 5, OTHER)
+    primary(state, 7)
+    hanging.found(1, both)
+    assert state.take_outbox() == ends(1, "n3")
+    hanging.forget()
+    hanging.found(0, both)
+    assert state.take_outbox() == ends(0, "n1", "n3")
+
+
+def test_a_writer_is_known_from_what_either_topic_has_or_had() -> None:
+    state = node()
+    segment = primary(state, 0, Phase.READ)
+    assert found(state, first(node=OTHER)) == []
+    segment.scan = SegmentScan(segment.history)
+    segment.scan.claims.add((5, OTHER))
+    assert found(state, first(node=OTHER)) == ends(0, "n3")
+    segment.scan = None
+    segment.known = PositionsView(frozenset({(5, OTHER)}))  # its claim is removed since
+    assert found(state, first(node=OTHER)) == ends(0, "n3")
+    segment.known = PositionsView()
+    position = PositionState(6, 1, 0, 0, 0, 0, -1, 0, "id", OTHER)
+    state.positions.apply(StateRecord("position", 0, "", position))
+    assert found(state, first(node=OTHER)) == ends(0, "n3")
