@@ -202,13 +202,15 @@ class Checker:
             if view == before:
                 return
         self.counts["views"] += 1
+        living = {node.member for node in self.world.living()}  # with the topology its last owners may be lost
         for number, row in enumerate(view.rows):
             old = before.rows[number] if before else None
             if old is None or row != old:
                 in_sync = ",".join(row.in_sync)
                 reset = f" {row.must_reset}" if row.must_reset else ""
                 self.say(f"view {view.topology_id} s{number} {row.state} e{row.epoch} {row.primary} [{in_sync}]{reset}")
-            if row.must_reset and (old is None or row.epoch != old.epoch):
+            forgotten = old is not None and old.in_sync and not row.in_sync and living.isdisjoint(old.in_sync)
+            if forgotten or (row.must_reset and (old is None or row.epoch != old.epoch)):
                 self.counts["owners_lost"] += 1
                 self.seen[number].owners_lost.append(self.world.engine.now)
         self._views = view
