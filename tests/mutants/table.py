@@ -1571,6 +1571,14 @@ TOPOLOGY: Final = (
         because=RARE,
     ),
     Mutant(
+        "known-view-overtaken",
+        "",
+        "a controller that finds no view begins anew, and the only member that knows the last one forgets its entries",
+        (Edit(CONTROLLER_SERVICE, "if self._may_be_known(liveness):", "if False:"),),
+        detector="scenario view_known_by_one",
+        because=RARE,
+    ),
+    Mutant(
         "cut-off-and-keeps-the-seat",
         "",
         "a controller that is cut off declares all others dead, and resets what only they have",

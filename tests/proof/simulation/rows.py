@@ -66,7 +66,7 @@ FAULTS: Final[dict[int, str]] = {
     17: "truncation: `truncation`, `truncation_since_the_last_look`, `lost_beyond_the_new_owner`, `cut_and_not_reset`; "
     "of a claim: `lost_claim`; of rows: `rows_of_a_reset_lost`",
     18: "topic made again: `topic_recreated`, `topic_recreated_in_a_takeover`; with other partitions it is refused "
-    "at the start: tests/connector/runtime/test_connector.py",
+    "at the start: tests/connector/runtime/test_connector.py; the grid's topic of views: `view_known_by_one`",
     19: "more partitions are refused at the start, by an audit that is not simulated: "
     "tests/connector/runtime/test_connector.py",
     20: "compaction: `claims_outlive_compaction`; retention concerns readers alone: tests/spark/test_diff_loss.py",

@@ -30,6 +30,8 @@ _PAUSE_SECONDS: Final = 0.01
 """Between two decisions: events of this time are decided together."""
 _SETTLE_SECONDS: Final = 1.0
 _FENCE_AGAIN_SECONDS: Final = 1.0
+_KNOWN_SECONDS: Final = 5.0
+"""Within which whoever runs has noticed that the topology topic was lost, and has registered with the view it knows."""
 MAX_FENCES: Final = 4
 """Fences at the same time: they wait in the threads in which the topology topic is read."""
 
@@ -69,6 +71,8 @@ class ControllerService:
         self._liveness: Liveness | None = None
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = self._lost = False
+        self._began_at = 0.0
+        """When the term began."""
         self._fencing = asyncio.Semaphore(MAX_FENCES)
         self._patience = settings.session_timeout + settings.failure_timeout
         """For so long a member that is silent may be dead though the group has it."""
@@ -177,7 +181,7 @@ class ControllerService:
 
     def _begin(self, asked: float) -> Liveness:
         self.terms += 1
-        self._holding = True
+        self._holding, self._began_at = True, self._clock.monotonic()
         self._liveness = Liveness(
             self._member,
             self._registry,
@@ -203,6 +207,8 @@ class ControllerService:
             raise NotController("a member knows a later view: the topology topic was lost")
         if liveness.is_behind(self._clock.monotonic()):
             return
+        if self._may_be_known(liveness):
+            return
         if self._lost and liveness.view.topology_id:
             await self._election.commit([("view", encode_view(liveness.view))])
             self._lost = False
@@ -211,6 +217,12 @@ class ControllerService:
         if dead is not None:
             await self._decide(liveness, await self._fence(liveness, dead))
         liveness.clear_dead()
+
+    def _may_be_known(self, liveness: Liveness) -> bool:
+        """Whether the topic has no view, though segments were claimed under one, and a member may still tell it."""
+        if liveness.view.topology_id or not self._floor():
+            return False
+        return self._clock.monotonic() - self._began_at < max(self._patience, _KNOWN_SECONDS)
 
     async def _dead(self, liveness: Liveness) -> frozenset[str] | None:
         """The dead; None while it may be this node that cannot be reached. Raises `_CutOff` where that is so."""

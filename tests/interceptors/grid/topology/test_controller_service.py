@@ -204,8 +204,10 @@ def test_a_term_begins_once_its_own_record_is_read(memory: Memory) -> None:
         desk.kafka.read([(key, value)])
         await awaiting(lambda: desk.service.holds, 10, "the term")
         assert desk.service.terms == 1
+        began = desk.kafka.monotonic()
         await desk.until(lambda: desk.views())
         assert desk.views()[0].topology_id == 41
+        assert desk.kafka.monotonic() - began >= 5.0  # somebody may know the view under which others have claimed
         await desk.until(lambda: desk.view.rows[0].state is State.ONLINE)
         assert {row.primary for row in desk.view.rows} == {A, B}
         assert desk.service.views == len(desk.views())
@@ -226,6 +228,45 @@ def test_a_view_that_was_lost_is_written_anew_once(memory: Memory) -> None:
         await desk.until(lambda: len(desk.views()) > len(before))
         await desk.until(lambda: desk.number > 20)
         assert desk.views() == [*before, before[-1]]
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_topic_without_a_view_gets_the_one_that_a_member_knows(memory: Memory) -> None:
+    async def run() -> None:
+        old = Desk(memory, A, B)
+        old.service.start()
+        await old.hold()
+        known, size = old.view, len(old.views())
+        assert size > 0
+        await old.service.stop()
+        desk = Desk(memory, A, floor=known.topology_id)
+        desk.service.start()
+        desk.kafka.on_elected(True)
+        await desk.until(lambda: desk.service.holds)
+        await asyncio.sleep(1.0)
+        desk.register(B)
+        desk.kafka.read([("view", encode_view(known))])  # told by B, which has noticed that the topic was lost
+        desk.alive.add(B)
+        await desk.until(lambda: "rejoin" in desk.kafka.calls)
+        assert desk.views() == []
+        desk.kafka.on_elected(True)
+        await desk.until(lambda: desk.service.holds)
+        await desk.until(lambda: all(desk.answers.values()))
+        assert desk.view == known
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_cache_that_nobody_has_claimed_gets_its_first_view_at_once(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A)
+        desk.service.start()
+        began = desk.kafka.monotonic()
+        await desk.hold()
+        assert desk.kafka.monotonic() - began < 5.0
         await desk.service.stop()
 
     memory.run(run())
