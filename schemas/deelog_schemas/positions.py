@@ -92,8 +92,11 @@ _FIELDS: Final[dict[type[Any], dict[str, type]]] = {shape: get_type_hints(shape)
 
 def encode_state(state: State) -> bytes:
     """Canonical JSON of a state, without what is as by default."""
-    defaults = state._field_defaults.items()
-    return canonical.dumps({name: value for name, value in state._asdict().items() if (name, value) not in defaults})
+    fields = state._asdict()
+    for name, default in state._field_defaults.items():  # of claims alone: positions are written with each transaction
+        if fields[name] == default:
+            del fields[name]
+    return canonical.dumps(fields)
 
 
 class StateRecord(NamedTuple):

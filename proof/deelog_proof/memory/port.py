@@ -476,8 +476,8 @@ class Brokers:
         try:
             session = await open_session(self._wire, self._config, transactional_id, by)
         except WriteFailed as error:
-            why, flags = f"fencing {transactional_id}: {error.reason}", (error.denied, error.held_up)
-            raise WriteFailed(error.cause, why, denied=flags[0], held_up=flags[1]) from error
+            why = f"fencing {transactional_id}: {error.reason}"
+            raise WriteFailed(error.cause, why, denied=error.denied, held_up=error.held_up) from error
         if left_open:
             try:
                 await abort_on(self._wire, transactional_id, session, 1, left_open)
