@@ -137,28 +137,28 @@ class Session:
         return WriteFailed(Cause.LOST, denied or self._connections.why, denied=True)
 
     def _commit(self, records: Iterable[OutRecord]) -> None:
+        self._within(self._write, records)
+
+    def _abort(self, left_open: Sequence[tuple[str, int]]) -> None:
+        self._within(abort_on, self._transactional_id, left_open, self._seconds)
+
+    def _within(self, call: Callable[..., None], *args: Any) -> None:
+        """Calls it with the session's producer. Raises `WriteFailed`; the session is over then."""
         producer = self._producer
         if producer is None:
             raise WriteFailed(Cause.LOST, "no session is open")
         self._errors.clear()
         try:
-            producer.begin_transaction()
-            self._progress.begin()
-            for record in records:
-                self._produce(producer, record)
-            self._progress.commit(producer, lambda: self._waits(producer))
+            call(producer, *args)
         except KafkaException as error:
             raise self._failure(_fatal(producer, error)) from error
 
-    def _abort(self, left_open: Sequence[tuple[str, int]]) -> None:
-        producer = self._producer
-        if producer is None:
-            raise WriteFailed(Cause.LOST, "no session is open")
-        self._errors.clear()
-        try:
-            abort_on(producer, self._transactional_id, left_open, self._seconds)
-        except KafkaException as error:
-            raise self._failure(_fatal(producer, error)) from error
+    def _write(self, producer: Producer, records: Iterable[OutRecord]) -> None:
+        producer.begin_transaction()
+        self._progress.begin()
+        for record in records:
+            self._produce(producer, record)
+        self._progress.commit(producer, lambda: self._waits(producer))
 
     def _produce(self, producer: Producer, record: OutRecord) -> None:
         topic, partition, key, value, headers = record
