@@ -35,9 +35,8 @@ help: ## this list
 demo: setup ## show the product on this machine (ARGS="--faults all", see `deelog demo --help`)
 	@$(BIN)/deelog demo $(ARGS)
 
-# Tests mostly wait: for brokers, for Spark, for timeouts. So there are more workers than cores, each with a Kafka of
-# its own: of four on two cores, 8 GB in all.
-WORKERS ?= 4
+# Tests mostly wait: for brokers, for Spark, for timeouts. So there are more workers than cores: six need 8 GB in all.
+WORKERS ?= 6
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=10
 test: setup ## all but the slow tests, with a real Kafka and a real Spark (ARGS="-k name")
 	@$(PYTEST) -m "not slow" $(ARGS)

@@ -7,6 +7,9 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,11 @@ from xdist.scheduler import LoadScopeScheduling
 from deelog_connector.devkafka.jars import fetch
 from deelog_schemas.java import use_java
 from tests.support.java import quick_jvms
-from tests.support.kafka import Broker, running_broker
+from tests.support.kafka import Broker, SharedBroker, running_broker
 from tests.support.memory import LiveMemory, Memory
 from tests.support.registry import Apicurio
 from tests.support.secure import SecureKafka, secure_kafka
+from tests.support.shared import shared_address, sharing
 
 # Generated examples have no deadline: the machine may be busy with brokers of other tests.
 settings.register_profile("deelog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,6 +47,9 @@ _CROWDED = (
 )
 """Each of these starts a dozen processes. Two of them at once would only test the machine."""
 
+_HOMES = {"spark/": ("gw0", "gw1"), "connector/kafka/contract/": ("gw2",)}
+"""The workers that run a room's tests, as long as they have any: what the room starts once in each worker is dear."""
+
 
 def _group(nodeid: str) -> str:
     """The tests that one worker runs: those of a file, or all that are in `_CROWDED`."""
@@ -60,13 +67,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types
-    """Distributes tests by `_group`.
+    """Distributes tests by `_group`, and those of a room in `_HOMES` to its workers first.
 
     `--dist loadgroup` does not work: pytest 9.2 no longer reads the group where pytest-xdist 3.8 writes it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        worker = node.gateway.id
+        wanted = (scope for scope in self.workqueue if worker in _homes(scope))
+        free = (scope for scope in self.workqueue if not _homes(scope))
+        chosen = next(chain(wanted, free), None)
+        if chosen is not None:  # else it helps another room
+            self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
+
+
+def _homes(group: str) -> tuple[str, ...]:
+    return next((workers for room, workers in _HOMES.items() if group.startswith(room)), ())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -84,14 +104,15 @@ class _LongestFirst:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See `_LongestFirst` and `_configure_jvms`."""
+    """See `_LongestFirst` and `_set_up`."""
     config.pluginmanager.register(_LongestFirst())
     if not hasattr(config, "workerinput"):
-        _configure_jvms(config)
+        _set_up(config)
 
 
-def _configure_jvms(config: pytest.Config) -> None:
-    """Set the options of every JVM of the run, in the environment that workers and their processes inherit.
+def _set_up(config: pytest.Config) -> None:
+    """Set the options of every JVM of the run, and the place of the shared Kafka, in the environment that workers and
+    their processes inherit.
 
     Temporary files of JVMs are deleted at the end of the run, also after `kill -9` of the JVM; after `kill -9` of the
     run, by the next run.
@@ -103,15 +124,23 @@ def _configure_jvms(config: pytest.Config) -> None:
     temporary = tempfile.mkdtemp(prefix=f"deelog-tests-{os.getpid()}-", dir="/tmp")
     config.add_cleanup(lambda: shutil.rmtree(temporary, ignore_errors=True))
     os.environ |= quick_jvms(Path(temporary))
+    server = partial(_shared_kafka, Path(temporary) / "kafka")
+    shared = ExitStack()
+    shared.enter_context(sharing(Path(temporary) / "shared", server))
+    config.add_cleanup(shared.close)
+
+
+@contextmanager
+def _shared_kafka(folder: Path) -> Iterator[str]:
+    # On a busy machine it is not to be taken for dead, which takes away the leaders of all partitions.
+    with running_broker(folder, {"broker.session.timeout.ms": "60000"}) as broker:
+        yield broker.bootstrap
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One real Kafka for the whole run. Leave it running: take `own_kafka` to stop, kill or pause it."""
-    # On a busy machine it is not to be taken for dead, which takes away the leaders of all partitions.
-    overrides = {"broker.session.timeout.ms": "60000"}
-    with running_broker(tmp_path_factory.mktemp("kafka"), overrides) as broker:
-        yield broker
+def kafka() -> Broker:
+    """One real Kafka for the whole run and all of its workers: take `own_kafka` to stop, kill or pause one."""
+    return SharedBroker(shared_address())
 
 
 @pytest.fixture

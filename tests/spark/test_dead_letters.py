@@ -342,6 +342,7 @@ def test_start_over_a_topic_that_holds_some(
     assert values(config, 0) == [("c", b"good"), ("c", b"behind")]
 
 
+@pytest.mark.slow
 def test_start_where_only_the_diff_topic_knows_the_last_good_value(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -362,6 +363,7 @@ def test_start_where_only_the_diff_topic_knows_the_last_good_value(
     ]
 
 
+@pytest.mark.slow
 def test_asked_for_once_and_repaired(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
     config = tolerant(kafka, prefix, tmp_path, on_data_loss="reset")
     cache = Cache(config)

@@ -113,6 +113,7 @@ def test_random_batches_cut_anywhere(
     assert {k: e for k, e in found.items() if e is not None} == cache.entries()
 
 
+@pytest.mark.slow
 def test_places_with_blanks_in_their_names(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, carried_by_driver: Carried
 ) -> None:
@@ -392,6 +393,7 @@ def test_checkpoint_of_another_topic_is_refused(
         run(more, spark)
 
 
+@pytest.mark.slow
 def test_checkpoint_of_an_earlier_version_goes_on(config: Config, spark: SparkSession) -> None:
     cache = Cache(config)
     run(config, spark)
@@ -484,6 +486,7 @@ def test_topics_that_do_not_fit(kafka: Broker, prefix: str, tmp_path: Path, spar
         run(config, spark)
 
 
+@pytest.mark.slow
 def test_schemas_and_no_tombstones(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
     fields = {
         "key_converter_schemas_enable": True,

@@ -46,6 +46,7 @@ def test_killed_at_any_instant(own_kafka: Broker, prefix: str, tmp_path: Path, s
         job.close()
 
 
+@pytest.mark.slow
 def test_available_now_ends_by_itself(kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
     """With exit code 0 at the topic's end, with 4 on a foreign record."""
     config = config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"))

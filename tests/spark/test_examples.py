@@ -95,6 +95,7 @@ def keeps_equal(cache: Cache, config: Config, spark: SparkSession, keep: Callabl
         assert stored(json.loads(keep().splitlines()[-1])) == cache.entries()
 
 
+@pytest.mark.slow
 def test_count_changes(config: Config, tmp_path: Path, spark: SparkSession, example: Example) -> None:
     cache = Cache(config)
     run(config, spark)

@@ -65,9 +65,12 @@ def test_avro_with_a_registry_that_goes_away(
 @pytest.mark.parametrize(
     "fields",
     [
-        {**AVRO, "cache_key_format": "bytes", "cache_value_format": "bytes", "before_image": "full"},
+        pytest.param(
+            {**AVRO, "cache_key_format": "bytes", "cache_value_format": "bytes", "before_image": "full"},
+            marks=pytest.mark.slow,
+        ),
         {"value_converter": "cloudevents", "value_converter_schemas_enable": True},
-        {"key_converter": "avro", "value_converter_schemas_enable": True},
+        pytest.param({"key_converter": "avro", "value_converter_schemas_enable": True}, marks=pytest.mark.slow),
     ],
     ids=["avro of bytes", "cloud events", "avro keys"],
 )

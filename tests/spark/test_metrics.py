@@ -43,6 +43,7 @@ def config(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
     return config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"), diff_metrics_port=free_port())
 
 
+@pytest.mark.slow
 def test_figures_of_a_job_over_restarts(config: Config, spark: SparkSession) -> None:
     cache = Cache(config)
     run(config, spark)

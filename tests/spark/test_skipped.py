@@ -34,7 +34,7 @@ class Reversed(Transform):
         return record if record.after is None else record.with_value(record.after.value[::-1])
 
 
-@pytest.mark.parametrize("there_before", [True, False])
+@pytest.mark.parametrize("there_before", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_diff_topic_tells_what_is_left(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, there_before: bool
 ) -> None:

@@ -65,32 +65,39 @@ def is_silent(admin: AdminClient, seconds: float) -> bool:
     return False
 
 
-class ForeignBroker:
-    """The broker of DEELOG_TEST_BOOTSTRAP. Tests must not stop it."""
+class SharedBroker:
+    """A broker that other tests use at the same time, and none may stop."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
-    def _skip(self) -> NoReturn:
-        pytest.skip("the broker of DEELOG_TEST_BOOTSTRAP is not stopped or paused by tests")
+    def _refuse(self) -> NoReturn:
+        raise AssertionError("this broker is shared: take `own_kafka` to stop, kill or pause one")
 
     def start(self) -> None:
-        self._skip()
+        self._refuse()
 
     def stop(self) -> None:
-        self._skip()
+        self._refuse()
 
     def kill(self) -> None:
-        self._skip()
+        self._refuse()
 
     def pause(self) -> None:
-        self._skip()
+        self._refuse()
 
     def resume(self) -> None:
-        self._skip()
+        self._refuse()
 
     def restart(self) -> None:
-        self._skip()
+        self._refuse()
+
+
+class ForeignBroker(SharedBroker):
+    """The broker of DEELOG_TEST_BOOTSTRAP. A test that would stop it is skipped."""
+
+    def _refuse(self) -> NoReturn:
+        pytest.skip("the broker of DEELOG_TEST_BOOTSTRAP is not stopped or paused by tests")
 
 
 class ContainerBroker:

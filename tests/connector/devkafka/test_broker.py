@@ -67,6 +67,7 @@ def lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_transactions_survive_stop_and_kill(broker: EmbeddedKafka, prefix: str) -> None:
     create_topic(broker, prefix)
     commit(broker, prefix, b"kept")

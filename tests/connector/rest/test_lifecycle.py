@@ -10,6 +10,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from deelog_connector.devkafka.ports import free_ports
 from deelog_schemas.keys import segment_of
 from tests.connector.rest.client import Api, start_with_rest
@@ -182,6 +184,7 @@ def _configures(api: Api, node: GridNode) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_node_that_dies_loses_nothing(grid: Grid, kafka: Broker) -> None:
     """The operations that it captured while stopped are in its backup's op log."""
     api, _ = start_with_rest(grid, free_ports(2))

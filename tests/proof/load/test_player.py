@@ -31,7 +31,7 @@ def _in_order(applied: list[tuple[bytes, bytes | None]], writes: list[Write]) ->
         assert given == [value for value, _ in itertools.groupby(wanted)]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_order_per_key_survives_redirections_and_lost_connections(seed: int) -> None:
     writes = _writes(1500, 40)
     with FailingCluster(seed, trouble=0.15) as cluster:

@@ -66,7 +66,7 @@ def test_the_same_seeds_give_the_same_traces_in_every_process(tmp_path: Path) ->
     digests = set()
     for number, jobs in (("1", "1"), ("2", "2")):
         report = tmp_path / f"{number}.json"
-        command = ["-c", "from deelog_connector.cli import main; main()", "simulate", "--seeds", "1..10"]
+        command = ["-c", "from deelog_connector.cli import main; main()", "simulate", "--seeds", "1..4"]
         done = subprocess.run(
             [sys.executable, *command, "--jobs", jobs, "--report", str(report)],
             env=os.environ | {"PYTHONHASHSEED": number},
@@ -133,6 +133,7 @@ def test_a_violation_ends_in_1_and_in_a_short_script_that_fails_again(call: Simu
     assert "✗ gap: " in again.output.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_path: Path) -> None:
     file = tmp_path / "script.txt"
     with pytest.MonkeyPatch.context() as patched:
@@ -150,7 +151,7 @@ def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_pa
 
 @pytest.mark.usefixtures("prunes_too_much")
 def test_shrinking_is_a_choice(call: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "SHRINK_SECONDS", 3.0)
+    monkeypatch.setattr(cli, "SHRINK_SECONDS", 1.0)
     few = ("--steps", 1000, "--jobs", 1)
     assert "shortened" not in call("--seeds", "1..3", *few, "--no-shrink").output
     output = call("--seeds", "1..3", *few, "--shrink").output

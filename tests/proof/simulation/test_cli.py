@@ -101,9 +101,8 @@ def workers(program: Program) -> list[psutil.Process]:
     return [p for p in psutil.Process(program.process.pid).children() if "spawn_main" in " ".join(p.cmdline())]
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_campaign_that_is_stopped_says_what_was_done(program: Program, number: signal.Signals, code: int) -> None:
     for worker in workers(program):
         worker.send_signal(number)  # a terminal sends Ctrl-C to everybody; workers leave it to the campaign

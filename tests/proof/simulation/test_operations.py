@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from deelog_proof.simulation.campaign import Plan, outcomes
 from deelog_proof.simulation.node import REFUSED
 from deelog_proof.simulation.verbs import OPERATIONS, SIGNALS
@@ -12,6 +14,7 @@ ASKED_FOR = {"initial", "clear", "interval", "overflow", "signal", "offsets"}
 """Why segments are reset where no fault happens; an op log overflows during a long pause."""
 
 
+@pytest.mark.slow
 def test_operations_alone_are_done_and_reset_nothing() -> None:
     counts: Counter[str] = Counter()
     for outcome in outcomes(Plan(1, 30, steps=1500, kinds=("connector",)), 1):

@@ -116,6 +116,7 @@ def test_a_logger_gets_one_filter() -> None:
     assert len(client_log(name).filters) == 1
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_and_restarted(own_kafka: Broker, logger: logging.Logger, lines: Lines) -> None:
     """Two clients; the broker is down twice."""
     settings = {"bootstrap.servers": own_kafka.bootstrap, "group.id": "t", "logger": client_log(logger.name)}

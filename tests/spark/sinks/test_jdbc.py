@@ -129,6 +129,7 @@ ODD = ["'; drop table deelog_entries; --", '"', "a", "A", "a ", " a", "\\x00", "
        "e\u0301", "{\"key\":1}", "?", "null", "0", "x" * 2000]  # fmt: skip
 
 
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True)
 def test_odd_keys_and_large_values(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, database: Database
 ) -> None:
@@ -150,6 +151,7 @@ def test_odd_keys_and_large_values(
     assert len(found) == len(ODD) // 2 + 3
 
 
+@pytest.mark.parametrize("database", ["postgres", pytest.param("sqlite", marks=pytest.mark.slow)], indirect=True)
 def test_bytes_in_a_schema(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, database: Database) -> None:
     schema = "main"
     if isinstance(database, OnPostgres):

@@ -181,6 +181,7 @@ def test_without_signals_a_node_needs_no_right_on_their_topic(granted: SecureKaf
     run(work())
 
 
+@pytest.mark.slow
 def test_without_write_on_signals_a_node_works_and_says_that_a_snapshot_would_begin_anew(
     granted: SecureKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
