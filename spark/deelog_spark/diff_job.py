@@ -14,6 +14,7 @@ Alternatives: docs/decisions.md, "Kafka is the state".
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import operator
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 import pyarrow as pa
+import tenacity
 
 from deelog_schemas.config import Config
 from deelog_spark.batches import columns, ranges, tasks
@@ -34,7 +36,7 @@ from deelog_spark.errors import CheckpointError, DiffError, LossError
 from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row, connected, renderer_of
 from deelog_spark.java_options import kafka_options
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
-from deelog_spark.session import is_spark_error, load_kafka, refuse_connect, session, spark_error, uri_of
+from deelog_spark.session import is_lost, is_spark_error, load_kafka, refuse_connect, session, spark_error, uri_of
 from deelog_spark.sinks.kafka import Writer, Written
 from deelog_spark.sinks.sink import sinks_of
 from deelog_spark.tables import latest
@@ -51,7 +53,19 @@ _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _RENEW_SECONDS: Final = 3600.0
+_LOST_SECONDS: Final = 120.0
 
+
+def _tell(_: tenacity.RetryCallState) -> None:
+    log.warning("a producer of the diff topic stands still, and brokers answer others: a new one goes on")
+
+
+_REPLACING: Final = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(is_lost),
+    stop=tenacity.stop_after_delay(_LOST_SECONDS),
+    before_sleep=_tell,
+    reraise=True,
+)
 
 _Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
 """A batch that is in the diff topic: its plan, what was written, and its rows for the other sinks."""
@@ -136,7 +150,7 @@ class DiffJob:
             self._started = state
             self._start_sinks(self._checkpoint.latest() or state, None)
         else:
-            self._started = self._begin(plans, state)
+            self._started = self._replacing(plans, functools.partial(self._begin, plans, state))
         spark = self._session()
         source = spark.readStream.format("kafka").options(**kafka_options(self.config))
         source = source.option("assign", _json({self.topics.changes: list(range(plans.partitions))}))
@@ -274,12 +288,22 @@ class DiffJob:
                 raise DiffError("the job is stopping")
             begun = time.monotonic()
             try:
-                state = self._run(number)
+                state = self._replacing(self._planner, functools.partial(self._run, number))
             except BaseException as error:
                 if self._failure is None:
                     self._failure = error
                 raise
             self._report(state, time.monotonic() - begun)
+
+    def _replacing(self, plans: Planner | None, work: Callable[[], Batch]) -> Batch:
+        """Repeats `work`, the batch or the start, where it has lost a producer: what it has written is skipped."""
+        for attempt in _REPLACING:
+            with attempt:
+                if attempt.retry_state.attempt_number > 1 and plans is not None:
+                    # The lost one's open transaction hides its marker from a task that has an older producer.
+                    self._fence(plans)
+                return work()
+        raise AssertionError("unreachable")
 
     def _run(self, number: int) -> Batch:
         before = self._checkpoint.state(number - 1) if number else self._started

@@ -39,6 +39,7 @@ from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import Connections, settle
+from deelog_schemas.kafka.progress import ProducerLost
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
 from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
@@ -85,7 +86,7 @@ _PASSING: Final = frozenset(
 
 def passing(error: BaseException) -> bool:
     """Whether a call that raised `error` may be repeated as it was."""
-    if not isinstance(error, KafkaException):
+    if not isinstance(error, KafkaException) or isinstance(error, ProducerLost):
         return False
     cause = error.args[0]
     return not cause.fatal() and (cause.retriable() or cause.code() in _PASSING)
@@ -98,6 +99,17 @@ RETRYING: Final = tenacity.Retrying(
     reraise=True,
 )
 """`RETRYING(f, *args)` for calls that may be repeated; raises the last error after RETRY_SECONDS."""
+
+
+def brokers_answer(config: Config) -> bool:
+    """Whether a broker answers a client that has just been made."""
+    settings: dict[str, Any] = {**config.overrides("admin"), **QUIET}
+    settings["bootstrap.servers"] = ",".join(config["bootstrap.servers"])
+    try:
+        AdminClient(settings).list_topics("__transaction_state", _LOOK_SECONDS)
+    except KafkaException:
+        return False
+    return True
 
 
 def unreachable(error: KafkaException) -> DiffError:

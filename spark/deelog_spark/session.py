@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deelog_schemas.java import use_java
+from deelog_schemas.kafka.progress import ProducerLost
 from deelog_spark.errors import DiffError
 
 if TYPE_CHECKING:
@@ -124,6 +125,13 @@ def is_spark_error(error: BaseException) -> bool:
     from pyspark.errors import PySparkException
 
     return isinstance(error, (Py4JError, PySparkException))
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a producer was lost, of the driver or of a task: the batch goes on with a new one."""
+    if isinstance(error, ProducerLost):
+        return True
+    return is_spark_error(error) and ProducerLost.__name__ in str(getattr(error, "java_exception", error))
 
 
 def spark_error(error: BaseException) -> DiffError:

@@ -42,7 +42,7 @@ PROCESSOR: Final = "connector/deelog_connector/signals/processor.py"
 INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.py"
 PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
 KEPT_TOPIC: Final = "connector/deelog_connector/kept_topic.py"
-KAFKA_PROGRESS: Final = "connector/deelog_connector/kafka/progress.py"
+KAFKA_PROGRESS: Final = "schemas/deelog_schemas/kafka/progress.py"
 KAFKA_READER: Final = "connector/deelog_connector/kafka/reader.py"
 STATE: Final = "connector/deelog_connector/core/state.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
@@ -1105,7 +1105,7 @@ SHELL: Final = (
         "",
         "a producer that its library has lost is asked for the same commit for ever",
         (Edit(KAFKA_PROGRESS, "            self.check(producer)\n", ""),),
-        detector="pytest tests/connector/kafka/test_progress.py -k stands_while_brokers_answer",
+        detector="pytest tests/schemas/kafka/test_progress.py -k stands_while_brokers_answer",
         because="the simulation has no client library",
     ),
     Mutant(

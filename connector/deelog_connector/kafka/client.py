@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import HELD_UP_SECONDS
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import Connections, settle
@@ -50,6 +51,16 @@ def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[s
         files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
         unreadable = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
         raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{unreadable}") from error
+
+
+def brokers_answer(config: Config) -> bool:
+    """Whether a broker answers a client that has just been made."""
+    try:
+        client, _ = opened(AdminClient, "admin", {**common_settings(config), **dict(config.overrides("admin"))})
+        client.list_topics("__transaction_state", LOOK_SECONDS)  # exists, or at least is not created by this
+    except (KafkaException, KafkaUnusable, ConfigError):
+        return False
+    return True
 
 
 def begin_session(producer: Any, seconds: float) -> None:

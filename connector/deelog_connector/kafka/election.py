@@ -16,12 +16,12 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
-from deelog_connector.kafka.client import begin_session, common_settings, opened
-from deelog_connector.kafka.progress import Progress
+from deelog_connector.kafka.client import begin_session, brokers_answer, common_settings, opened
 from deelog_connector.kafka.threads import Run, begun
 from deelog_connector.kafka_port import NotController, beat_seconds, session_seconds
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
+from deelog_schemas.kafka.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Election:
             "client.id": client_id,  # by it the group says who is alive
         }
         self._run_blocking, self._seconds = run, seconds
-        self._progress = Progress(config, seconds)
+        self._progress = Progress(lambda: brokers_answer(config), seconds)
         self._loop = asyncio.get_running_loop()
         self._on_elected, self._on_refused = on_elected, on_refused
         self._asked = {

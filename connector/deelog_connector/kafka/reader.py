@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened
-from deelog_connector.kafka.progress import MAX_STALL_SECONDS
 from deelog_connector.kafka.threads import Run
 from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
+from deelog_schemas.kafka.progress import MAX_STALL_SECONDS
 
 log = logging.getLogger(__name__)
 

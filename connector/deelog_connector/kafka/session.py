@@ -15,13 +15,22 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.client import abort_on, begin_session, common_settings, hear, is_held_up, opened, reason
-from deelog_connector.kafka.progress import Progress
+from deelog_connector.kafka.client import (
+    abort_on,
+    begin_session,
+    brokers_answer,
+    common_settings,
+    hear,
+    is_held_up,
+    opened,
+    reason,
+)
 from deelog_connector.kafka.threads import Run
 from deelog_connector.kafka_port import OutRecord, WriteFailed
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
+from deelog_schemas.kafka.progress import Progress
 
 _FENCED: Final = frozenset(
     {
@@ -68,7 +77,7 @@ class Session:
         written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
         self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
         self._hurries = False
-        self._progress = Progress(config, seconds)
+        self._progress = Progress(lambda: brokers_answer(config), seconds)
         self._settings()
 
     async def open(self) -> None:

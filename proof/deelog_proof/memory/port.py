@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.notes import CLOSE_SECONDS, PATIENCE_MS, QUEUE
-from deelog_connector.kafka.progress import STALL_SECONDS
 from deelog_connector.kafka_port import (
     MAX_READ,
     REQUEST_SECONDS,
@@ -45,6 +44,7 @@ from deelog_proof.memory.election import Election
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.wire import RETRY_SECONDS, Turn, Way, Wire, abort_on, denial, open_session
 from deelog_schemas.config import Config, ConfigError
+from deelog_schemas.kafka.progress import STALL_SECONDS
 
 T = TypeVar("T")
 

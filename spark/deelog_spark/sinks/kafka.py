@@ -12,7 +12,9 @@ Alternatives: docs/decisions.md, "The diff topic, exactly once".
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, unpack
 from deelog_schemas.kafka.connections import Connections
+from deelog_schemas.kafka.progress import Progress
 from deelog_spark import kafka
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, LossError
 from deelog_spark.folding.diff_record import CHANGE, DiffRecord, Renderer, Row, Undecodable, tombstone
@@ -40,6 +43,7 @@ _QUEUE_KBYTES: Final = 65_536
 _RECORD_BYTES: Final = 1_000_000_000
 """librdkafka's maximum: only the topic limits the size of a record."""
 _BLOCK_SECONDS: Final = 60.0
+_QUEUE_SECONDS: Final = 0.1
 _FENCED_AT_ONCE: Final = 16
 
 
@@ -117,7 +121,8 @@ def read_marker(stored: TopicPartition) -> BatchMarker | None:
 class Writer:
     """Writes output partitions. One per process; keeps one producer per partition and one consumer.
 
-    Raises `RightsError` where a right is missing, `BusyError` where another job writes the topic.
+    Raises `RightsError` where a right is missing, `BusyError` where another job writes the topic, `ProducerLost` where
+    only a new producer goes on: the next call makes one.
     """
 
     def __init__(self, config: Config, renderer: Renderer) -> None:
@@ -129,6 +134,7 @@ class Writer:
         self._connections = Connections("consumer", config.overrides("consumer"))
         self._making = threading.Lock()
         self._letters: str | None = config["errors.deadletterqueue.topic.name"]
+        self._progress = Progress(functools.partial(kafka.brokers_answer, config))
 
     def fence(self, partitions: Iterable[int]) -> None:
         """Fences every earlier writer of these partitions, and aborts the transaction that it left open.
@@ -177,6 +183,7 @@ class Writer:
         marker = BatchMarker(checkpoint, batch, end)
         producer, floor = self._begin(partition, marker, first, renew)
         result = Written(partition)
+        self._progress.begin()
         try:
             with contextlib.ExitStack() as opened:
                 originals: Iterator[Message] | None = None
@@ -198,7 +205,8 @@ class Writer:
                         self._produce(producer, partition, record)
                         result.records += 1
             if producer is not None:
-                kafka.RETRYING(producer.commit_transaction, _FLUSH_SECONDS)
+                until = time.monotonic() + _FLUSH_SECONDS
+                kafka.RETRYING(self._progress.commit, producer, lambda: time.monotonic() < until)
         except RecordError as error:
             self._abandon(partition, producer)
             result.error = str(error)
@@ -327,12 +335,16 @@ class Writer:
         self._enqueue(producer, self._topics.diff, value, key, partition=partition, headers=headers)
 
     def _enqueue(self, producer: Producer, *record: Any, **more: Any) -> None:
-        try:
-            producer.produce(*record, **more)
-        except BufferError:
-            # The queue is bounded: wait for the broker, then try once more.
-            producer.flush(_BLOCK_SECONDS)
-            producer.produce(*record, **more)
+        until = time.monotonic() + _BLOCK_SECONDS
+        while True:
+            try:
+                producer.produce(*record, **more)
+                return
+            except BufferError:  # the queue is bounded: wait for the broker
+                if time.monotonic() > until:
+                    raise
+            producer.poll(_QUEUE_SECONDS)
+            self._progress.check(producer)
 
     def _count(self, result: Written, row: Row, error: Undecodable) -> None:
         segment = unpack(row.header).segment

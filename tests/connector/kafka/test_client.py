@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from deelog_connector.devkafka.ports import free_ports
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka import client as module
 from deelog_connector.kafka.client import (
     LOOK_SECONDS,
     begin_session,
+    brokers_answer,
     common_settings,
     failure,
     hear,
@@ -25,6 +27,7 @@ from deelog_connector.kafka.client import (
 from deelog_connector.kafka_port import HELD_UP_SECONDS
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of
+from tests.support.kafka import Broker
 
 
 def connections(*errors: KafkaError) -> Connections:
@@ -169,3 +172,16 @@ def test_a_client_with_a_fatal_error_is_heard_without_another() -> None:
 
     hear(SimpleNamespace(poll=poll), connections())
     assert heard
+
+
+def test_brokers_that_are_away_or_cannot_be_asked_do_not_answer() -> None:
+    (closed,) = free_ports(1)
+    assert not brokers_answer(config_of(f"127.0.0.1:{closed}", "p"))
+    assert not brokers_answer(config_of("h:1", "p", admin_override_sasl_password="${env:DEELOG_NOT_SET}"))
+    tls = {"admin_override_security_protocol": "SSL", "admin_override_ssl_ca_location": "/nowhere"}
+    assert not brokers_answer(config_of("h:1", "p", **tls))
+
+
+@pytest.mark.kafka
+def test_a_broker_that_runs_answers(kafka: Broker) -> None:
+    assert brokers_answer(config_of(kafka.bootstrap, "p"))

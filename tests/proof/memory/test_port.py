@@ -14,12 +14,12 @@ import pytest
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.notes import QUEUE
-from deelog_connector.kafka.progress import STALL_SECONDS
 from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, OutRecord, PartitionEnd, WriteFailed
 from deelog_proof.memory.broker import Kafka, size_of
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.port import MAX_NOTE_BYTES, MemoryPort, murmur2
 from deelog_schemas.errors import ConfigError
+from deelog_schemas.kafka.progress import STALL_SECONDS
 from tests.proof.memory.nodes import Node, T, config, content, record
 
 

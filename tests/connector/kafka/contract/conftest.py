@@ -18,6 +18,7 @@ from tests.connector.kafka.contract.gate import INSIDE, OUTSIDE, Gate
 from tests.connector.kafka.contract.librdkafka import RealKafka, Stranger
 from tests.connector.kafka.contract.memory import MemoryKafka
 from tests.connector.kafka.contract.world import World
+from tests.support.two_brokers import two_brokers
 
 GATED = {"lose_answer", "lose_clients"}
 OWN = {"away", "expire", *GATED}
@@ -64,19 +65,8 @@ def restless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedde
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
-    """Two brokers, of which the second one has nothing but the topics that are put on it, and may be lost."""
-    cluster = "a-cluster-of-two-brokr"
-    port, controller = free_ports(2)
-    quorum = {"controller.quorum.voters": f"1@{HOST}:{controller}"}
-    listener = f"PLAINTEXT://{HOST}:{port}"
-    own = {"process.roles": "broker", "node.id": "2", "listeners": listener, "advertised.listeners": listener}
-    folder = tmp_path_factory.mktemp("pair")
-    first_port = free_ports(1)[0]
-    first_listeners = {"listeners": f"PLAINTEXT://{HOST}:{first_port},CONTROLLER://{HOST}:{controller}"}
-    with EmbeddedKafka(folder / "1", first_port, overrides=quorum | first_listeners, cluster=cluster) as first:
-        Stranger(first.bootstrap, "first")  # the topic of transactions is made on it
-        with EmbeddedKafka(folder / "2", port, overrides=quorum | own, cluster=cluster) as second:
-            yield first, second
+    with two_brokers(tmp_path_factory.mktemp("pair")) as both:
+        yield both
 
 
 @pytest.fixture(params=[pytest.param("librdkafka", marks=pytest.mark.kafka), "memory"])

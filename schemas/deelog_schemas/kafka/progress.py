@@ -2,7 +2,8 @@
 
 After a restart of a broker a partition may stay without a leader in one client of librdkafka 2.16, whatever later
 answers say: https://github.com/confluentinc/librdkafka/issues/5430, and the races of its pull requests 5401 and 5593.
-The client itself cannot tell that from brokers that are away, so another client asks.
+The client itself cannot tell that from brokers that are away, so another client asks. Connector and Spark job both need
+it, and neither may import the other.
 Weighed in docs/decisions.md, "A producer that its library has lost".
 """
 
@@ -13,12 +14,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
-from deelog_connector.errors import KafkaUnusable
-from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, opened
-from deelog_schemas.config import Config, ConfigError
-
+LOOK_SECONDS: Final = 1.0
+"""The most that one request of a commit waits, so that its progress is seen."""
 STALL_SECONDS: Final = 3.0
 """A queue that has not got shorter for so long, while brokers answered, is that of a lost producer.
 
@@ -27,12 +25,16 @@ A process that was stopped meanwhile has not waited: each request counts for its
 MAX_STALL_SECONDS: Final = 60.0
 
 
+class ProducerLost(KafkaException):
+    """Only a new producer goes on."""
+
+
 class Progress:
     """The progress of the transactions of one producer after another: `begin`, then `commit`. For one thread."""
 
-    def __init__(self, config: Config, seconds: float) -> None:
-        """`seconds` is the most that one request of a commit waits."""
-        self._config, self._seconds = config, min(seconds, LOOK_SECONDS)
+    def __init__(self, answered: Callable[[], bool], seconds: float = LOOK_SECONDS) -> None:
+        """`answered` asks with a new client whether brokers answer. `seconds`: the most that one request waits."""
+        self._answered, self._seconds = answered, min(seconds, LOOK_SECONDS)
         self._left, self._stood, self._checked = -1, 0.0, 0.0
         self._patience, self._replaces = STALL_SECONDS, False
 
@@ -55,7 +57,7 @@ class Progress:
             self.check(producer)
 
     def check(self, producer: Any) -> None:
-        """Call it while records wait. Raises `KafkaException` where the producer is lost: take a new one.
+        """Call it while records wait. Raises `ProducerLost`.
 
         Where the new one stands too, the client was not the cause (quotas, a partition without its minimum of
         replicas), and patience doubles, so that slow brokers get on.
@@ -67,21 +69,11 @@ class Progress:
             return
         self._stood += waited
         if left and self._stood >= self._patience:
-            if not _answered(self._config):
+            if not self._answered():
                 self._stood = 0.0
                 return
             if self._replaces:
                 self._patience = min(2 * self._patience, MAX_STALL_SECONDS)
             self._replaces = True
             why = f"the client has sent none of {left} records for {self._stood:.0f} s, and brokers answer others"
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
-
-
-def _answered(config: Config) -> bool:
-    """Whether a broker answers a client that has just been made."""
-    try:
-        client, _ = opened(AdminClient, "admin", {**common_settings(config), **dict(config.overrides("admin"))})
-        client.list_topics("__transaction_state", LOOK_SECONDS)  # exists, or at least is not created by this
-    except (KafkaException, KafkaUnusable, ConfigError):
-        return False
-    return True
+            raise ProducerLost(KafkaError(KafkaError._TIMED_OUT, why))

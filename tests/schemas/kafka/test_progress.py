@@ -7,11 +7,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from deelog_connector.devkafka.ports import free_ports
-from deelog_connector.kafka import progress as module
-from deelog_connector.kafka.progress import MAX_STALL_SECONDS, STALL_SECONDS, Progress
-from tests.connector.cache import config_of
-from tests.support.kafka import Broker
+from deelog_schemas.kafka import progress as module
+from deelog_schemas.kafka.progress import MAX_STALL_SECONDS, STALL_SECONDS, ProducerLost, Progress
 
 UNANSWERED = KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True)
 
@@ -23,10 +20,9 @@ class Desk:
         self.now, self.lefts, self.answered, self.asked = 0.0, [0], True, 0
         self.stopped: list[float] = []  # seconds for which the process is stopped in each request
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(module, "_answered", self._ask)
-        self.progress = Progress(config_of("h:1", "p"), 7.0)
+        self.progress = Progress(self._ask, 7.0)
 
-    def _ask(self, _: object) -> bool:
+    def _ask(self) -> bool:
         self.asked += 1
         return self.answered
 
@@ -53,7 +49,7 @@ class Desk:
     def stands(self, left: int = 1) -> float:
         """The seconds after which the producer counts as lost."""
         begin = self.now
-        with pytest.raises(KafkaException, match=f"none of {left} records") as failed:
+        with pytest.raises(ProducerLost, match=f"none of {left} records") as failed:
             self.commit(left)
         assert failed.value.args[0].code() == KafkaError._TIMED_OUT
         return self.now - begin
@@ -126,16 +122,3 @@ def test_what_cannot_be_repeated_is_raised(desk: Desk, monkeypatch: pytest.Monke
     monkeypatch.setattr(desk, "commit_transaction", fenced)
     with pytest.raises(KafkaException):
         desk.progress.commit(desk, lambda: True)
-
-
-def test_who_is_away_or_cannot_be_asked_has_not_answered() -> None:
-    (closed,) = free_ports(1)
-    assert not module._answered(config_of(f"127.0.0.1:{closed}", "p"))
-    assert not module._answered(config_of("h:1", "p", admin_override_sasl_password="${env:DEELOG_NOT_SET}"))
-    tls = {"admin_override_security_protocol": "SSL", "admin_override_ssl_ca_location": "/nowhere"}
-    assert not module._answered(config_of("h:1", "p", **tls))
-
-
-@pytest.mark.kafka
-def test_a_broker_that_runs_has_answered(kafka: Broker) -> None:
-    assert module._answered(config_of(kafka.bootstrap, "p"))

@@ -1,0 +1,131 @@
+"""A producer of the job that stands still while brokers answer others: the batch goes on with a new one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import NewTopic
+
+from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_schemas.kafka.progress import ProducerLost
+from deelog_spark import DiffJob
+from deelog_spark.folding.diff_record import renderer_of
+from deelog_spark.session import is_lost
+from deelog_spark.sinks.kafka import Writer
+from tests.spark.reference import expected, in_topic
+from tests.spark.scenes import Carried
+from tests.support.changes import LAG, Cache, config_of
+from tests.support.two_brokers import two_brokers
+from tests.support.waiting import waiting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOST = ProducerLost(KafkaError(KafkaError._TIMED_OUT, "it stands"))
+
+
+class OnTheFirst(Cache):
+    """Its topics are on the first broker; of the diff topic the second partition is on the other one."""
+
+    def _create(self, cleanup: str, more: dict[str, str]) -> None:
+        kept = {"cleanup.policy": cleanup, "min.compaction.lag.ms": str(LAG), "delete.retention.ms": str(LAG)}
+        topics = self.topics
+        placed = {topics.changes: [[1], [1]], topics.positions: [[1], [1]], topics.signal: [[1]]}
+        placed[topics.diff] = [[1], [2]]
+        made = [
+            NewTopic(name, num_partitions=len(place), replica_assignment=place, config=kept)
+            for name, place in placed.items()
+        ]
+        for future in self.admin.create_topics(made).values():
+            future.result(30)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
+    with two_brokers(tmp_path_factory.mktemp("pair")) as both:
+        yield both
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("size", [20_000, 0], ids=["by the driver", "by executors"])
+def test_the_batch_goes_on_with_a_new_one_and_the_job_stays(
+    pair: tuple[EmbeddedKafka, EmbeddedKafka],
+    prefix: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    carried_by_driver: Carried,
+    caplog: pytest.LogCaptureFixture,
+    size: int,
+) -> None:
+    first, second = pair
+    carried_by_driver(size)
+    config = config_of(first.bootstrap, prefix, str(tmp_path / "cp"))
+    cache = OnTheFirst(config)
+    job = DiffJob(config, spark)
+    try:
+        job.start()
+        for segment in range(8):
+            cache.put(cache.key(segment, 0), b"v")
+        waiting(lambda: sum(map(len, in_topic(config, 2).values())) == 8, 120, "the first batch")
+        second.pause()
+        try:
+            with caplog.at_level(logging.WARNING, "deelog.diff"):
+                for segment in range(8):
+                    cache.put(cache.key(segment, 1), b"w")
+                waiting(lambda: "a new one goes on" in caplog.text, 120, "a producer that is replaced")
+        finally:
+            second.resume()
+        waiting(lambda: in_topic(config, 2) == expected(config, 2), 120, "the second batch")
+        assert not job.await_termination(0)
+    finally:
+        job.stop()
+
+
+@pytest.mark.spark
+def test_a_producer_that_a_task_has_lost_is_known_by_its_name() -> None:
+    from pyspark.errors import PythonException
+
+    assert is_lost(LOST)
+    assert is_lost(PythonException(f"Traceback:\n  …\ndeelog_schemas.kafka.progress.{ProducerLost.__name__}: …"))
+    assert not is_lost(PythonException("Traceback:\n  …\nKafkaException: …"))
+    assert not is_lost(ValueError(ProducerLost.__name__))
+
+
+class Full:
+    """A producer whose queue is full for a while."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals, self.taken, self.polls = refusals, 0, 0
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        if self.refusals > self.polls:
+            raise BufferError
+        self.taken += 1
+
+    def poll(self, seconds: float) -> None:
+        assert seconds < 1
+        self.polls += 1
+
+
+def test_a_record_waits_for_room_in_the_queue_while_that_gets_shorter(prefix: str, tmp_path: Path) -> None:
+    config = config_of("127.0.0.1:1", prefix, str(tmp_path))
+    writer, checked = Writer(config, renderer_of(config)), list[object]()
+    writer._progress = SimpleNamespace(check=checked.append)  # type: ignore[assignment]
+    producer: Any = Full(3)
+    writer._enqueue(producer, "t", b"v")
+    assert (producer.taken, checked) == (1, [producer] * 3)
+
+    def stands(_: object) -> None:
+        raise LOST
+
+    writer._progress = SimpleNamespace(check=stands)  # type: ignore[assignment]
+    with pytest.raises(ProducerLost):
+        writer._enqueue(Full(1), "t", b"v")  # type: ignore[arg-type]
