@@ -69,6 +69,13 @@ class NodeSuperseded(DeelogError):
 
     exit_code = 6
 
+    def __init__(self, by: str, member: str, place: str = "") -> None:
+        super().__init__(
+            f"{by}{place and f' at {place}'} has the node.id of {member} and is newer, by the clock of its start; this "
+            "process ends. Give each node an id of its own"
+        )
+        self.by = by
+
 
 class RetriesExhausted(DeelogError):
     """Writing to Kafka failed more often in a row than `errors.max.retries` allows."""

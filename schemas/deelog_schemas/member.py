@@ -12,6 +12,12 @@ class Member(NamedTuple):
     incarnation: int
 
     @classmethod
+    def starting(cls, node_id: str, unix_ns: int, after: str = "") -> Member:
+        """The process that starts at that time, and `after` that process of its node, whatever the clock says."""
+        milliseconds = unix_ns // 1_000_000
+        return cls(node_id, max(milliseconds, cls.parse(after).incarnation + 1) if after else milliseconds)
+
+    @classmethod
     def parse(cls, text: str) -> Member:
         """The member in `text`; raises `ValueError`. A node id may contain an `@`."""
         node_id, _, incarnation = text.rpartition("@")

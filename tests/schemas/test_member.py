@@ -29,3 +29,8 @@ def test_what_is_no_member_is_nobodys_process() -> None:
 )
 def test_a_newer_process_has_the_same_node_id_and_started_later(other: str, member: str, newer: bool) -> None:
     assert is_newer_process(other, member) is newer
+
+
+@pytest.mark.parametrize(("after", "incarnation"), [("", 7), ("n@6", 7), ("n@7", 8), ("n@3600000", 3_600_001)])
+def test_a_process_that_starts_is_newer_than_those_before_whatever_its_clock_says(after: str, incarnation: int) -> None:
+    assert Member.starting("n", 7_999_999, after) == Member("n", incarnation)

@@ -29,6 +29,7 @@ from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
 from deelog_connector.core.timing import Timing
 from deelog_connector.core.transactions import Transactions
+from deelog_schemas.member import Member, is_newer_process
 from deelog_schemas.positions import ClaimState, PositionState, StateRecord
 
 
@@ -93,6 +94,11 @@ class ConnectorCore:
         self.fenced = self._fencing.fenced
         self.hanging_found = self._hanging.found
         self.scanned = self._scans.scanned
+
+    def newer_process(self) -> str | None:
+        """The newest process of this node that the positions tell of, where that is not this one."""
+        newer = (member for member in self.table.members() if is_newer_process(member, self.member))
+        return max(newer, key=lambda member: Member.parse(member).incarnation, default=None)
 
     # -- roles ----------------------------------------------------------------------------------------------------
 

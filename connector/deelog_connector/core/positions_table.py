@@ -42,6 +42,11 @@ class PositionsTable:
             if isinstance(state, ReleaseState):
                 self.highest_claim = max(self.highest_claim, state.epoch)
 
+    def members(self) -> frozenset[str]:
+        """Those that have claimed or released a segment."""
+        claimed = frozenset(member for claims in self.claims.values() for member in claims)
+        return claimed | {release.member for release in self.releases.values()}
+
     def claimants(self, segment: int) -> frozenset[Claimant]:
         """`(epoch, member)` of every claim of a segment."""
         return frozenset((c.epoch, c.member) for c in self.claims[segment].values())

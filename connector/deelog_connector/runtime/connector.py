@@ -20,6 +20,7 @@ from deelog_connector.cache_side import CacheSide, ReplicaSink
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
+from deelog_connector.errors import NodeSuperseded
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import Clock, KafkaPort
 from deelog_connector.runtime.configured import settings_of
@@ -112,11 +113,15 @@ class Connector:
 
         Raises `KafkaUnusable` where brokers or topics are not usable, `MapError` where the topic was
         written with another number of segments or partitions, `RecordError` on a foreign record, `RegistryError` where
-        a schema registry is configured and does not serve.
+        a schema registry is configured and does not serve, `NodeSuperseded` where the positions tell of a process of
+        this node that is newer, by the clock of its start.
         """
         try:
             await self._shell.open()
             await self._shell.start()
+            newer = self.core.newer_process()
+            if newer is not None:
+                raise NodeSuperseded(newer, self.member)
         except Exception:
             await self.stop(release=False)
             raise

@@ -89,9 +89,7 @@ class Executor:
         elif isinstance(effect, SnapshotRead | SnapshotRefused):
             self._context.snapshots.heard(effect)
         elif isinstance(effect, Superseded):
-            raise NodeSuperseded(
-                f"{effect.by} is a newer process with this node.id, by the clock of its start; {self._core.member} ends"
-            )
+            raise NodeSuperseded(effect.by, self._core.member)
 
     # -- transactions ---------------------------------------------------------------------------------------------
 

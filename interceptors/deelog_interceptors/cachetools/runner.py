@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from deelog_connector.errors import NodeSuperseded
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
@@ -27,6 +28,7 @@ from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config
 from deelog_schemas.keys import segment_of
+from deelog_schemas.member import Member
 from deelog_schemas.operation import OVERHEAD, Entry, Operation
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
@@ -138,16 +140,10 @@ class Runner:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        member = f"{self._config['node.id']}@{time.time_ns() // 1_000_000}"
         side = MirrorCacheSide(self._mirror)
 
-        def made(config: Config) -> Connector:
-            self._connector = Connector(config, member, side, connector_name="cachetools")
-            side.acked = self._connector.sink.acked
-            return self._connector
-
         try:
-            connector = await self._unless_stopped(self._start(made))
+            connector = await self._unless_stopped(self._start(side))
             self._started.set_result(None)
             await self._until(self._begin)
             if self._begin.is_set():
@@ -164,9 +160,25 @@ class Runner:
             raise
         await self._finish(connector)
 
-    async def _start(self, make: Callable[[Config], Connector]) -> Connector:
+    async def _start(self, side: MirrorCacheSide) -> Connector:
+        try:
+            return await self._start_as(side)
+        except NodeSuperseded as error:
+            _LOG.warning("%s was started earlier, by a clock that was ahead of this one", error.by)
+            return await self._start_as(side, after=error.by)
+
+    async def _start_as(self, side: MirrorCacheSide, after: str = "") -> Connector:
+        member = str(Member.starting(self._config["node.id"], time.time_ns(), after))
+
+        def made(config: Config) -> Connector:
+            self._connector = Connector(config, member, side, connector_name="cachetools")
+            side.acked = self._connector.sink.acked
+            return self._connector
+
         cache = self._config["cache.name"]
-        connector = await self._host.join(cache, make)
+        connector = await self._host.join(cache, made)
+        if self._served is not None:
+            self._served.close()
         self._served = MetricsShare(self._config, {cache: connector})
         await connector.start()
         return connector

@@ -6,14 +6,18 @@ import asyncio
 import logging
 import resource
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from deelog_connector.errors import NodeSuperseded
 from deelog_connector.metrics.shared_server import page
 from deelog_interceptors.hosting.process import run
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import DeelogError
+
+if TYPE_CHECKING:
+    from deelog_interceptors.grid.node import Node
 
 log = logging.getLogger(__name__)
 RESERVED_FILES: Final = 256
@@ -68,6 +72,16 @@ async def serve(config: Config) -> None:
     from deelog_interceptors.grid.node import Node
 
     running = Node(config)
+    try:
+        await _serve(config, running)
+    except NodeSuperseded as error:
+        if running.member in running.view.members:
+            raise
+        log.warning("%s was started earlier, by a clock that was ahead of this one", error.by)
+        await _serve(config, Node(config, after=error.by))
+
+
+async def _serve(config: Config, running: Node) -> None:
     wanted = running.clients.max_connections
     running.clients.max_connections = allowed = most_connections(wanted)
     if allowed < wanted:

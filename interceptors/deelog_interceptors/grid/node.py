@@ -35,6 +35,7 @@ from deelog_interceptors.grid.topology.topic import TopologyTopic
 from deelog_interceptors.grid.topology.view import Registration, View
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError, DeelogError, FieldError
+from deelog_schemas.member import Member
 from deelog_schemas.operation import Entry, Operation
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,12 @@ class Node:
     `new_port` makes a port to Kafka: one for the grid, one for the connector.
     """
 
-    def __init__(self, config: Config, new_port: Callable[[], KafkaPort] = Librdkafka) -> None:
+    def __init__(self, config: Config, new_port: Callable[[], KafkaPort] = Librdkafka, *, after: str = "") -> None:
+        """`after` is an earlier process of this node, whose clock may have been ahead."""
         self.settings = settings = Settings.of(config)
         self._port = port = new_port()
         self.clock = clock = port.clock
-        self.member = f"{settings.node_id}@{clock.time_ns() // 1_000_000}"
+        self.member = str(Member.starting(settings.node_id, clock.time_ns(), after))
         self.started = clock.monotonic()
         self.client_port = self.peer_port = 0
         self.leaving = self._ends = False

@@ -31,6 +31,7 @@ from deelog_schemas.header import Kind
 from deelog_schemas.records import ON_POSITIONS
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
+from tests.support.memory import Memory
 from tests.support.topics import derived, read_topic
 from tests.support.waiting import waiting
 
@@ -116,10 +117,25 @@ def test_a_node_id_used_twice_ends_the_older(kafka: Broker, prefix: str) -> None
             async with cache(config, 2) as newer:
                 await started(newer)
                 await older.put(b"a", b"ghost")
-                with pytest.raises(NodeSuperseded, match="n1@2 is a newer process"):
+                with pytest.raises(NodeSuperseded, match=r"n1@2 has the node\.id of n1@1 and is newer"):
                     await older.until(lambda: False, 20)
 
     run(work())
+
+
+def test_a_process_older_than_one_that_has_claimed_does_not_start(memory: Memory, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(memory.bootstrap, prefix)
+        for release in (False, True):
+            async with cache(config, 7, release=release, port=memory.port()) as newer:
+                await started(newer)
+                await newer.drained()
+            with pytest.raises(NodeSuperseded, match=r"n1@7 has the node\.id of n1@6") as refused:
+                async with cache(config, 6, port=memory.port()):
+                    pass
+            assert refused.value.by == "n1@7"
+
+    memory.run(work())
 
 
 def test_a_signal_resets_a_segment_and_bad_ones_do_nothing(kafka: Broker, prefix: str) -> None:

@@ -92,6 +92,23 @@ def test_the_topic_says_what_the_cache_holds_and_a_restart_says_what_is_gone(kaf
     assert our_threads() == []
 
 
+def test_a_clock_that_was_set_back_keeps_no_process_out(
+    live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = time.time_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: now() + 1800 * 10**9)
+        with deelog.capture(cachetools.LRUCache(50), config(live, prefix)) as capture:
+            ready(capture)
+    for _ in range(2):
+        cache: Any = cachetools.LRUCache(50)
+        with deelog.capture(cache, config(live, prefix)) as capture:
+            ready(capture)
+            cache["k"] = "v"
+        assert told(live, prefix).entries == {"k": "v"}
+    assert sum("by a clock that was ahead of this one" in message for message in caplog.messages) == 2
+
+
 def test_expiry_reaches_kafka_from_a_cache_that_nobody_touches(live: LiveMemory, prefix: str) -> None:
     cache: Any = cachetools.TTLCache(100, ttl=0.4)
     lock = threading.RLock()

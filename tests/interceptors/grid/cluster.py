@@ -62,12 +62,15 @@ class GridNode:
         self._log = directory / f"{node_id}.log"
         self.member = ""
         self.port = 0
+        self.clock_ahead = 0
+        """Seconds by which its clock goes ahead of the machine's."""
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Starts it; `wait()` returns once it serves."""
         self._file.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
-        command = [sys.executable, "-c", "from deelog_connector.cli import main; main()"]
+        clock = f"import time; now = time.time_ns; time.time_ns = lambda: now() + {self.clock_ahead} * 10**9; "
+        command = [sys.executable, "-c", f"{clock}from deelog_connector.cli import main; main()"]
         with self._log.open("a") as log:
             self.process = subprocess.Popen(
                 [*command, "node", "--config", str(self._file), "--log-level", "INFO"],
@@ -171,7 +174,10 @@ class Grid:
         for node in self.nodes.values():
             node.wait()
         self.complete(count)
-        # The first state of each segment is in Kafka: an owner that dies now leaves no incomplete reset.
+        self.written()
+
+    def written(self) -> None:
+        """Waits until each segment's state is in Kafka: an owner that dies now leaves no incomplete reset."""
         eventually(lambda: all(node.stats()["unwritten"] == 0 for node in self.live()), 90, "everything written")
 
     def complete(self, count: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from deelog_connector.errors import NodeSuperseded
 from deelog_interceptors.grid import cli
 from deelog_interceptors.grid import node as grid_node
 from deelog_interceptors.grid.cli import RESERVED_FILES, most_connections, node
@@ -45,8 +46,9 @@ class FakeNode:
 
     member, addresses, sources = "n1@7", ("h:1", "h:2"), ()
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, config: Config, *, after: str = "") -> None:
+        self.config, self.after = config, after
+        self.view = SimpleNamespace(members={})
         self.clients = SimpleNamespace(max_connections=100)
         self.lifecycle = SimpleNamespace(connectors={})
 
@@ -85,6 +87,22 @@ def test_a_node_is_run_and_says_where_it_serves(
     assert (one.config["node.id"], one.clients.max_connections) == ("n1", allowed)
     few = "the limit of open files (ulimit -n) is enough for 99 clients, not for 100"
     assert caplog.messages == ([few] if allowed < 100 else [])
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_who_is_superseded_at_its_start_begins_anew_as_the_newer_one(
+    served: list[FakeNode], file: Path, monkeypatch: pytest.MonkeyPatch, serves: bool
+) -> None:
+    def superseded(config: Config, hosted: FakeNode, *_: object) -> Any:
+        served.append(hosted)
+        hosted.view.members = {hosted.member: None} if serves else {}
+        raise NodeSuperseded(f"n1@{8 + len(served)}", hosted.member)
+
+    monkeypatch.setattr(cli, "run", superseded)
+    shown = CliRunner().invoke(node, ["--config", str(file)])
+    assert [one.after for one in served] == ([""] if serves else ["", "n1@9"]), "it tries that once"
+    assert shown.exit_code == 6
+    assert f"n1@{8 + len(served)} has the node.id of n1@7 and is newer" in shown.stderr
 
 
 def test_an_error_of_ours_is_one_line_and_its_exit_code(

@@ -9,6 +9,7 @@ import pytest
 from redis.cluster import RedisCluster
 
 from deelog_schemas.keys import segment_of
+from deelog_schemas.member import Member
 from tests.interceptors.grid.clients import SEGMENTS, Writer, assert_copies_equal, assert_nothing_lost, size
 from tests.interceptors.grid.cluster import Grid, eventually
 
@@ -85,6 +86,22 @@ def test_sigterm_gives_the_segments_away_without_a_reset(grid: Grid) -> None:
 
 
 @pytest.mark.slow
+def test_a_clock_that_was_set_back_keeps_no_node_out(grid: Grid) -> None:
+    ahead = grid.node("n1")
+    ahead.clock_ahead = 1800
+    again = grid.node("n1")
+    for node in (ahead, again):
+        node.start()
+        node.wait()
+        grid.nodes["n1"] = node
+        grid.written()
+        node.kill()
+    before, after = Member.parse(ahead.member), Member.parse(again.member)
+    assert before.incarnation / 1000 > time.time() + 1500
+    assert after == Member("n1", before.incarnation + 1)
+    assert f"{before} was started earlier, by a clock that was ahead of this one" in again.log
+
+
 def test_a_node_without_kafka_ends_with_one_line(grid: Grid) -> None:
     grid.config["bootstrap.servers"] = "127.0.0.1:1"
     node = grid.node("n1")

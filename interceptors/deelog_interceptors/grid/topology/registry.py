@@ -96,10 +96,7 @@ class Registry:
             newer = (member.incarnation, token) > (own.incarnation, self.token)
             self.overwritten = not newer
             if newer:
-                raise NodeSuperseded(
-                    f"node.id {own.node_id}: {member} at {registration.client} has the same node.id and is newer; "
-                    "this process ends. Give each node an id of its own"
-                )
+                raise NodeSuperseded(registration.member, str(own), registration.client)
         if "view" in body:
             self._view_read(decode_view(orjson.dumps(body["view"])))
         if self._first_count is None:
