@@ -28,13 +28,14 @@ REQUEST_SECONDS: Final = 10.0
 """Seconds that one request to the brokers may take before it fails."""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(16 << 20),
+    "segment.bytes": str(1 << 20),
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
 """The settings of a topic of which only the last record of each key counts, and which whoever starts reads as a whole.
 
 Kafka compacts no segment that is written to, and closes it by default after a gigabyte: of positions, hours of a load.
+A megabyte is the least that Kafka 4 takes, and as large as its largest batch by default.
 """
 HELD_UP_SECONDS: Final = 3.0
 """Seconds after which the opening of a session ends as held up."""

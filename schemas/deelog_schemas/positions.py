@@ -88,6 +88,7 @@ _BY_PREFIX: Final[dict[str, tuple[Kind, type[Any]]]] = {
 }
 _SEGMENTS: Final = range(1 << 32)  # what the header's field holds
 _FIELDS: Final[dict[type[Any], dict[str, type]]] = {shape: get_type_hints(shape) for _, shape in _BY_PREFIX.values()}
+_TYPES: Final = {shape: [*fields.values()] for shape, fields in _FIELDS.items()}
 
 
 def encode_state(state: State) -> bytes:
@@ -132,11 +133,14 @@ def decode_state(key: bytes, value: bytes | None, kind: Kind) -> StateRecord:
 
 
 def _state(shape: type[Any], value: bytes, what: str) -> State:
-    content, fields = shape._field_defaults | canonical.loads(value, what), _FIELDS[shape]
+    content, fields = canonical.loads(value, what), _FIELDS[shape]
+    if shape._field_defaults:
+        content = shape._field_defaults | content
     if content.keys() != fields.keys():
         raise RecordError(f"{what} has the fields {sorted(content)}, not those of {shape.__name__}: {sorted(fields)}")
-    for name, kind in fields.items():
-        if type(content[name]) is not kind:  # not isinstance: true is no int
-            raise RecordError(f"{what} has in `{name}` no {kind.__name__} but {content[name]!r}")
-    state: State = shape(**content)
+    values = [content[name] for name in fields]
+    if [*map(type, values)] != _TYPES[shape]:  # not isinstance: true is no int
+        wrong = next(name for name, kind in fields.items() if type(content[name]) is not kind)
+        raise RecordError(f"{what} has in `{wrong}` no {fields[wrong].__name__} but {content[wrong]!r}")
+    state: State = shape._make(values)
     return state
