@@ -1,4 +1,4 @@
-"""A server that all workers of a run share: one Kafka for four workers costs the CPU of one.
+"""A server that all workers of a run share: one Kafka for all workers costs the CPU of one.
 
 The process that started the workers starts it when a worker first asks for it, and stops it at the end of the run.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from deelog_schemas.java import JavaError
 
 _VARIABLE: Final = "DEELOG_TESTS_SHARED"
 """Holds the socket's path, for workers."""
-_SECONDS: Final = 120.0
+_SECONDS: Final = 300.0
 
 
 def shared_address() -> str:
@@ -44,7 +44,7 @@ def sharing(socket: Path, server: Callable[[], AbstractContextManager[str]]) -> 
     try:
         yield
     finally:
-        with Client(os.environ.pop(_VARIABLE)) as connection:
+        with suppress(OSError), Client(os.environ.pop(_VARIABLE)) as connection:
             connection.send("end")
         thread.join()
 
@@ -53,7 +53,7 @@ def _serve(listener: Listener, server: Callable[[], AbstractContextManager[str]]
     found: str | Exception | None = None
     with listener, ExitStack() as running:
         while True:
-            with listener.accept() as connection:
+            with suppress(OSError, EOFError), listener.accept() as connection:  # of a worker that has gone meanwhile
                 if connection.recv() == "end":
                     return
                 if found is None:
