@@ -133,7 +133,7 @@ def steady(spark: SparkSession, config: Config) -> None:
     real, small = tasks.pass_on, DiffJob.SMALL_RECORDS
 
     def walked(
-        spark: SparkSession, task: tasks.WalkTask, checkpoint: str, batch: int
+        spark: SparkSession, task: tasks.WalkTask, checkpoint: str, batch: int, patience: float
     ) -> list[tuple[tasks.Walked, Written]]:
         return [(found, Written(found.partition)) for found in tasks.walk(spark, task)]
 

@@ -29,6 +29,7 @@ import pyarrow as pa
 import tenacity
 
 from deelog_schemas.config import Config
+from deelog_schemas.kafka.progress import MAX_STALL_SECONDS, STALL_SECONDS
 from deelog_spark.batches import columns, ranges, tasks
 from deelog_spark.batches.checkpoint import START, Batch, Checkpoint, Totals
 from deelog_spark.batches.plan import START_OVER, Planner
@@ -53,7 +54,9 @@ _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _RENEW_SECONDS: Final = 3600.0
-_LOST_SECONDS: Final = 120.0
+_ATTEMPTS: Final = 6
+_REST_SECONDS: Final = 2.0
+"""As long as a cancelled task of Spark goes on (`spark.python.task.killTimeout`): it would fence the next attempt."""
 
 
 def _tell(_: tenacity.RetryCallState) -> None:
@@ -62,7 +65,8 @@ def _tell(_: tenacity.RetryCallState) -> None:
 
 _REPLACING: Final = tenacity.Retrying(
     retry=tenacity.retry_if_exception(is_lost),
-    stop=tenacity.stop_after_delay(_LOST_SECONDS),
+    stop=tenacity.stop_after_attempt(_ATTEMPTS),
+    wait=tenacity.wait_fixed(_REST_SECONDS),
     before_sleep=_tell,
     reraise=True,
 )
@@ -93,6 +97,7 @@ class DiffJob:
         self._on_batch = on_batch
         self._renderer = renderer_of(config)
         self._writer = Writer(config, self._renderer)
+        self._patience = STALL_SECONDS
         self._checkpoint = Checkpoint(config["diff.checkpoint.location"])
         self._sinks = sinks_of(config, self._session, lambda: self._stopping)
         self._metrics: Metrics | None = None
@@ -248,7 +253,9 @@ class DiffJob:
                 mine.setdefault(row.partition, []).append(row)
         elif plan.rows:
             rows = columns.ordered(self._rows_frame(START), plans.partitions)
-            results += tasks.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, first=True)
+            results += tasks.write_kafka(
+                rows, self.config, plan.checkpoint, START, plan.end, self._patience, first=True
+            )
         for partition in range(plans.partitions):  # each gets its marker, with rows or without
             some = mine.get(partition, [])
             end = plan.end[partition]
@@ -288,6 +295,7 @@ class DiffJob:
                 raise DiffError("the job is stopping")
             begun = time.monotonic()
             try:
+                assert self._planner is not None
                 state = self._replacing(self._planner, functools.partial(self._run, number))
             except BaseException as error:
                 if self._failure is None:
@@ -295,11 +303,14 @@ class DiffJob:
                 raise
             self._report(state, time.monotonic() - begun)
 
-    def _replacing(self, plans: Planner | None, work: Callable[[], Batch]) -> Batch:
+    def _replacing(self, plans: Planner, work: Callable[[], Batch]) -> Batch:
         """Repeats `work`, the batch or the start, where it has lost a producer: what it has written is skipped."""
         for attempt in _REPLACING:
             with attempt:
-                if attempt.retry_state.attempt_number > 1 and plans is not None:
+                earlier = attempt.retry_state.attempt_number - 1
+                # A task's process ends with its error, and with what `Progress` has learned there.
+                self._patience = min(STALL_SECONDS * 2**earlier, MAX_STALL_SECONDS)
+                if earlier:
                     # The lost one's open transaction hides its marker from a task that has an older producer.
                     self._fence(plans)
                 return work()
@@ -340,7 +351,7 @@ class DiffJob:
         needed after all, the partitions that were written are skipped.
         """
         task = plans.walk(before, end, frozenset())
-        pairs = tasks.pass_on(self._session(), task, before.checkpoint, number)
+        pairs = tasks.pass_on(self._session(), task, before.checkpoint, number, self._patience)
         walked = [one for one, _ in pairs]
         # Writers' errors first: where one stopped, its walk ended early, and no plan may be made of it.
         plans.raise_first(written.error for _, written in pairs)
@@ -375,7 +386,9 @@ class DiffJob:
         else:
             rows = columns.merged(tasks.kept(spark, task), self._rows_frame(number), plans.partitions)
         some = plan.kept or plan.rows
-        results = tasks.write_kafka(rows, self.config, plan.checkpoint, number, plan.end) if some else []
+        results = (
+            tasks.write_kafka(rows, self.config, plan.checkpoint, number, plan.end, self._patience) if some else []
+        )
         return plan, results, lambda: rows
 
     def _changes(self, task: tasks.WalkTask) -> list[Row] | None:

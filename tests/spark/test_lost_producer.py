@@ -118,10 +118,15 @@ class Full:
 def test_a_record_waits_for_room_in_the_queue_while_that_gets_shorter(prefix: str, tmp_path: Path) -> None:
     config = config_of("127.0.0.1:1", prefix, str(tmp_path))
     writer, checked = Writer(config, renderer_of(config)), list[object]()
-    writer._progress = SimpleNamespace(check=checked.append)  # type: ignore[assignment]
+    began = list[object]()
+    progress = SimpleNamespace(check=checked.append, begin=lambda: began.append(list(checked)))
+    writer._progress = progress  # type: ignore[assignment]
     producer: Any = Full(3)
     writer._enqueue(producer, "t", b"v")
     assert (producer.taken, checked) == (1, [producer] * 3)
+    assert began == [checked], "there was room: what is left stands from now on"
+    writer._enqueue(producer, "t", b"v")
+    assert (producer.taken, len(began)) == (2, 1)
 
     def stands(_: object) -> None:
         raise LOST

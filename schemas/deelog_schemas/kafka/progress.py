@@ -38,8 +38,9 @@ class Progress:
         self._left, self._stood, self._checked = -1, 0.0, 0.0
         self._patience, self._replaces = STALL_SECONDS, False
 
-    def begin(self) -> None:
-        self._left = -1
+    def begin(self, patience: float = 0.0) -> None:
+        """`patience`: the least number of seconds for which it may stand from now on."""
+        self._left, self._patience = -1, max(self._patience, patience)
 
     def commit(self, producer: Any, again: Callable[[], bool]) -> None:
         """Commits, and repeats that as long as nobody answers and `again()`: it takes effect once.

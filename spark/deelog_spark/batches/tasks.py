@@ -209,29 +209,46 @@ def _kept(task: WalkTask, partitions: Iterator[int]) -> Batches:
 
 
 def write_kafka(
-    rows: DataFrame, config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool = False
+    rows: DataFrame,
+    config: Config,
+    checkpoint: str,
+    batch: int,
+    ends: dict[int, int],
+    patience: float,
+    first: bool = False,
 ) -> list[Written]:
     """Writes a batch to the diff topic, a transaction per output partition; skips partitions that have it."""
-    task = functools.partial(_write, config, checkpoint, batch, ends, first)
+    task = functools.partial(_write, config, checkpoint, batch, ends, patience, first)
     return [pickle.loads(row["blob"]) for row in rows.mapInArrow(task, _BLOB).collect()]
 
 
-def _write(config: Config, checkpoint: str, batch: int, ends: dict[int, int], first: bool, batches: Batches) -> Batches:
+def _write(
+    config: Config,
+    checkpoint: str,
+    batch: int,
+    ends: dict[int, int],
+    patience: float,
+    first: bool,
+    batches: Batches,
+) -> Batches:
     for partition, group in itertools.groupby(rows_of(batches), key=lambda row: row.partition):
-        yield _blob(writer(config).write(partition, group, checkpoint, batch, ends[partition], first))
+        end = ends[partition]
+        yield _blob(writer(config).write(partition, group, checkpoint, batch, end, first, patience=patience))
 
 
-def pass_on(spark: SparkSession, task: WalkTask, checkpoint: str, batch: int) -> list[tuple[Walked, Written]]:
+def pass_on(
+    spark: SparkSession, task: WalkTask, checkpoint: str, batch: int, patience: float
+) -> list[tuple[Walked, Written]]:
     """Walks a batch and writes it to the diff topic in one reading.
 
     Nothing is written of a partition in which a reset ends, which has a foreign record, or in which nothing counts.
     Its walk is complete, or complete up to the first foreign record.
     """
-    mapper = functools.partial(_pass_on, task, checkpoint, batch)
+    mapper = functools.partial(_pass_on, task, checkpoint, batch, patience)
     return [pickle.loads(row["blob"]) for row in run_tasks(spark, task.some(), mapper, _BLOB).collect()]
 
 
-def _pass_on(task: WalkTask, checkpoint: str, batch: int, partitions: Iterator[int]) -> Batches:
+def _pass_on(task: WalkTask, checkpoint: str, batch: int, patience: float, partitions: Iterator[int]) -> Batches:
     def rows(walker: Walker) -> Iterator[Row]:
         for row in walker.rows():
             if not walker.ended:
@@ -250,7 +267,8 @@ def _pass_on(task: WalkTask, checkpoint: str, batch: int, partitions: Iterator[i
                 pass
             else:
                 every = itertools.chain(first, counting)
-                written = writer(task.config).write(partition, every, checkpoint, batch, task.end[partition])
+                end = task.end[partition]
+                written = writer(task.config).write(partition, every, checkpoint, batch, end, patience=patience)
             yield _blob((walker.result, written))
 
 

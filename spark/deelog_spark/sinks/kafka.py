@@ -27,7 +27,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, unpack
 from deelog_schemas.kafka.connections import Connections
-from deelog_schemas.kafka.progress import Progress
+from deelog_schemas.kafka.progress import STALL_SECONDS, Progress
 from deelog_spark import kafka
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, LossError
 from deelog_spark.folding.diff_record import CHANGE, DiffRecord, Renderer, Row, Undecodable, tombstone
@@ -173,17 +173,19 @@ class Writer:
         end: int,
         first: bool = False,
         renew: bool = False,
+        patience: float = STALL_SECONDS,
     ) -> Written:
         """Writes a partition's rows of one batch, in order, unless the marker has reached it.
 
         `end` is the batch's input end. `first` is a start without state: only then may there be no marker, or that of
-        another checkpoint. `renew` commits the marker even if it is there. An `Undecodable` row goes to the dead-letter
-        topic. A foreign row aborts the transaction and comes back as `error`; `NeedsPlan` aborts it without one.
+        another checkpoint. `renew` commits the marker even if it is there. `patience`: see `Progress.begin`. An
+        `Undecodable` row goes to the dead-letter topic. A foreign row aborts the transaction and comes back as `error`;
+        `NeedsPlan` aborts it without one.
         """
         marker = BatchMarker(checkpoint, batch, end)
         producer, floor = self._begin(partition, marker, first, renew)
         result = Written(partition)
-        self._progress.begin()
+        self._progress.begin(patience)
         try:
             with contextlib.ExitStack() as opened:
                 originals: Iterator[Message] | None = None
@@ -335,16 +337,19 @@ class Writer:
         self._enqueue(producer, self._topics.diff, value, key, partition=partition, headers=headers)
 
     def _enqueue(self, producer: Producer, *record: Any, **more: Any) -> None:
-        until = time.monotonic() + _BLOCK_SECONDS
+        until, waited = time.monotonic() + _BLOCK_SECONDS, False
         while True:
             try:
                 producer.produce(*record, **more)
-                return
+                break
             except BufferError:  # the queue is bounded: wait for the broker
                 if time.monotonic() > until:
                     raise
+            waited = True
             producer.poll(_QUEUE_SECONDS)
             self._progress.check(producer)
+        if waited:
+            self._progress.begin()  # there was room: that is progress, though the queue is as long as before
 
     def _count(self, result: Written, row: Row, error: Undecodable) -> None:
         segment = unpack(row.header).segment

@@ -102,6 +102,13 @@ def test_where_the_next_producer_stands_too_patience_doubles_up_to_a_minute_and_
     assert desk.stands() == 1 + MAX_STALL_SECONDS
 
 
+def test_patience_may_begin_higher_and_never_sinks(desk: Desk) -> None:
+    for seconds in (12.0, 6.0):
+        desk.progress.begin(seconds)
+        desk.commit(0)
+    assert desk.stands() == 13
+
+
 def test_a_producer_that_committed_in_between_leaves_patience_as_it_is(desk: Desk) -> None:
     for _ in range(3):
         assert desk.stands() == 1 + STALL_SECONDS
