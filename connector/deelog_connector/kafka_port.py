@@ -35,7 +35,7 @@ COMPACTED: Final = {
 """The settings of a topic of which only the last record of each key counts, and which whoever starts reads as a whole.
 
 Kafka compacts no segment that is written to, and closes it by default after a gigabyte: of positions, hours of a load.
-A megabyte is the least that Kafka 4 takes, and as large as its largest batch by default.
+A megabyte is the least that Kafka 4 takes, and about its largest batch by default.
 """
 HELD_UP_SECONDS: Final = 3.0
 """Seconds after which the opening of a session ends as held up."""

@@ -70,7 +70,7 @@ def test_each_finding_about_changes(name: str, value: str, finding: str) -> None
     [
         ("min.insync.replicas", "1", f"min.insync.replicas is 1: {REPLICAS}"),
         ("unclean.leader.election.enable", "true", f"unclean.leader.election.enable is true: {UNCLEAN}"),
-        ("segment.bytes", "1048577", f"segment.bytes is above 1048576: {LATE}"),
+        ("segment.bytes", "16777217", f"segment.bytes is above 16777216: {LATE}"),
         ("segment.ms", "600001", f"segment.ms is above 600000: {LATE}"),
         (
             "cleanup.policy",
