@@ -71,8 +71,8 @@ class NodeSuperseded(DeelogError):
 
     def __init__(self, by: str, member: str, place: str = "") -> None:
         super().__init__(
-            f"{by}{place and f' at {place}'} has the node.id of {member} and is newer, by the clock of its start; this "
-            "process ends. Give each node an id of its own"
+            f"{by}{place and f' at {place}'} has the node.id of {member} and is newer: this process ends. Give each "
+            "node an id of its own"
         )
         self.by = by
 

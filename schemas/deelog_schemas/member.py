@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 
 class Member(NamedTuple):
-    """A restarted process has the same `node_id` and a higher `incarnation`: its start in Unix milliseconds."""
+    """A restarted process has the same `node_id` and a higher `incarnation`: its start in Unix milliseconds.
+
+    One that starts by a clock that was set back has that of its predecessor, and one more.
+    """
 
     node_id: str
     incarnation: int
@@ -36,4 +39,12 @@ def is_newer_process(other: str, member: str) -> bool:
     """Whether `other` is a process of `member`'s node that started after it."""
     if node_id_of(other) != node_id_of(member):
         return False
-    return Member.parse(other).incarnation > Member.parse(member).incarnation
+    try:
+        return Member.parse(other).incarnation > Member.parse(member).incarnation
+    except ValueError:  # a foreign record
+        return False
+
+
+def is_of_the_future(member: str, unix_ns: int) -> bool:
+    """Whether it has started after this time: its clock was ahead, or this one was set back since."""
+    return Member.parse(member).incarnation > unix_ns // 1_000_000

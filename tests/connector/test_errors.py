@@ -10,8 +10,7 @@ def test_who_is_superseded_tells_by_whom_and_keeps_that(place: str, told: str) -
     error = NodeSuperseded("n1@9", "n1@7", place)
     assert error.by == "n1@9"
     assert str(error) == (
-        f"n1@9{told} has the node.id of n1@7 and is newer, by the clock of its start; this process ends. Give each "
-        "node an id of its own"
+        f"n1@9{told} has the node.id of n1@7 and is newer: this process ends. Give each node an id of its own"
     )
 
 

@@ -28,7 +28,7 @@ from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config
 from deelog_schemas.keys import segment_of
-from deelog_schemas.member import Member
+from deelog_schemas.member import Member, is_of_the_future
 from deelog_schemas.operation import OVERHEAD, Entry, Operation
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
@@ -161,13 +161,19 @@ class Runner:
         await self._finish(connector)
 
     async def _start(self, side: MirrorCacheSide) -> Connector:
-        try:
-            return await self._start_as(side)
-        except NodeSuperseded as error:
-            _LOG.warning("%s was started earlier, by a clock that was ahead of this one", error.by)
-            return await self._start_as(side, after=error.by)
+        after = ""
+        while True:
+            try:
+                return await self._start_as(side, after)
+            except NodeSuperseded as error:
+                if not is_of_the_future(error.by, time.time_ns()):
+                    raise
+                after = error.by
+                _LOG.warning(
+                    "%s was started by a clock that is ahead of this one: this process starts behind it", after
+                )
 
-    async def _start_as(self, side: MirrorCacheSide, after: str = "") -> Connector:
+    async def _start_as(self, side: MirrorCacheSide, after: str) -> Connector:
         member = str(Member.starting(self._config["node.id"], time.time_ns(), after))
 
         def made(config: Config) -> Connector:

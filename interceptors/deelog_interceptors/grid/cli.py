@@ -15,6 +15,7 @@ from deelog_connector.metrics.shared_server import page
 from deelog_interceptors.hosting.process import run
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.member import is_of_the_future
 
 if TYPE_CHECKING:
     from deelog_interceptors.grid.node import Node
@@ -72,13 +73,14 @@ async def serve(config: Config) -> None:
     from deelog_interceptors.grid.node import Node
 
     running = Node(config)
-    try:
-        await _serve(config, running)
-    except NodeSuperseded as error:
-        if running.member in running.view.members:
-            raise
-        log.warning("%s was started earlier, by a clock that was ahead of this one", error.by)
-        await _serve(config, Node(config, after=error.by))
+    while True:
+        try:
+            return await _serve(config, running)
+        except NodeSuperseded as error:
+            if running.serves or not is_of_the_future(error.by, running.clock.time_ns()):
+                raise
+            log.warning("%s was started by a clock that is ahead of this one: this process starts behind it", error.by)
+            running = Node(config, after=error.by)
 
 
 async def _serve(config: Config, running: Node) -> None:

@@ -69,6 +69,8 @@ class Node:
         self.started = clock.monotonic()
         self.client_port = self.peer_port = 0
         self.leaving = self._ends = False
+        self.serves = False
+        """Whether a view has named it."""
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._config = config
@@ -152,6 +154,7 @@ class Node:
         for work in (self._beat_regularly, self._sweep):
             self._spawn(work(), work.__name__)
         await self._or_failure(self._until(lambda: self.member in self.view.members))
+        self.serves = True
 
     async def _register(self, *, after_loss: bool = False) -> None:
         client, peer = self.addresses

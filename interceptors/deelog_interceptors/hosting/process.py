@@ -90,6 +90,6 @@ async def _started(hosted: Hosted, stopped: asyncio.Future[Any]) -> bool:
     start.cancel()
     await asyncio.wait({start})
     await hosted.abort()
-    if not start.cancelled():
+    if not start.cancelled() and not stopped.done():
         start.result()
     return False

@@ -283,7 +283,7 @@ def test_the_cache_and_the_snapshots_hear_what_is_theirs(caplog: pytest.LogCaptu
 
 def test_a_newer_process_ends_this_one() -> None:
     async def test(world: World) -> None:
-        why = r"^n1@2 has the node\.id of n1@1 and is newer, by the clock of its start; this process ends\. Give each"
+        why = r"^n1@2 has the node\.id of n1@1 and is newer: this process ends\. Give each"
         with pytest.raises(NodeSuperseded, match=why):
             world.executor.carry_out(Superseded("n1@2"))
 

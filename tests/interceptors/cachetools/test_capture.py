@@ -106,7 +106,7 @@ def test_a_clock_that_was_set_back_keeps_no_process_out(
             ready(capture)
             cache["k"] = "v"
         assert told(live, prefix).entries == {"k": "v"}
-    assert sum("by a clock that was ahead of this one" in message for message in caplog.messages) == 2
+    assert sum("by a clock that is ahead of this one" in message for message in caplog.messages) == 2
 
 
 def test_expiry_reaches_kafka_from_a_cache_that_nobody_touches(live: LiveMemory, prefix: str) -> None:

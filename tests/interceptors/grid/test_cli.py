@@ -48,7 +48,8 @@ class FakeNode:
 
     def __init__(self, config: Config, *, after: str = "") -> None:
         self.config, self.after = config, after
-        self.view = SimpleNamespace(members={})
+        self.serves = False
+        self.clock = SimpleNamespace(time_ns=lambda: 9_999_999)
         self.clients = SimpleNamespace(max_connections=100)
         self.lifecycle = SimpleNamespace(connectors={})
 
@@ -89,20 +90,34 @@ def test_a_node_is_run_and_says_where_it_serves(
     assert caplog.messages == ([few] if allowed < 100 else [])
 
 
-@pytest.mark.parametrize("serves", [False, True])
-def test_who_is_superseded_at_its_start_begins_anew_as_the_newer_one(
-    served: list[FakeNode], file: Path, monkeypatch: pytest.MonkeyPatch, serves: bool
+@pytest.mark.parametrize(
+    ("found", "serves", "after"),
+    [
+        (["n1@9"], False, [""]),  # it has started later, while this one was slow
+        (["n1@10"], False, ["", "n1@10"]),
+        (["n1@10", "n1@12"], False, ["", "n1@10", "n1@12"]),
+        (["n1@10"], True, [""]),  # it has taken this one's place
+    ],
+)
+def test_a_start_that_finds_a_process_of_the_future_goes_on_behind_it(
+    served: list[FakeNode],
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: list[str],
+    serves: bool,
+    after: list[str],
 ) -> None:
-    def superseded(config: Config, hosted: FakeNode, *_: object) -> Any:
+    async def run(config: Config, hosted: FakeNode, *_: object) -> None:
         served.append(hosted)
-        hosted.view.members = {hosted.member: None} if serves else {}
-        raise NodeSuperseded(f"n1@{8 + len(served)}", hosted.member)
+        hosted.serves = serves
+        if len(served) <= len(found):
+            raise NodeSuperseded(found[len(served) - 1], hosted.member)
 
-    monkeypatch.setattr(cli, "run", superseded)
+    monkeypatch.setattr(cli, "run", run)
     shown = CliRunner().invoke(node, ["--config", str(file)])
-    assert [one.after for one in served] == ([""] if serves else ["", "n1@9"]), "it tries that once"
-    assert shown.exit_code == 6
-    assert f"n1@{8 + len(served)} has the node.id of n1@7 and is newer" in shown.stderr
+    assert [one.after for one in served] == after
+    assert shown.exit_code == (6 if len(after) == 1 else 0)
+    assert ("has the node.id of n1@7 and is newer" in shown.stderr) == (len(after) == 1)
 
 
 def test_an_error_of_ours_is_one_line_and_its_exit_code(

@@ -192,7 +192,7 @@ def test_of_two_nodes_with_one_id_the_newer_stays(memory_grid: Grid) -> None:
     grid.start(2)
     older = grid.nodes["n1"]
     grid.join("n1")
-    assert str(older.ended()).startswith("node.id n1: ")
+    assert f"has the node.id of {older.member} and is newer" in str(older.ended())
     grid.complete(2)
 
 

@@ -33,6 +33,7 @@ class Registry:
         self._topic, self._segments = topic, segments
         self._on_view, self._on_change = on_view, on_change
         self._first_count: int | None = None
+        self._has_registered = False
         self._waiting: dict[str, asyncio.Event] = {}
 
     def registration(self, own: Registration, *, after_loss: bool = False) -> tuple[str, bytes]:
@@ -93,7 +94,8 @@ class Registry:
             self.members[member.node_id] = registration
         own = None if self.own is None else Member.parse(self.own)
         if own is not None and member.node_id == own.node_id and token != self.token:
-            newer = (member.incarnation, token) > (own.incarnation, self.token)
+            # Of one name the first in the log keeps it.
+            newer = member.incarnation > own.incarnation - (not self._has_registered)
             self.overwritten = not newer
             if newer:
                 raise NodeSuperseded(registration.member, str(own), registration.client)
@@ -101,6 +103,7 @@ class Registry:
             self._view_read(decode_view(orjson.dumps(body["view"])))
         if self._first_count is None:
             self._first_count = int(body["segment_count"])
+        self._has_registered |= token == self.token
         if token == self.token and not self.view.topology_id:
             # Before the first view, the first registration sets the number of segments.
             self._check_segments(self._first_count)
