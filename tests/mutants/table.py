@@ -53,10 +53,13 @@ STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
 LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
 CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
 LEASE: Final = "interceptors/deelog_interceptors/grid/topology/lease.py"
-
+REGISTRY: Final = "interceptors/deelog_interceptors/grid/topology/registry.py"
+GRID_CLI: Final = "interceptors/deelog_interceptors/grid/cli.py"
+DIFF_JOB: Final = "spark/deelog_spark/diff_job.py"
 ROLES: Final = "interceptors/deelog_interceptors/grid/replication/roles.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
+NO_PROGRAM: Final = "the simulation's nodes are started by it, not by the command"
 ONE_CASE: Final = "it takes one case that seeds rarely bring together; a test of the part does at once"
 
 TAKEOVER: Final = (
@@ -1678,7 +1681,47 @@ TOPOLOGY: Final = (
         detector="pytest tests/interceptors/grid/topology/test_liveness.py -k has_left_and_holds_nothing",
         because="it costs a session, which is opened again",
     ),
+    Mutant(
+        "replaced-and-back-again",
+        "incarnation",
+        "a node that was cut off starts anew behind the one that has replaced it, and ends that",
+        (Edit(GRID_CLI, "if running.serves or not", "if not"),),
+        detector="pytest tests/interceptors/grid/test_cli.py -k process_of_the_future",
+        because=NO_PROGRAM,
+    ),
+    Mutant(
+        "slow-start-wins",
+        "incarnation",
+        "of two processes with one node id the earlier one stays, if its start took longer",
+        (Edit(GRID_CLI, " or not is_of_the_future(error.by, running.clock.time_ns())", ""),),
+        detector="pytest tests/interceptors/grid/test_cli.py -k process_of_the_future",
+        because=NO_PROGRAM,
+    ),
+    Mutant(
+        "name-of-a-dead-process",
+        "incarnation",
+        "a process that starts behind one of the future takes the name of another that is dead, and with it its copies",
+        (Edit(REGISTRY, " - (not self._has_registered)", ""),),
+        detector="pytest tests/interceptors/grid/topology/test_registry.py -k newer_process_of_its_id",
+        because=NO_PROGRAM,
+    ),
+)
+SPARK: Final = (
+    Mutant(
+        "attempt-behind-an-open-transaction",
+        "",
+        "a batch that is done again waits for a marker that the lost producer's transaction hides, and the job ends",
+        (
+            Edit(
+                DIFF_JOB,
+                "                if earlier:\n                    # The",
+                "                if not earlier:\n                    # The",
+            ),
+        ),
+        detector="pytest tests/spark/test_lost_producer.py -k fences_first",
+        because="the simulation has no Spark",
+    ),
 )
 
-MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL, *TOPOLOGY)
+MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL, *TOPOLOGY, *SPARK)
 """All mutants, by the part of the protocol that they break."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tenacity
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewTopic
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_schemas.kafka.progress import ProducerLost
-from deelog_spark import DiffJob
+from deelog_spark import DiffJob, diff_job
 from deelog_spark.folding.diff_record import renderer_of
 from deelog_spark.session import is_lost
 from deelog_spark.sinks.kafka import Writer
@@ -87,6 +89,27 @@ def test_the_batch_goes_on_with_a_new_one_and_the_job_stays(
         assert not job.await_termination(0)
     finally:
         job.stop()
+
+
+def test_an_attempt_fences_first_and_is_more_patient(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diff_job, "_REPLACING", diff_job._REPLACING.copy(wait=tenacity.wait_none()))
+    job, done = DiffJob(config_of("127.0.0.1:1", prefix, str(tmp_path))), list[object]()
+    plans: Any = SimpleNamespace(partitions=2)
+    monkeypatch.setattr(job._writer, "fence", done.append)
+
+    def work() -> Any:
+        done.append(job._patience)
+        raise LOST
+
+    with pytest.raises(ProducerLost):
+        job._replacing(plans, work)
+    again = [range(2), 6.0], [range(2), 12.0], [range(2), 24.0], [range(2), 48.0], [range(2), 60.0]
+    assert done == [3.0, *itertools.chain(*again)]
+    with pytest.raises(ValueError, match="another"):
+        job._replacing(plans, lambda: int("another"))  # type: ignore[arg-type, return-value]
+    assert job._patience == 3.0
 
 
 @pytest.mark.spark
