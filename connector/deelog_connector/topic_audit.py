@@ -14,9 +14,9 @@ from deelog_schemas.config import Config, ConfigError
 log = logging.getLogger(__name__)
 
 AUDIT_SECONDS: Final = 60.0
+"""Interval at which a running node looks."""
 _LARGEST_SEGMENT: Final = 16 << 20
 """A start that reads so much of each partition takes some seconds: earlier versions made the topics so."""
-"""Interval at which a running node looks."""
 
 
 def of_changes(settings: Mapping[str, str], config: Config) -> list[str]:
