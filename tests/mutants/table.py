@@ -55,6 +55,7 @@ CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/cont
 LEASE: Final = "interceptors/deelog_interceptors/grid/topology/lease.py"
 REGISTRY: Final = "interceptors/deelog_interceptors/grid/topology/registry.py"
 GRID_CLI: Final = "interceptors/deelog_interceptors/grid/cli.py"
+PROCESS: Final = "interceptors/deelog_interceptors/hosting/process.py"
 DIFF_JOB: Final = "spark/deelog_spark/diff_job.py"
 ROLES: Final = "interceptors/deelog_interceptors/grid/replication/roles.py"
 
@@ -1685,7 +1686,7 @@ TOPOLOGY: Final = (
         "replaced-and-back-again",
         "incarnation",
         "a node that was cut off starts anew behind the one that has replaced it, and ends that",
-        (Edit(GRID_CLI, "if running.serves or not", "if not"),),
+        (Edit(GRID_CLI, "if running.serves:", "if False:"),),
         detector="pytest tests/interceptors/grid/test_cli.py -k process_of_the_future",
         because=NO_PROGRAM,
     ),
@@ -1693,7 +1694,7 @@ TOPOLOGY: Final = (
         "slow-start-wins",
         "incarnation",
         "of two processes with one node id the earlier one stays, if its start took longer",
-        (Edit(GRID_CLI, " or not is_of_the_future(error.by, running.clock.time_ns())", ""),),
+        (Edit(PROCESS, "if not is_of_the_future(error.by, unix_ns):", "if False:"),),
         detector="pytest tests/interceptors/grid/test_cli.py -k process_of_the_future",
         because=NO_PROGRAM,
     ),

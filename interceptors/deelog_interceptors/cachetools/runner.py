@@ -26,9 +26,10 @@ from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
+from deelog_interceptors.hosting.process import behind
 from deelog_schemas.config import Config
 from deelog_schemas.keys import segment_of
-from deelog_schemas.member import Member, is_of_the_future
+from deelog_schemas.member import Member
 from deelog_schemas.operation import OVERHEAD, Entry, Operation
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
@@ -166,12 +167,7 @@ class Runner:
             try:
                 return await self._start_as(side, after)
             except NodeSuperseded as error:
-                if not is_of_the_future(error.by, time.time_ns()):
-                    raise
-                after = error.by
-                _LOG.warning(
-                    "%s was started by a clock that is ahead of this one: this process starts behind it", after
-                )
+                after = behind(error, time.time_ns())
 
     async def _start_as(self, side: MirrorCacheSide, after: str) -> Connector:
         member = str(Member.starting(self._config["node.id"], time.time_ns(), after))

@@ -12,10 +12,9 @@ import click
 
 from deelog_connector.errors import NodeSuperseded
 from deelog_connector.metrics.shared_server import page
-from deelog_interceptors.hosting.process import run
+from deelog_interceptors.hosting.process import behind, run
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import DeelogError
-from deelog_schemas.member import is_of_the_future
 
 if TYPE_CHECKING:
     from deelog_interceptors.grid.node import Node
@@ -77,10 +76,9 @@ async def serve(config: Config) -> None:
         try:
             return await _serve(config, running)
         except NodeSuperseded as error:
-            if running.serves or not is_of_the_future(error.by, running.clock.time_ns()):
+            if running.serves:
                 raise
-            log.warning("%s was started by a clock that is ahead of this one: this process starts behind it", error.by)
-            running = Node(config, after=error.by)
+            running = Node(config, after=behind(error, running.clock.time_ns()))
 
 
 async def _serve(config: Config, running: Node) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from deelog_connector.errors import NodeSuperseded
 from deelog_connector.rest import served
 from deelog_schemas.config import Config
+from deelog_schemas.member import is_of_the_future
 
 if TYPE_CHECKING:
     from deelog_connector.runtime import Connector, Lifecycle
@@ -40,6 +42,17 @@ class Hosted(Protocol):
 
     def failed(self, error: BaseException) -> None:
         """Sets `failure`."""
+
+
+def behind(error: NodeSuperseded, unix_ns: int) -> str:
+    """The process behind which the start that ended with `error` is repeated, as its successor; see `Member.starting`.
+
+    Raises `error` where that process has not started after `unix_ns`: then it has taken this one's place.
+    """
+    if not is_of_the_future(error.by, unix_ns):
+        raise error
+    log.warning("%s was started by a clock that is ahead of this one: this process starts behind it", error.by)
+    return error.by
 
 
 async def run(config: Config, hosted: Hosted, metrics: MetricsPage, on_start: Callable[[], None]) -> None:
