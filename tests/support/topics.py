@@ -34,7 +34,7 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
     )
     read: list[Any] = []
     try:
-        left = set(consumer.list_topics(topic, _SECONDS).topics[topic].partitions)
+        left = waiting(lambda: _partitions(consumer, topic), _SECONDS, f"the partitions of {topic}")
         places = [TopicPartition(topic, partition, 0) for partition in left]
         # The ends are fixed now: on a topic that is being written to, a reader may never reach the current end.
         ends = {place.partition: _end(consumer, place) for place in places}
@@ -56,6 +56,11 @@ def messages(bootstrap: str, topic: str, **settings: str) -> list[Any]:
     finally:
         consumer.close()
     return read
+
+
+def _partitions(consumer: Consumer, topic: str) -> set[int]:
+    """Empty where the broker has just come back and does not know its topics yet."""
+    return set(consumer.list_topics(topic, _SECONDS).topics[topic].partitions)
 
 
 def _end(consumer: Consumer, place: TopicPartition) -> int:
