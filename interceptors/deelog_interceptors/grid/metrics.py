@@ -58,8 +58,7 @@ class GridMetrics:
     def _counted(self) -> Iterator[MetricFamily]:
         node = self._node
         view, replicator, store = node.view, node.replicator, node.store
-        short = sum(len(row.in_sync) < node.settings.copies for row in view.rows)
-        offline = sum(row.state is State.OFFLINE for row in view.rows)
+        offline, short = _offline(node), _under_replicated(node)
         for name, kind, help_, value in (
             ("commands_total", COUNTER, "Commands of clients.", node.clients.executed),
             ("acknowledged_total", COUNTER, "Writes of clients that were acknowledged.", replicator.acknowledged),
@@ -108,6 +107,15 @@ class GridMetrics:
         yield MetricFamily("deelog_backup_streams", "Streams to backups by stage.", GAUGE, ("backup", "stage"), by)
 
 
+def _offline(node: GridNode) -> int:
+    return sum(row.state is State.OFFLINE for row in node.view.rows)
+
+
+def _under_replicated(node: GridNode) -> int:
+    """Of an offline segment nobody is taken out of sync: all who were may come back."""
+    return sum(len(row.in_sync) < node.settings.copies for row in node.view.rows)
+
+
 def stats(node: GridNode) -> dict[str, Any]:
     """Counters for reports: the connector's, and `grid`."""
     roles = Counter(str(segment.role) for segment in node.store.segments)
@@ -118,7 +126,8 @@ def stats(node: GridNode) -> dict[str, Any]:
         "controller": node.view.controller,
         "members": len(node.view.members),
         "segments": dict(roles),
-        "under_replicated": sum(len(row.in_sync) < node.settings.copies for row in node.view.rows),
+        "offline": _offline(node),
+        "under_replicated": _under_replicated(node),
         "moving": sum(row.target is not None for row in node.view.rows),
         "in_sync": sum(node.member in row.in_sync for row in node.view.rows),
         "entries": {

@@ -165,8 +165,8 @@ class Cluster:
         return segments
 
     def wait_whole(self, seconds: float = SETTLE_SECONDS) -> float:
-        """Waits until all nodes run and report the same view, in which every segment has all its backups in sync and
-        none is moving (a move needs Kafka). Returns the seconds taken."""
+        """Waits until all nodes run and report the same view, in which every segment has a primary and all its
+        backups in sync and none is moving (a move needs Kafka). Returns the seconds taken."""
 
         def whole() -> bool:
             for node in self.nodes:
@@ -174,7 +174,7 @@ class Cluster:
             answers = [node.stats() for node in self.nodes]
             # Each node reports on its own view only: they must have the same.
             views = {stats["grid"]["topology_id"] if stats else None for stats in answers}
-            owing = ("under_replicated", "moving")
+            owing = ("offline", "under_replicated", "moving")
             return len(views) == 1 and all(stats and not any(stats["grid"][o] for o in owing) for stats in answers)
 
         return until(whole, seconds, "every segment to have a primary and all its backups in sync", 0.1)

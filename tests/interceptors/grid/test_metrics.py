@@ -175,7 +175,10 @@ def test_the_counters_of_reports_are_json() -> None:
         assert grid["office"] == {"holds": True, "terms": 1, "views": 2, "deaths": 3, "detection_ms": [4.0]}
         node.view = node.view._replace(rows=(node.view.rows[0]._replace(in_sync=(B,), target=B),))
         grid = stats(node.real)["grid"]
-        assert (grid["in_sync"], grid["under_replicated"], grid["moving"]) == (0, 1, 1)
+        assert (grid["in_sync"], grid["offline"], grid["under_replicated"], grid["moving"]) == (0, 0, 1, 1)
+        lost = node.view.rows[0]._replace(state=State.OFFLINE, primary=None, in_sync=(A, B))
+        node.view = node.view._replace(rows=(lost,))
+        assert (stats(node.real)["grid"]["offline"], stats(node.real)["grid"]["under_replicated"]) == (1, 0)
         assert stats(node.real).keys() == {*Stats.__dataclass_fields__, "grid"}
         node.roles.apply_ms = 1.23456
         node.replicator.stale_answers, node.backup.applied, node.backup.refused, node.backup.states = 1, 2, 3, 4

@@ -236,12 +236,9 @@ class Told:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-def grid(topology: int = 5, under_replicated: int = 0, moving: int = 0, member: str = "n1@1") -> dict[str, Any]:
-    return {
-        "grid": {
-            "topology_id": topology, "under_replicated": under_replicated, "moving": moving, "member": member,
-        }
-    }  # fmt: skip
+def grid(topology_id: int = 5, **told: Any) -> dict[str, Any]:
+    owed = {"offline": 0, "under_replicated": 0, "moving": 0, "member": "n1@1"}
+    return {"grid": {"topology_id": topology_id, **owed, **told}}
 
 
 HALVES = [Slots(0, 8191, 7001), Slots(8192, 16383, 7002)]
@@ -318,7 +315,8 @@ def test_segments_are_counted_by_primary(cluster: Cluster) -> None:
     "before",
     [
         None,
-        grid(topology=4),
+        grid(topology_id=4),
+        grid(offline=1),
         grid(under_replicated=1),
         grid(moving=1),
     ],
