@@ -42,6 +42,7 @@ PROCESSOR: Final = "connector/deelog_connector/signals/processor.py"
 INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.py"
 PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
 KEPT_TOPIC: Final = "connector/deelog_connector/kept_topic.py"
+KAFKA_ELECTION: Final = "connector/deelog_connector/kafka/election.py"
 KAFKA_PROGRESS: Final = "schemas/deelog_schemas/kafka/progress.py"
 KAFKA_READER: Final = "connector/deelog_connector/kafka/reader.py"
 STATE: Final = "connector/deelog_connector/core/state.py"
@@ -1110,6 +1111,18 @@ SHELL: Final = (
         "a producer that its library has lost is asked for the same commit for ever",
         (Edit(KAFKA_PROGRESS, "            self.check(producer)\n", ""),),
         detector="pytest tests/schemas/kafka/test_progress.py -k stands_while_brokers_answer",
+        because="the simulation has no client library",
+    ),
+    Mutant(
+        "hanging-view-is-waited-for",
+        "",
+        "a controller whose client never hears of the group's coordinator holds up all moves for 20 s",
+        (
+            Edit(
+                KAFKA_ELECTION, "if waited >= STALL_SECONDS and coordinator_answers", "if False and coordinator_answers"
+            ),
+        ),
+        detector="pytest tests/connector/kafka/test_election.py -k never_comes",
         because="the simulation has no client library",
     ),
     Mutant(

@@ -55,9 +55,22 @@ def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[s
 
 def brokers_answer(config: Config) -> bool:
     """Whether a broker answers a client that has just been made."""
+    # The topic exists, or at least is not created by this.
+    return _answers(config, lambda client: client.list_topics("__transaction_state", LOOK_SECONDS))
+
+
+def coordinator_answers(config: Config, group: str) -> bool:
+    """Whether the coordinator of the group, which exists, answers a client that has just been made."""
+    return _answers(
+        config,
+        lambda client: client.describe_consumer_groups([group], request_timeout=LOOK_SECONDS)[group].result(),
+    )
+
+
+def _answers(config: Config, ask: Callable[[Any], object]) -> bool:
     try:
         client, _ = opened(AdminClient, "admin", {**common_settings(config), **dict(config.overrides("admin"))})
-        client.list_topics("__transaction_state", LOOK_SECONDS)  # exists, or at least is not created by this
+        ask(client)
     except (KafkaException, KafkaUnusable, ConfigError):
         return False
     return True

@@ -16,12 +16,19 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from deelog_connector.errors import KafkaUnusable, TopologyError
-from deelog_connector.kafka.client import begin_session, brokers_answer, common_settings, opened
+from deelog_connector.kafka.client import (
+    LOOK_SECONDS,
+    begin_session,
+    brokers_answer,
+    common_settings,
+    coordinator_answers,
+    opened,
+)
 from deelog_connector.kafka.threads import Run, begun
 from deelog_connector.kafka_port import NotController, beat_seconds, session_seconds
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
-from deelog_schemas.kafka.progress import Progress
+from deelog_schemas.kafka.progress import STALL_SECONDS, Progress
 
 log = logging.getLogger(__name__)
 
@@ -97,15 +104,29 @@ class Election:
         await self._run_blocking(self._commit, records)
 
     def _take(self) -> None:
-        producer = self._candidate
-        if producer is None:
+        if self._metadata is None:
             raise NotController("not elected")
+        producer, self._candidate = self._candidate, None
         try:
+            if producer is None:  # the seat was lost and is back, in the same membership
+                producer = self._transactional()
             begin_session(producer, self._seconds)
+        except (KafkaUnusable, ConfigError) as problem:
+            raise NotController(f"cannot become controller: {problem}") from problem
         except KafkaException as error:
             self._report_denied(_error(error), "producer")
             raise NotController(f"cannot become controller: {_error(error).str()}") from error
         self._producer = producer
+
+    def _transactional(self) -> Any:
+        config = self._config
+        settings = common_settings(config) | {
+            "transactional.id": config.topics.transactional_id_controller,
+            "transaction.timeout.ms": config["transaction.timeout.ms"],
+            "acks": "all",
+            "linger.ms": 0,
+        }
+        return opened(Producer, "producer", settings | dict(config.overrides("producer")))[0]
 
     def _commit(self, records: Sequence[tuple[str, bytes]]) -> None:
         last = ""
@@ -133,11 +154,32 @@ class Election:
         self._progress.begin()
         for key, value in records:
             producer.produce(self._topic, value, key.encode(), partition=0)
-        # With the group's metadata the broker refuses the view of a former member.
-        offsets = [TopicPartition(self._topic, 0, 0)]
-        _within(2 * self._seconds, lambda: producer.send_offsets_to_transaction(offsets, metadata, self._seconds))
+        self._send_offsets(producer, metadata)
         until = time.monotonic() + self._seconds
         self._progress.commit(producer, lambda: time.monotonic() < until)
+
+    def _send_offsets(self, producer: Any, metadata: Any) -> None:
+        """With the group's metadata the broker refuses the view of a former member. Raises `NotController` if it hangs.
+
+        Once its connection to the coordinator was lost, librdkafka 2.16 may never return from this call, whatever its
+        timeout. So it is given up where the coordinator answers another client. The waiting thread is abandoned with
+        its producer: the next term has a new one.
+        """
+        offsets = [TopicPartition(self._topic, 0, 0)]
+        call = begun("deelog-offsets", producer.send_offsets_to_transaction, offsets, metadata, self._seconds)
+        waited = 0.0  # turn by turn: a process that was stopped has not waited meanwhile
+        while waited < 2 * self._seconds:
+            turn = min(LOOK_SECONDS, self._seconds)
+            try:
+                call.result(turn)
+                return
+            except FutureTimeout:
+                waited += turn
+            if waited >= STALL_SECONDS and coordinator_answers(self._config, self._config.topics.controller_group):
+                break
+        if not call.done():
+            raise NotController(f"the group's coordinator has not answered for {waited:.0f} s")
+        call.result()
 
     def _aborted(self, producer: Any) -> bool:
         try:
@@ -152,7 +194,7 @@ class Election:
             self._rejoin.clear()
             try:
                 # Connects before the election: saves half a second without a controller.
-                self._candidate = _transactional(self._config, self._config.topics.transactional_id_controller)
+                self._candidate = self._transactional()
                 consumer, _ = opened(Consumer, "consumer", self._settings)
             except (KafkaUnusable, ConfigError) as problem:  # e.g. a file of secrets being written
                 log.warning("controller group: %s; trying again", problem)
@@ -218,25 +260,3 @@ def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *
     except RuntimeError:
         # The loop is closed: there is no receiver, and the stop flag ends the thread.
         log.info("the event loop ended before %s", getattr(function, "__name__", "a callback"))
-
-
-def _transactional(config: Config, transactional_id: str) -> Any:
-    settings = common_settings(config) | {
-        "transactional.id": transactional_id,
-        "transaction.timeout.ms": config["transaction.timeout.ms"],
-        "acks": "all",
-        "linger.ms": 0,
-    }
-    return opened(Producer, "producer", settings | dict(config.overrides("producer")))[0]
-
-
-def _within(seconds: float, call: Callable[[], None]) -> None:
-    """Runs a client's call that may outlast its own timeout; raises `NotController` if it does.
-
-    After a broker's restart librdkafka 2.16 may never return from `send_offsets_to_transaction`. The waiting thread is
-    abandoned with its producer: the next term has a new one.
-    """
-    try:
-        begun("deelog-offsets", call).result(seconds)
-    except FutureTimeout as error:
-        raise NotController(f"the group's coordinator did not answer within {seconds:.0f} s") from error

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from deelog_connector.devkafka.ports import free_ports
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
@@ -17,6 +18,7 @@ from deelog_connector.kafka.client import (
     begin_session,
     brokers_answer,
     common_settings,
+    coordinator_answers,
     failure,
     hear,
     is_held_up,
@@ -185,3 +187,19 @@ def test_brokers_that_are_away_or_cannot_be_asked_do_not_answer() -> None:
 @pytest.mark.kafka
 def test_a_broker_that_runs_answers(kafka: Broker) -> None:
     assert brokers_answer(config_of(kafka.bootstrap, "p"))
+
+
+@pytest.mark.kafka
+def test_the_coordinator_of_a_group_answers(kafka: Broker, prefix: str) -> None:
+    config = config_of(kafka.bootstrap, "p")
+    assert not coordinator_answers(config, prefix)  # no such group
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(prefix, 1)])[prefix].result(20)
+    member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": prefix})
+    try:
+        member.commit(offsets=[TopicPartition(prefix, 0, 0)], asynchronous=False)
+        assert coordinator_answers(config, prefix)
+    finally:
+        member.close()
+    (closed,) = free_ports(1)
+    assert not coordinator_answers(config_of(f"127.0.0.1:{closed}", "p"), prefix)

@@ -16,6 +16,7 @@ from deelog_connector.kafka import election as module
 from deelog_connector.kafka.client import LOOK_SECONDS
 from deelog_connector.kafka.election import Election
 from deelog_connector.kafka_port import NotController
+from deelog_schemas.config import Config
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of, run
 
@@ -252,27 +253,71 @@ def test_a_right_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch, co
     with_desk(monkeypatch, test)
 
 
-def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+class Coordinator:
+    """A producer's `send_offsets_to_transaction` hangs until `goes_on` or the last of `answers` was asked for."""
+
+    def __init__(self, desk: Desk, answers: list[bool]) -> None:
+        self.goes_on = threading.Event()
+        self.answers = answers
+        desk.of._seconds = 0.1  # two turns of 0.05
+        desk.monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+        desk.monkeypatch.setattr(module, "STALL_SECONDS", 0.15)
+        desk.monkeypatch.setattr(module, "coordinator_answers", self._asked)
+        self.producer = desk.elected(Producer())
+        desk.monkeypatch.setattr(self.producer, "send_offsets_to_transaction", lambda *given: self.goes_on.wait(20))
+
+    def _asked(self, config: Config, group: str) -> bool:
+        assert group == config.topics.controller_group
+        answer = self.answers.pop(0)
+        if not self.answers:
+            self.goes_on.set()
+        return answer
+
+
+@pytest.mark.parametrize("answers", [[True], [False, False]], ids=["others get one", "nobody gets one"])
+def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, answers: list[bool]) -> None:
     async def test(desk: Desk) -> None:
-        goes_on = threading.Event()
-        desk.of._seconds = 0.05
-        producer = desk.elected(Producer())
-        monkeypatch.setattr(producer, "send_offsets_to_transaction", lambda *given: goes_on.wait(20))
+        coordinator = Coordinator(desk, [*answers, True])
         words = await desk.refused(desk.of.commit([("a", b"1")]))
-        assert words == "the group's coordinator did not answer within 0 s"
-        goes_on.set()
+        assert words == "the group's coordinator has not answered for 0 s"
+        assert coordinator.answers == [True]  # not asked any more
+        assert not [call for call in coordinator.producer.calls if call[0] == "commit"]
+        coordinator.goes_on.set()
 
     with_desk(monkeypatch, test)
+
+
+def test_an_answer_that_comes_while_others_are_asked_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(desk: Desk) -> None:
+        coordinator = Coordinator(desk, [False])
+        await desk.of.commit([("a", b"1")])
+        assert coordinator.producer.calls[-1][0] == "commit"
+
+    with_desk(monkeypatch, test)
+
+
+def _next(results: list[Any]) -> Any:
+    result = results.pop(0)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def test_who_is_elected_takes_the_producer_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(desk: Desk) -> None:
         begun: list[Any] = []
         monkeypatch.setattr(module, "begin_session", lambda producer, seconds: begun.append((producer, seconds)))
-        assert await desk.refused(desk.of.take()) == "not elected"
         desk.of._candidate = "candidate"
+        assert await desk.refused(desk.of.take()) == "not elected"
+        desk.of._metadata = "metadata"
         await desk.of.take()
         assert (begun, desk.of._producer) == ([("candidate", 7.0)], "candidate")
+        # The seat was lost and is back: a producer that has begun cannot begin again.
+        made = [("another", []), KafkaUnusable("a secret is away")]
+        monkeypatch.setattr(module, "opened", lambda *given: _next(made))
+        await desk.of.take()
+        assert (begun[1:], desk.of._producer) == ([("another", 7.0)], "another")
+        assert await desk.refused(desk.of.take()) == "cannot become controller: a secret is away"
 
     with_desk(monkeypatch, test)
 
@@ -283,7 +328,7 @@ def test_a_producer_that_cannot_begin_makes_no_controller(monkeypatch: pytest.Mo
             raise error_of(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
         monkeypatch.setattr(module, "begin_session", fails)
-        desk.of._candidate = "candidate"
+        desk.of._candidate, desk.of._metadata = "candidate", "metadata"
         assert await desk.refused(desk.of.take()) == "cannot become controller: the broker's words"
         assert desk.of._producer is None
         assert len(desk.refusals) == 1
