@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from deelog_schemas.keys import segment_of
 from deelog_spark.batches import columns
@@ -16,6 +17,7 @@ from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import check, configured, run
 from tests.support.changes import Cache
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,10 +70,25 @@ def test_a_diff_topic_follows_when_larger_records_are_allowed(
     cluster = Cluster(config)
     cluster.alter(config.topics.changes, {"max.message.bytes": "3000000"})
     cluster.close()
+    waiting(lambda: _takes(kafka, config.topics.changes, 2_900_000), 60, "the broker to take larger records")
     cache.put(KEY, b"1" * 2_900_000)
     run(config, spark)
     assert in_topic(config, 2) == expected(config, 2)
     assert [len(told) for told in in_topic(config, 2).values()] == [1]
+
+
+def _takes(kafka: Broker, topic: str, size: int) -> bool:
+    """Whether the broker takes a record of that size: a moment after its setting says so. No reader sees it."""
+    errors: list[KafkaError | None] = []
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-size", "message.max.bytes": 2 * size}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"1" * size, KEY, 0, on_delivery=lambda error, _: errors.append(error))
+    producer.flush(30)
+    producer.abort_transaction(30)
+    return errors == [None]
 
 
 def test_rows_that_are_large_go_by_fewer() -> None:

@@ -60,7 +60,7 @@ def brokers_answer(config: Config) -> bool:
 
 
 def coordinator_answers(config: Config, group: str) -> bool:
-    """Whether the coordinator of the group, which exists, answers a client that has just been made."""
+    """Whether the coordinator of the group answers a client that has just been made."""
     return _answers(
         config,
         lambda client: client.describe_consumer_groups([group], request_timeout=LOOK_SECONDS)[group].result(),

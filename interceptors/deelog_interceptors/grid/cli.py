@@ -12,7 +12,7 @@ import click
 
 from deelog_connector.errors import NodeSuperseded
 from deelog_connector.metrics.shared_server import page
-from deelog_interceptors.hosting.process import behind, run
+from deelog_interceptors.hosting.process import behind, run, signalled
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import DeelogError
 
@@ -71,17 +71,18 @@ async def serve(config: Config) -> None:
     """Serves until a signal, a failure or the connector's end. Raises `DeelogError`."""
     from deelog_interceptors.grid.node import Node
 
+    stopped = signalled()  # once: a signal between two starts counts
     running = Node(config)
     while True:
         try:
-            return await _serve(config, running)
+            return await _serve(config, running, stopped)
         except NodeSuperseded as error:
             if running.serves:
                 raise
             running = Node(config, after=behind(error, running.clock.time_ns()))
 
 
-async def _serve(config: Config, running: Node) -> None:
+async def _serve(config: Config, running: Node, stopped: asyncio.Future[None]) -> None:
     wanted = running.clients.max_connections
     running.clients.max_connections = allowed = most_connections(wanted)
     if allowed < wanted:
@@ -91,4 +92,4 @@ async def _serve(config: Config, running: Node) -> None:
         client, peer = running.addresses
         click.echo(f"deelog node {running.member} serves {client} peers {peer}")
 
-    await run(config, running, page(running.lifecycle.connectors, running.sources), announce)
+    await run(config, running, page(running.lifecycle.connectors, running.sources), announce, stopped)

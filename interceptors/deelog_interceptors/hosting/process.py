@@ -55,20 +55,35 @@ def behind(error: NodeSuperseded, unix_ns: int) -> str:
     return error.by
 
 
-async def run(config: Config, hosted: Hosted, metrics: MetricsPage, on_start: Callable[[], None]) -> None:
-    """Runs until SIGTERM or SIGINT, a failure, or the connector's end (`snapshot.mode=initial_only`).
+def signalled() -> asyncio.Future[None]:
+    """Done at the first SIGTERM or SIGINT from now on."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    return stopped
+
+
+async def run(
+    config: Config,
+    hosted: Hosted,
+    metrics: MetricsPage,
+    on_start: Callable[[], None],
+    stopped: asyncio.Future[None],
+) -> None:
+    """Runs until `stopped`, a failure, or the connector's end (`snapshot.mode=initial_only`).
 
     `metrics` gives the body of `/metrics` and its content type; `on_start` is called once it serves. Raises
     `DeelogError` where it cannot start or go on.
     """
-    loop = asyncio.get_running_loop()
-    signalled = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled.set)
-    loop.set_exception_handler(partial(_unhandled, hosted))
+    asyncio.get_running_loop().set_exception_handler(partial(_unhandled, hosted))
     rest = await served(config, hosted.lifecycle, metrics)
     try:
-        stopped: asyncio.Future[Any] = asyncio.ensure_future(signalled.wait())
         if not await _started(hosted, stopped):
             return
         on_start()
@@ -94,7 +109,7 @@ def _unhandled(hosted: Hosted, _: asyncio.AbstractEventLoop, context: dict[str, 
         hosted.failed(error)
 
 
-async def _started(hosted: Hosted, stopped: asyncio.Future[Any]) -> bool:
+async def _started(hosted: Hosted, stopped: asyncio.Future[None]) -> bool:
     """False where a signal came first. Raises what the start raised."""
     start: asyncio.Future[Any] = asyncio.ensure_future(hosted.start())
     await asyncio.wait({start, stopped}, return_when=asyncio.FIRST_COMPLETED)

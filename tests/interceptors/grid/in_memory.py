@@ -14,7 +14,7 @@ import hiredis
 
 from deelog_connector.metrics.shared_server import page
 from deelog_interceptors.grid.node import Node
-from deelog_interceptors.hosting.process import run
+from deelog_interceptors.hosting.process import run, signalled
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.network import Network
@@ -64,7 +64,8 @@ class GridNode:
         grid.loops.append(self.loop)
         self.node = self.loop.within(Node, self.config, self._port)
         self.serves = False
-        work = run(self.config, self.node, page(self.node.lifecycle.connectors, self.node.sources), self._serves)
+        metrics = page(self.node.lifecycle.connectors, self.node.sources)
+        work = run(self.config, self.node, metrics, self._serves, self.loop.within(signalled))
         self._running = self.loop.within(self.loop.create_task, work)
 
     def _port(self) -> MemoryPort:

@@ -59,7 +59,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[FakeNode]:
     """The nodes that were served: each announces itself and ends."""
     found: list[FakeNode] = []
 
-    async def run(config: Config, hosted: FakeNode, metrics: Callable[..., Any], on_start: Callable[[], None]) -> None:
+    async def run(
+        config: Config, hosted: FakeNode, metrics: Callable[..., Any], on_start: Callable[[], None], *stopped: Any
+    ) -> None:
         assert hosted.config is config
         assert metrics()[1].startswith("text/plain")
         found.append(hosted)
@@ -107,8 +109,11 @@ def test_a_start_that_finds_a_process_of_the_future_goes_on_behind_it(
     serves: bool,
     after: list[str],
 ) -> None:
-    async def run(config: Config, hosted: FakeNode, *_: object) -> None:
+    stopped: set[object] = set()
+
+    async def run(config: Config, hosted: FakeNode, *rest: object) -> None:
         served.append(hosted)
+        stopped.add(rest[-1])
         hosted.serves = serves
         if len(served) <= len(found):
             raise NodeSuperseded(found[len(served) - 1], hosted.member)
@@ -116,6 +121,7 @@ def test_a_start_that_finds_a_process_of_the_future_goes_on_behind_it(
     monkeypatch.setattr(cli, "run", run)
     shown = CliRunner().invoke(node, ["--config", str(file)])
     assert [one.after for one in served] == after
+    assert len(stopped) == 1  # a signal between two starts counts for the next
     assert shown.exit_code == (6 if len(after) == 1 else 0)
     assert ("has the node.id of n1@7 and is newer" in shown.stderr) == (len(after) == 1)
 

@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
 
 from deelog_interceptors.hosting import process
-from deelog_interceptors.hosting.process import Hosted, run
+from deelog_interceptors.hosting.process import Hosted, run, signalled
 from deelog_schemas.errors import DeelogError
 from tests.connector import cache
 from tests.connector.cache import config_of
@@ -34,15 +36,18 @@ class Cache:
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.start_error: Exception | None = None
+        self.at_last: Callable[[], object] = lambda: None
         self._rest = rest
         monkeypatch.setattr(process, "served", self._served)
 
-    async def run(self) -> None:
+    async def run(self, stopped: asyncio.Future[None] | None = None) -> None:
         """Runs it, as a process does."""
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         self.connector.finished = loop.create_future()
-        await run(CONFIG, cast(Hosted, self), lambda: (b"", ""), lambda: self.calls.append("serves"))
+        await run(
+            CONFIG, cast(Hosted, self), lambda: (b"", ""), lambda: self.calls.append("serves"), stopped or signalled()
+        )
 
     async def _served(self, config: Any, lifecycle: Any, metrics: Any) -> Any:
         assert (config, lifecycle, metrics()) == (CONFIG, self.lifecycle, (b"", ""))
@@ -52,6 +57,7 @@ class Cache:
     async def _rest_stopped(self) -> None:
         if "rest stopped" not in self.calls:
             self.calls.append("rest stopped")
+            self.at_last()
 
     async def start(self) -> None:
         self.calls.append("start")
@@ -139,8 +145,28 @@ def test_a_start_that_fails_is_aborted_and_raised(monkeypatch: pytest.MonkeyPatc
     async def work() -> None:
         hosted = Cache(monkeypatch)
         hosted.start_error = DeelogError("the port is taken")
+        before = asyncio.all_tasks()
         with pytest.raises(DeelogError, match="the port is taken"):
             await hosted.run()
+        assert hosted.calls == ["rest", "start", "abort", "rest stopped"]
+        # What is left pending would be told to whoever runs next on this loop, as an error of theirs.
+        assert asyncio.all_tasks() == before
+
+    cache.run(work(), 60)
+
+
+def test_a_signal_behind_a_failed_start_ends_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        stopped, failed = signalled(), Cache(monkeypatch)
+        failed.start_error, failed.at_last = (
+            DeelogError("another process"),
+            partial(signal.raise_signal, signal.SIGTERM),
+        )
+        with pytest.raises(DeelogError, match="another process"):
+            await failed.run(stopped)
+        hosted = Cache(monkeypatch)
+        hosted.may_start.clear()
+        await asyncio.wait_for(hosted.run(stopped), 20)
         assert hosted.calls == ["rest", "start", "abort", "rest stopped"]
 
     cache.run(work(), 60)
@@ -149,7 +175,7 @@ def test_a_start_that_fails_is_aborted_and_raised(monkeypatch: pytest.MonkeyPatc
 SERVER: Final = """
 import asyncio, resource, sys
 from types import SimpleNamespace
-from deelog_interceptors.hosting.process import run
+from deelog_interceptors.hosting.process import run, signalled
 from tests.connector.cache import config_of
 
 class Echo(asyncio.Protocol):
@@ -169,7 +195,10 @@ class Hosted:
     def failed(self, error):
         self.failure.set_exception(error)
 
-asyncio.run(run(config_of("h:1", "p"), Hosted(), lambda: (b"", ""), lambda: None))
+async def main():
+    await run(config_of("h:1", "p"), Hosted(), lambda: (b"", ""), lambda: None, signalled())
+
+asyncio.run(main())
 """
 
 
