@@ -47,6 +47,11 @@ _CROWDED = (
 )
 """Each of these starts a dozen processes. Two of them at once would only test the machine."""
 
+_LONG = {"crowded": 0} | dict.fromkeys(
+    (f"spark/{name}.py" for name in ("test_dead_letters", "test_diff_job", "test_examples", "sinks/test_jdbc")), 1
+)
+"""Groups of five minutes and more; the lowest begin first."""
+
 _HOMES = {"spark/": ("gw0", "gw1"), "connector/kafka/contract/": ("gw2",)}
 """The workers that run a room's tests, as long as they have any: what the room starts once in each worker is dear."""
 
@@ -96,11 +101,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class _LongestFirst:
-    """Puts the longest tests first, in whatever order the files were shuffled."""
+    """Puts the longest tests first, in whatever order the files were shuffled: what begins last ends alone."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: _group(item.nodeid) != "crowded")
+        items.sort(key=lambda item: _LONG.get(_group(item.nodeid), 2))
 
 
 def pytest_configure(config: pytest.Config) -> None:
