@@ -18,21 +18,37 @@ SECONDS = 60.0
 @contextmanager
 def two_brokers(folder: Path) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
     """The second one has nothing but the topics that are put on it, by `replica_assignment`: their ids are 1 and 2."""
-    cluster = "a-cluster-of-two-brokr"
-    port, controller = free_ports(2)
-    quorum = {"controller.quorum.voters": f"1@{HOST}:{controller}", "request.timeout.ms": "3000"}
-    listener = f"PLAINTEXT://{HOST}:{port}"
-    own = {"process.roles": "broker", "node.id": "2", "listeners": listener, "advertised.listeners": listener}
-    first_port = free_ports(1)[0]
-    first_listeners = {"listeners": f"PLAINTEXT://{HOST}:{first_port},CONTROLLER://{HOST}:{controller}"}
-    with EmbeddedKafka(folder / "1", first_port, overrides=quorum | first_listeners, cluster=cluster) as first:
-        _coordinates(first.bootstrap)
-        with EmbeddedKafka(folder / "2", port, overrides=quorum | own, cluster=cluster) as second:
+    first_port, port, controller = free_ports(3)
+    with broker(folder / "1", 1, first_port, controller) as first:
+        coordinate(first.bootstrap)
+        with broker(folder / "2", 2, port, controller) as second:
             yield first, second
 
 
-def _coordinates(bootstrap: str) -> None:
-    """Makes the topics of transactions and of groups, all of whose partitions are then on this broker."""
+def broker(folder: Path, number: int, port: int, controller: int, inside: str = "", outside: str = "") -> EmbeddedKafka:
+    """One of them, not started; the first is the controller too.
+
+    `inside` is one more place at which it listens, `host:port`, and `outside` what it says of it to its clients there.
+    """
+    listeners = advertised = f"PLAINTEXT://{HOST}:{port}"
+    if inside:
+        listeners, advertised = f"{listeners},MORE://{inside}", f"{advertised},MORE://{outside}"
+    overrides = {
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,MORE:PLAINTEXT",
+        "advertised.listeners": advertised,
+        "request.timeout.ms": "3000",
+        "node.id": str(number),
+    }
+    if number == 1:
+        overrides["listeners"] = f"{listeners},CONTROLLER://{HOST}:{controller}"
+    else:
+        overrides |= {"listeners": listeners, "process.roles": "broker"}
+    return EmbeddedKafka(folder, port, overrides=overrides, cluster="a-cluster-of-two-brokr")
+
+
+def coordinate(bootstrap: str) -> None:
+    """Makes the topics of transactions and of groups, all of whose partitions are then on the broker that runs."""
     settings = {"bootstrap.servers": bootstrap, "log_level": 0}
     Producer({**settings, "transactional.id": "first"}).init_transactions(SECONDS)
     consumer = Consumer({**settings, "group.id": "first"})

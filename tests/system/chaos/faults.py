@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from confluent_kafka.admin import AdminClient
+
+from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import ProcessError, until
 from deelog_proof.harness.cluster import Node, is_stopped
@@ -29,6 +32,8 @@ DIFF_LEAD_SECONDS: Final = 35.0
 DIFF_SECONDS: Final = 300.0
 """Until a Spark job that was started again has caught up; starting it alone takes 20 s of two busy cores."""
 _STOP_SECONDS = 40.0
+_FENCED_SECONDS = 20.0
+_LIST_SECONDS = 10.0
 _RESTART_SECONDS = 60.0
 
 
@@ -61,6 +66,8 @@ class FaultContext:
     """What faults act on."""
 
     environment: Environment
+    second: EmbeddedKafka
+    """A broker that has half of the partitions, but no coordinator."""
     network: Network
     disk: Disk
     faults: list[Fault] = field(default_factory=list)
@@ -139,6 +146,25 @@ def _pause_kafka(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
     return lambda: kafka.resume() if kafka.pid is not None else None
 
 
+def _kill_second(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
+    scene.second.kill()
+    return lambda: scene.second.start() if scene.second.pid is None else None
+
+
+def _pause_second(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
+    """Until it is fenced: when it goes on, clients first hear of partitions without a leader."""
+    if scene.second.pid is not None:
+        scene.second.pause()
+        until(lambda: _leaderless(scene), _FENCED_SECONDS, "the paused broker to be fenced")
+    return lambda: scene.second.resume() if scene.second.pid is not None else None
+
+
+def _leaderless(scene: FaultContext) -> bool:
+    admin = AdminClient({"bootstrap.servers": scene.environment.kafka.bootstrap, "log_level": 2})
+    topic = admin.list_topics(scene.environment.topics.changes, _LIST_SECONDS).topics[scene.environment.topics.changes]
+    return any(partition.leader < 0 for partition in topic.partitions.values())
+
+
 def _apart(both: bool, cut: bool, kafka: bool) -> Begin:
     def begin(scene: FaultContext, fault: Fault, victim: float) -> Heal:
         nodes = scene.pick(victim, 1 if kafka else 2)
@@ -206,6 +232,8 @@ KINDS: Final[dict[str, Begin]] = {
     "pause": _pause,
     "kafka-kill": _restart_kafka,
     "kafka-pause": _pause_kafka,
+    "kafka-second-kill": _kill_second,
+    "kafka-second-pause": _pause_second,
     "part": _apart(both=True, cut=False, kafka=False),
     "part-one-way": _apart(both=False, cut=False, kafka=False),
     "part-cut": _apart(both=True, cut=True, kafka=False),
@@ -216,7 +244,8 @@ KINDS: Final[dict[str, Begin]] = {
     "diff-disk-full": _fill_disk,
     "rolling-restart": _rolling,
 }
-"""All kinds. `part-…` are partitions: of two nodes, or of a node and Kafka."""
+"""All kinds. `part-…` are partitions: of two nodes, or of a node and Kafka. `kafka-second-…` take away some of the
+partitions of each topic, and leave a client with a leader that is none any more."""
 _DIFF = ("diff-kill", "diff-disk-full")
 _ALONE = ("rolling-restart",)
 """What waits for others to be well cannot overlap with them."""
@@ -271,6 +300,7 @@ def _recovered(scene: FaultContext, fault: Fault) -> None:
         return
     for node in scene.nodes:
         node.wait_ready(RECOVERY_SECONDS)
+    until(lambda: not _leaderless(scene), RECOVERY_SECONDS, "each partition to have a leader")
     environment.cluster.wait_whole(RECOVERY_SECONDS)
     ends = end_offsets(environment.kafka.bootstrap, environment.topics.changes)
 

@@ -37,7 +37,8 @@ class Network:
         self._open: dict[Direction, asyncio.Event] = {}
         self._cut: set[Direction] = set()
         self._pairs: dict[asyncio.StreamWriter, Direction] = {}
-        self._gates: dict[str, asyncio.Server] = {}
+        self._gates: dict[int, asyncio.Server] = {}
+        """By port: two may lead to parts of one name."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
@@ -142,12 +143,12 @@ class Network:
             # Not in the task: one that is cancelled before its first step closes nothing.
             task.add_done_callback(lambda _: writer.transport.abort())
 
-        self._gates[name] = await asyncio.start_server(dialled, OUTSIDE, port)
+        self._gates[port] = await asyncio.start_server(dialled, OUTSIDE, port)
 
     async def _ended(self, name: str, port: int) -> None:
         """A connection ended: where nobody listens any more, the gate closes until somebody does."""
-        if name in self._gates and not await _listens(port):
-            server = self._gates.pop(name, None)
+        if port in self._gates and not await _listens(port):
+            server = self._gates.pop(port, None)
             if server is not None:  # several connections end at once
                 server.close()
                 self._watch(name, port)

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deelog_connector.devkafka import jars
-from deelog_connector.devkafka.broker import EmbeddedKafka
-from deelog_connector.devkafka.ports import HOST, free_ports
+from deelog_connector.devkafka.ports import free_ports
 from deelog_proof.demo.display import Display
 from deelog_proof.harness.child import until
 from deelog_proof.harness.cluster import DUMP_SECONDS, Cluster, Held, is_stopped
@@ -26,6 +25,7 @@ from deelog_proof.harness.drain import drain
 from deelog_proof.harness.environment import assembled, directory_of, ticking
 from deelog_schemas.java import find_java
 from deelog_schemas.operation import Entry
+from tests.support.two_brokers import broker, coordinate
 from tests.system.chaos import faults
 from tests.system.chaos.checker import (
     Row,
@@ -100,39 +100,30 @@ def run(plan: Plan, show: Display) -> dict[str, Any]:
         return report
 
 
-def _kafka(directory: Path, gated: int) -> EmbeddedKafka:
-    """A broker with a second listener, for the nodes, behind a gate."""
-    port, controller = free_ports(2)
-    listeners = f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller},NODES://{INSIDE}:{gated}"
-    return EmbeddedKafka(
-        directory / "kafka",
-        port,
-        overrides={
-            "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{port},NODES://{OUTSIDE}:{gated}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,NODES:PLAINTEXT",
-            "controller.quorum.voters": f"1@{HOST}:{controller}",
-        },
-    )
-
-
 def _set_up(plan: Plan, show: Display, stack: ExitStack, directory: Path, disk: Disk) -> FaultContext:
     find_java()
     jars.fetch("kafka")
     spark_jars = jars.fetch("spark-kafka")
     names = [f"n{number + 1}" for number in range(plan.nodes)]
-    ports = dict(zip((*names, KAFKA), free_ports(len(names) + 1), strict=True))
-    kafka = _kafka(directory, ports[KAFKA])
+    controller, port, second_port, *gates = free_ports(5 + len(names))
+    gated = list(zip((KAFKA, KAFKA, *names), gates, strict=True))
+    kafka, second = (
+        broker(directory / f"kafka{number}", number, own, controller, f"{INSIDE}:{gate}", f"{OUTSIDE}:{gate}")
+        for number, own, gate in ((1, port, gates[0]), (2, second_port, gates[1]))
+    )
     stack.callback(kafka.kill)
     kafka.start()
+    coordinate(kafka.bootstrap)  # whoever coordinates is not lost with the second
+    stack.callback(second.kill)
+    second.start()
     common = {"topic.prefix": PREFIX, "cache.name": CACHE, "segment.count": str(SEGMENTS)}
     nodes = {
-        "bootstrap.servers": f"{OUTSIDE}:{ports[KAFKA]}",
+        "bootstrap.servers": f"{OUTSIDE}:{gates[0]},{OUTSIDE}:{gates[1]}",
         "cache.backups": "1",
         "cache.max.entries": str(KEYS),
         "max.entry.bytes": str(MAX_ENTRY_BYTES),
     }
-    own = {name: {"cache.peer.listen": f"{INSIDE}:{ports[name]}"} for name in names}
+    own = {name: {"cache.peer.listen": f"{INSIDE}:{gate}"} for name, gate in gated if name != KAFKA}
     kept = plan.files is not None
     environment = assembled(show, stack, directory, kept, kafka, spark_jars, names, common, nodes, own)
     environment.most_diff_restarts = _MOST_DIFF_RESTARTS
@@ -140,11 +131,11 @@ def _set_up(plan: Plan, show: Display, stack: ExitStack, directory: Path, disk: 
     network = Network(lambda: {node.node_id: node.pid for node in cluster.nodes if node.pid is not None})
     stack.callback(network.stop)
     network.start()
-    for name, port in ports.items():
-        network.gate(name, port)
+    for name, gate in gated:
+        network.gate(name, gate)
     environment.start(stack)
     show.say(f"{network.connections} connections through gates; disk: {disk.kind}")
-    return FaultContext(environment, network, disk)
+    return FaultContext(environment, second, network, disk)
 
 
 def _load(plan: Plan, scene: FaultContext) -> list[Write]:
