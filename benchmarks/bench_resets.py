@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import Any
 
 from benchmarks.common import Figure, kafka, parser, show
 from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.segment import Segment
 from deelog_connector.runtime import Connector
 from deelog_schemas.config import parse
 from deelog_schemas.keys import segment_of
@@ -67,8 +67,8 @@ class Held:
         return time.monotonic() - begin, time.process_time() - cpu
 
 
-def _size(segment: Any) -> int:
-    held = segment.reset.held if segment.reset is not None else None
+def _size(segment: Segment) -> int:
+    held = segment.reset.keys_in_kafka if segment.reset is not None else None
     return 0 if held is None else sys.getsizeof(held.keys) + len(held.keys) * 45  # of a key of 12 bytes
 
 
