@@ -14,6 +14,8 @@ class KeptTopic:
     def __init__(self, brokers: Brokers, topic: str, partitions: int) -> None:
         self._brokers, self._topic, self._partitions = brokers, topic, partitions
         self._id = ""
+        self._former: set[str] = set()
+        """Ids that it had: a broker whose metadata are behind may still tell one."""
         self.unwritable = frozenset[int]()
         """The partitions that took no records at the last look."""
 
@@ -37,5 +39,8 @@ class KeptTopic:
             await self.make()
             state = await self._brokers.state(self._topic)
         self.unwritable = state.unwritable
+        if state.topic_id in self._former or state.topic_id == self._id:
+            return False
         before, self._id = self._id, state.topic_id
-        return before not in ("", state.topic_id)
+        self._former.add(before)
+        return before != ""

@@ -81,7 +81,9 @@ def test_another_id_is_told_once() -> None:
         looks = [await topic.is_another(), await topic.is_another()]
         broker.id = "2"
         looks += [await topic.is_another(), await topic.is_another()]
-        assert looks == [False, False, True, False]
+        for broker.id in "1", "2", "3":  # the first of these from a broker whose metadata are behind
+            looks.append(await topic.is_another())
+        assert looks == [False, False, True, False, False, False, True]
 
     with_topic(broker, test)
     assert broker.calls == []

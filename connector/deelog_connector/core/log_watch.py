@@ -66,8 +66,11 @@ class LogWatch:
     def topic_is(self, topic_id: str) -> bool:
         """The change topic's id; whether it is another one than before: the topic was deleted and created again."""
         changes = self._node.changes
+        if topic_id in changes.former:
+            return False
         before, changes.topic_id = changes.topic_id, topic_id
         if before and before != topic_id:
+            changes.former.add(before)
             changes.ends.clear()
             changes.cut_in.clear()
             for partition in range(self._node.settings.partitions):

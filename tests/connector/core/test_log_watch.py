@@ -234,6 +234,10 @@ def test_another_topic_costs_every_segment_a_reset() -> None:
         assert (segment.owed, segment.phase, segment.written) == ("topic_recreated", Phase.ACTIVE, None)
         assert segment.ledger.read_from == 0
     assert (state.changes.ends, state.changes.cut_in, state.changes.topic_id) == ({0: 0, 1: 0}, {}, "t2")
+    here.owed = None
+    assert not any(map(watch.topic_is, ("t1", "t2")))  # a broker whose metadata are behind
+    assert (here.owed, state.changes.topic_id) == (None, "t2")
+    assert watch.topic_is("t3")
 
 
 def test_a_position_that_is_read_back_prunes_and_moves_read_from() -> None:
