@@ -70,9 +70,10 @@ class NodeSuperseded(DeelogError):
     exit_code = 6
 
     def __init__(self, by: str, member: str, place: str = "") -> None:
+        since = "and is newer" if by != member else "and has started in the same millisecond"
         super().__init__(
-            f"{by}{place and f' at {place}'} has the node.id of {member} and is newer: this process ends. Give each "
-            "node an id of its own"
+            f"{by}{place and f' at {place}'} has the node.id of {member} {since}: this process ends. Give each node an "
+            "id of its own"
         )
         self.by = by
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deelog_connector.core import history as past
-from deelog_connector.core.effects import Effect, EndHanging
+from deelog_connector.core.effects import Effect, EndHanging, Superseded
 from deelog_connector.core.fencing import Fencing
 from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.log_watch import LogWatch
@@ -36,12 +36,15 @@ from deelog_schemas.positions import ClaimState, PositionState, StateRecord
 class ConnectorCore:
     """See the module. `member` is `<node.id>@<incarnation>`; `cache` is the core's view of the cache.
 
+    Two processes that start in the same millisecond are one member. Each gives a `first_number` of its own, at random,
+    and so tells its claims from the other's.
+
     Most of its methods are those of its parts, which `__init__` lists. `segment` is a segment's number everywhere.
     """
 
-    def __init__(self, member: str, settings: Settings, cache: CacheState) -> None:
+    def __init__(self, member: str, settings: Settings, cache: CacheState, first_number: int = 0) -> None:
         budget = Budget(settings.max_operations, settings.max_bytes)
-        self._node = node = NodeState(member, settings, cache, budget)
+        self._node = node = NodeState(member, settings, cache, budget, first_number)
         self._segments = node.segments
         self._primaries = node.primaries
         self._fencing = Fencing(node)
@@ -96,7 +99,12 @@ class ConnectorCore:
         self.scanned = self._scans.scanned
 
     def newer_process(self) -> str | None:
-        """The newest process of this node that the positions tell of, where that is not this one."""
+        """The newest process of this node that the positions tell of, where that is not this one.
+
+        One that has started in the same millisecond, and was the first to claim a segment, is newer.
+        """
+        if self._node.has_twin:
+            return self.member
         newer = (member for member in self.table.members() if is_newer_process(member, self.member))
         return max(newer, key=lambda member: Member.parse(member).incarnation, default=None)
 
@@ -327,6 +335,8 @@ class ConnectorCore:
         """The next record of the positions topic; the shell reads all its partitions from the beginning on."""
         self.table.apply(record)
         seg, state = self._segments.get(record.segment), record.state
+        if isinstance(state, ClaimState) and self._node.is_of_a_twin(record.segment, state):
+            self._node.outbox.append(Superseded(self.member))
         if seg is None:
             return
         if isinstance(state, PositionState):

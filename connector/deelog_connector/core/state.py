@@ -16,6 +16,7 @@ from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.settings import CacheState, Settings
 from deelog_schemas.keys import partition_of
 from deelog_schemas.member import node_id_of
+from deelog_schemas.positions import ClaimState
 
 MAX_SAMPLES: Final = 10_000
 
@@ -58,6 +59,8 @@ class ChangeTopic:
     """The change topic as this node last saw it. The dictionaries are by partition."""
 
     topic_id: str = ""
+    former: set[str] = field(default_factory=set)
+    """Ids that the topic had: a broker whose metadata are behind may still tell one."""
     ends: dict[int, int] = field(default_factory=dict)
     """Last stable offsets."""
     leader_epochs: dict[int, int] = field(default_factory=dict)
@@ -80,13 +83,14 @@ MIN_BATCH_BYTES: Final = 64 << 10
 
 @dataclass(slots=True)
 class NodeState:
-    """One node's state. `member` is `<node.id>@<incarnation>`."""
+    """One node's state. `member` is `<node.id>@<incarnation>`. The numbers that it uses begin above `first_number`."""
 
     member: str
     settings: Settings
     """Replaced as a whole when the configuration changes: read it here each time."""
     cache: CacheState
     budget: Budget
+    first_number: int = 0
     counts: Counts = field(default_factory=Counts)
     positions: PositionsTable = field(default_factory=PositionsTable)
     changes: ChangeTopic = field(default_factory=ChangeTopic)
@@ -108,7 +112,11 @@ class NodeState:
     """Of the last poll, in seconds of a clock that never goes back."""
     wall_us: int = 0
     """Of the last poll, Unix microseconds."""
-    _numbers: int = 0
+    claimed: set[int] = field(default_factory=set)
+    """Segments of which a claim of this process was read."""
+    has_twin: bool = False
+    """Whether another process of this member has claimed a segment before this one did."""
+    _used: int = 0
 
     @property
     def producer(self) -> Producer:
@@ -168,8 +176,19 @@ class NodeState:
 
     def next_number(self) -> int:
         """A number that this member has not used: for control records, claims and resets."""
-        self._numbers += 1
-        return self._numbers
+        self._used += 1
+        return self.first_number + self._used
+
+    def is_of_a_twin(self, segment: int, claim: ClaimState) -> bool:
+        """Whether a claim that is read is another process's of this member, and the first of the segment."""
+        if claim.member != self.member:
+            return False
+        if self.first_number < claim.number <= self.first_number + self._used:
+            self.claimed.add(segment)
+        elif segment not in self.claimed:
+            self.has_twin = True
+            return True
+        return False
 
     def take_outbox(self) -> list[Effect]:
         """Empties the outbox."""

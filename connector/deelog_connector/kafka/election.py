@@ -79,6 +79,9 @@ class Election:
         }
         self._metadata: Any = None
         self._candidate: Any = None
+        self._lock = threading.Lock()
+        self._seat: object | None = None
+        """Another object for each term: what a call of an earlier one still does is not done in this one."""
         self._producer: Any = None
         self._rejoin = threading.Event()
         self._aside = 0.0
@@ -94,7 +97,8 @@ class Election:
             await self._run_blocking(self._thread.join)
 
     def rejoin(self, aside: float = 0.0) -> None:
-        self._producer, self._aside = None, aside
+        self._aside = aside
+        self._sit(None)
         self._rejoin.set()
 
     async def take(self) -> None:
@@ -104,7 +108,8 @@ class Election:
         await self._run_blocking(self._commit, records)
 
     def _take(self) -> None:
-        if self._metadata is None:
+        seat = self._seat
+        if seat is None:
             raise NotController("not elected")
         producer, self._candidate = self._candidate, None
         try:
@@ -116,7 +121,14 @@ class Election:
         except KafkaException as error:
             self._report_denied(_error(error), "producer")
             raise NotController(f"cannot become controller: {_error(error).str()}") from error
-        self._producer = producer
+        with self._lock:
+            if self._seat is not seat:
+                raise NotController("the seat was lost meanwhile")
+            self._producer = producer
+
+    def _sit(self, seat: object | None) -> None:
+        with self._lock:
+            self._seat, self._producer = seat, None
 
     def _transactional(self) -> Any:
         config = self._config
@@ -129,11 +141,12 @@ class Election:
         return opened(Producer, "producer", settings | dict(config.overrides("producer")))[0]
 
     def _commit(self, records: Sequence[tuple[str, bytes]]) -> None:
-        last = ""
+        last, producer = "", self._producer
         deadline = time.monotonic() + self._seconds
         while time.monotonic() < deadline:
-            producer, metadata = self._producer, self._metadata  # once for an attempt: `rejoin` comes at any time
-            if producer is None or metadata is None:
+            metadata = self._metadata  # once for an attempt: `rejoin` comes at any time
+            # CHECK read-to-own-record: a term's view does not come behind the next term's first record.
+            if producer is None or self._producer is not producer or metadata is None:
                 raise NotController("not elected")
             try:
                 self._commit_once(producer, metadata, records)
@@ -175,8 +188,10 @@ class Election:
                 return
             except FutureTimeout:
                 waited += turn
-            if waited >= STALL_SECONDS and coordinator_answers(self._config, self._config.topics.controller_group):
-                break
+            if waited >= STALL_SECONDS:
+                if coordinator_answers(self._config, self._config.topics.controller_group):
+                    break
+                waited += LOOK_SECONDS
         if not call.done():
             raise NotController(f"the group's coordinator has not answered for {waited:.0f} s")
         call.result()
@@ -214,8 +229,12 @@ class Election:
                         log.warning("controller group: %s", error.str())
                     if error is not None and error.fatal():
                         break
+            except KafkaException as error:  # of a callback, too
+                log.warning("controller group: %s; joining again", _error(error).str())
+                self._stop.wait(_RETRY_SECONDS)
             finally:
                 self._metadata = self._candidate = None
+                self._sit(None)
                 # `close` alone tells the group nothing where no partition is assigned (librdkafka 2.16): a member that
                 # is gone would stay, and be assigned the seat in the next rebalance, until its session is over.
                 consumer.unsubscribe()
@@ -234,10 +253,12 @@ class Election:
         # were due first.
         self._metadata = consumer.consumer_group_metadata()
         if self._is_the_seat(partitions):
+            self._sit(object())
             self._tell(True)
 
     def _lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         if self._is_the_seat(partitions):
+            self._sit(None)
             self._tell(False)
 
     def _is_the_seat(self, partitions: list[TopicPartition]) -> bool:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -63,7 +64,8 @@ class Connector:
         self._port = port = port or Librdkafka()
         self.observed = EventMeter()
         pipeline = Pipeline.of(config, port.clock, self.observed.piped)
-        self.core = core = ConnectorCore(member, settings_of(config, pipeline), cache_side)
+        first_number = uuid.UUID(port.new_id()).int & 0xFFFF_FFFF
+        self.core = core = ConnectorCore(member, settings_of(config, pipeline), cache_side, first_number)
         self.state = RunState()
         """The holds that keep it from writing."""
         self._halted: DeelogError | None = None

@@ -86,7 +86,11 @@ async def run(
     try:
         if not await _started(hosted, stopped):
             return
-        on_start()
+        try:
+            on_start()
+        except BaseException:
+            await hosted.abort()
+            raise
         ends: list[asyncio.Future[Any]] = [stopped, hosted.failure, hosted.connector.finished]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if rest is not None:

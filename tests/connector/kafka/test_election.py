@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,7 +133,7 @@ class Desk:
         self.of._producer, self.of._metadata = producer, "metadata"
         return producer
 
-    async def refused(self, work: Coroutine[Any, Any, None]) -> str:
+    async def refused(self, work: Awaitable[None]) -> str:
         """Why a call raised `NotController`."""
         with pytest.raises(NotController) as raised:
             await work
@@ -259,7 +260,7 @@ class Coordinator:
     def __init__(self, desk: Desk, answers: list[bool]) -> None:
         self.goes_on = threading.Event()
         self.answers = answers
-        desk.of._seconds = 0.1  # two turns of 0.05
+        desk.of._seconds = 0.19  # so 0.38 in all: after three turns every second 0.05 is for a question
         desk.monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
         desk.monkeypatch.setattr(module, "STALL_SECONDS", 0.15)
         desk.monkeypatch.setattr(module, "coordinator_answers", self._asked)
@@ -274,7 +275,7 @@ class Coordinator:
         return answer
 
 
-@pytest.mark.parametrize("answers", [[True], [False, False]], ids=["others get one", "nobody gets one"])
+@pytest.mark.parametrize("answers", [[True], [False, False, False]], ids=["others get one", "nobody gets one"])
 def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, answers: list[bool]) -> None:
     async def test(desk: Desk) -> None:
         coordinator = Coordinator(desk, [*answers, True])
@@ -309,10 +310,11 @@ def test_who_is_elected_takes_the_producer_of_the_controller(monkeypatch: pytest
         monkeypatch.setattr(module, "begin_session", lambda producer, seconds: begun.append((producer, seconds)))
         desk.of._candidate = "candidate"
         assert await desk.refused(desk.of.take()) == "not elected"
-        desk.of._metadata = "metadata"
+        desk.of._sit(object())
         await desk.of.take()
         assert (begun, desk.of._producer) == ([("candidate", 7.0)], "candidate")
         # The seat was lost and is back: a producer that has begun cannot begin again.
+        desk.of._sit(object())
         made = [("another", []), KafkaUnusable("a secret is away")]
         monkeypatch.setattr(module, "opened", lambda *given: _next(made))
         await desk.of.take()
@@ -328,10 +330,48 @@ def test_a_producer_that_cannot_begin_makes_no_controller(monkeypatch: pytest.Mo
             raise error_of(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
         monkeypatch.setattr(module, "begin_session", fails)
-        desk.of._candidate, desk.of._metadata = "candidate", "metadata"
+        desk.of._candidate, desk.of._seat = "candidate", object()
         assert await desk.refused(desk.of.take()) == "cannot become controller: the broker's words"
         assert desk.of._producer is None
         assert len(desk.refusals) == 1
+
+    with_desk(monkeypatch, test)
+
+
+def test_what_a_term_began_is_not_done_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled calls go on in their threads: a commit that is tried again, and a session that opens slowly."""
+
+    async def test(desk: Desk) -> None:
+        old, slow, new = desk.elected(Producer()), Producer(), Producer()
+        old.errors["commit"] = [ABORT]
+        at_rest, slow_begins, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+        def rests(_: float) -> None:
+            at_rest.set()
+            assert goes_on.wait(20)
+
+        def begins(producer: Any, _: float) -> None:
+            if producer is slow:
+                slow_begins.set()
+                assert goes_on.wait(20)
+
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=rests))
+        monkeypatch.setattr(module, "begin_session", begins)
+        made: list[Any] = [(slow, []), (new, [])]
+        monkeypatch.setattr(module, "opened", lambda *given: made.pop(0))
+        view = asyncio.ensure_future(desk.of.commit([("view", b"old")]))
+        assert await asyncio.to_thread(at_rest.wait, 20)
+        desk.of._sit(object())
+        taken = asyncio.ensure_future(desk.of.take())
+        assert await asyncio.to_thread(slow_begins.wait, 20)
+        desk.of._sit(object())
+        await desk.of.take()
+        goes_on.set()
+        assert await desk.refused(view) == "not elected"
+        assert await desk.refused(taken) == "the seat was lost meanwhile"
+        await desk.of.commit([("controller", b"new")])
+        assert [call[3] for call in new.calls if call[0] == "produce"] == [b"new"]
+        assert not slow.calls
 
     with_desk(monkeypatch, test)
 
@@ -403,6 +443,42 @@ def test_the_member_that_loses_the_partition_is_told_so(monkeypatch: pytest.Monk
             lambda: group.consumer.callbacks[how](group.consumer, [TopicPartition(TOPIC, 0)]),
         )
         assert told == [True, False, False]  # the last one at the end
+
+    with_group(monkeypatch, test)
+
+
+def test_who_has_lost_the_seat_takes_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(group: Group) -> None:
+        begun: list[str] = []
+        monkeypatch.setattr(module, "begin_session", lambda producer, _: begun.append(producer))
+
+        def take() -> None:
+            group.assign(0)
+            group.desk.of._take()
+            group.consumer.callbacks["on_revoke"](group.consumer, [TopicPartition(TOPIC, 0)])
+            group.assign()  # still a member
+            for late in group.desk.of._take, lambda: group.desk.of._commit([("a", b"1")]):
+                with pytest.raises(NotController, match=r"^not elected$"):
+                    late()
+
+        await group.go(take)
+        assert begun == ["candidate"]
+
+    with_group(monkeypatch, test)
+
+
+def test_an_error_out_of_the_group_ends_no_member(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(group: Group) -> None:
+        monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
+
+        def raises() -> None:
+            raise error_of(KafkaError._STATE)
+
+        assert await group.go(lambda: group.assign(0), raises, lambda: group.assign(0)) == [True, False, True, False]
+        assert caplog.messages == ["controller group: the broker's words; joining again"]
+        assert group.consumer.calls.count("close") == 2
 
     with_group(monkeypatch, test)
 

@@ -123,17 +123,59 @@ def test_a_node_id_used_twice_ends_the_older(kafka: Broker, prefix: str) -> None
     run(work())
 
 
+@pytest.mark.parametrize("later", [0.0, 0.02, 2.0])
+def test_of_two_processes_of_the_same_millisecond_one_stays(memory: Memory, prefix: str, later: float) -> None:
+    """They have one name: each would take the other's claims for its own, and they would fence each other for ever."""
+
+    async def work() -> None:
+        config = config_of(memory.bootstrap, prefix)
+        async with cache(config, 1, port=memory.port()) as one, cache(config, 1, port=memory.port()) as other:
+            one.own_all()
+            await one.put(b"one", b"1")
+            await asyncio.sleep(later)
+            other.own_all()
+            await other.put(b"other", b"1")
+            both = [one, other]
+            failures = [each.connector.failure for each in both]
+            await asyncio.wait(failures, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            (ended,) = (number for number, failure in enumerate(failures) if failure.done())
+            with pytest.raises(NodeSuperseded, match=r"n1@1 has the node\.id of n1@1 and has started in the same mill"):
+                failures[ended].result()
+            stays = both[1 - ended]
+            await stays.drained()
+            await stays.put(b"more", b"2")
+            await stays.drained()
+            content, readers = derived(memory.records(config.topics.changes))
+            assert content == stays.entries_of
+            assert not any(reader.repeats for reader in readers.values())
+
+    memory.run(work())
+
+
+def test_a_process_that_finds_a_claim_of_its_own_name_does_not_start(memory: Memory, prefix: str) -> None:
+    async def work() -> None:
+        config = config_of(memory.bootstrap, prefix)
+        async with cache(config, 1, port=memory.port()) as one:
+            await started(one)
+            await one.drained()
+            with pytest.raises(NodeSuperseded, match="in the same millisecond"):
+                async with cache(config, 1, port=memory.port()):
+                    pass
+
+    memory.run(work())
+
+
 def test_a_process_older_than_one_that_has_claimed_does_not_start(memory: Memory, prefix: str) -> None:
     async def work() -> None:
         config = config_of(memory.bootstrap, prefix)
-        for release in (False, True):
-            async with cache(config, 7, release=release, port=memory.port()) as newer:
+        for started_at, release in ((7, False), (8, True)):
+            async with cache(config, started_at, release=release, port=memory.port()) as newer:
                 await started(newer)
                 await newer.drained()
-            with pytest.raises(NodeSuperseded, match=r"n1@7 has the node\.id of n1@6") as refused:
+            with pytest.raises(NodeSuperseded, match=rf"n1@{started_at} has the node\.id of n1@6") as refused:
                 async with cache(config, 6, port=memory.port()):
                     pass
-            assert refused.value.by == "n1@7"
+            assert refused.value.by == f"n1@{started_at}"
 
     memory.run(work())
 

@@ -37,6 +37,7 @@ class Cache:
         self.may_start.set()
         self.start_error: Exception | None = None
         self.at_last: Callable[[], object] = lambda: None
+        self.mute = False
         self._rest = rest
         monkeypatch.setattr(process, "served", self._served)
 
@@ -45,9 +46,12 @@ class Cache:
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         self.connector.finished = loop.create_future()
-        await run(
-            CONFIG, cast(Hosted, self), lambda: (b"", ""), lambda: self.calls.append("serves"), stopped or signalled()
-        )
+        await run(CONFIG, cast(Hosted, self), lambda: (b"", ""), self._says, stopped or signalled())
+
+    def _says(self) -> None:
+        if self.mute:
+            raise BrokenPipeError
+        self.calls.append("serves")
 
     async def _served(self, config: Any, lifecycle: Any, metrics: Any) -> Any:
         assert (config, lifecycle, metrics()) == (CONFIG, self.lifecycle, (b"", ""))
@@ -151,6 +155,17 @@ def test_a_start_that_fails_is_aborted_and_raised(monkeypatch: pytest.MonkeyPatc
         assert hosted.calls == ["rest", "start", "abort", "rest stopped"]
         # What is left pending would be told to whoever runs next on this loop, as an error of theirs.
         assert asyncio.all_tasks() == before
+
+    cache.run(work(), 60)
+
+
+def test_a_node_that_cannot_say_that_it_serves_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        hosted = Cache(monkeypatch)
+        hosted.mute = True
+        with pytest.raises(BrokenPipeError):
+            await hosted.run()
+        assert hosted.calls == ["rest", "start", "abort", "rest stopped"]
 
     cache.run(work(), 60)
 

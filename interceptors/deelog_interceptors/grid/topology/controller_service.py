@@ -210,8 +210,12 @@ class ControllerService:
         if self._may_be_known(liveness):
             return
         if self._lost and liveness.view.topology_id:
-            await self._election.commit([("view", encode_view(liveness.view))])
-            self._lost = False
+            self._lost = False  # before: it may be lost again meanwhile
+            try:
+                await self._election.commit([("view", encode_view(liveness.view))])
+            except BaseException:
+                self._lost = True
+                raise
         liveness.forgive_own_pause(self._clock.monotonic())
         dead = await self._dead(liveness)
         if dead is not None:
