@@ -211,8 +211,10 @@ def check_resets(
 ) -> list[Reset]:
     """Which resets faults called for; the others are `needless`. `start_ms` is when the load began.
 
-    `initial` is for a segment that was never written. `overflow` needs a Kafka, or a way to it, that was gone. All
-    others need every member dead or out of reach that was in sync in the view before the epoch of the reset.
+    `initial` is for a segment that was never written. `overflow` needs a Kafka, or a way to it, that was gone.
+    `truncated` needs a partition that was: a transaction whose marker does not get there ends as the next of its id
+    does, so that Kafka aborts there what it has committed elsewhere. All others need every member dead or out of reach
+    that was in sync in the view before the epoch of the reset.
     """
     called = []
     for reset in resets:
@@ -234,8 +236,9 @@ def _callers(reset: Reset, views: Sequence[View], troubles: Sequence[Trouble], s
         yield "first start"
         return
     at = [trouble for trouble in troubles if trouble.from_ms <= reset.begin_ms <= trouble.until_ms]
-    if reset.reason == "overflow":
-        yield from (trouble.kind for trouble in at if "kafka" in trouble.kind)
+    if reset.reason in ("overflow", "truncated"):
+        kind = "kafka" if reset.reason == "overflow" else "kafka-second"
+        yield from (trouble.kind for trouble in at if kind in trouble.kind)
         return
     members = _in_sync(reset, views)
     troubled = {trouble.node for trouble in at}

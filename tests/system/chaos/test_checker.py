@@ -278,9 +278,19 @@ def test_a_reset_is_called_for_only_if_every_in_sync_member_was_in_trouble(
     assert check_resets(Verdict(), topic.resets, VIEWS, over, 0) == []
 
 
-def test_an_overflow_is_called_for_by_kafka_alone() -> None:
-    topic = folded([begin(8, (2, 3), "overflow"), end(10, (2, 3), 8, 0)])
-    assert check_resets(Verdict(), topic.resets, VIEWS, [Trouble("kafka-pause", "", 6000, 9000)], 0) == topic.resets
+@pytest.mark.parametrize(
+    ("reason", "kind", "is_called_for"),
+    [
+        ("overflow", "kafka-pause", True),
+        ("overflow", "kill", False),
+        ("truncated", "kafka-second-kill", True),
+        ("truncated", "kafka-kill", False),
+    ],
+)
+def test_some_resets_are_called_for_by_kafka_alone(reason: str, kind: str, is_called_for: bool) -> None:
+    topic = folded([begin(8, (2, 3), reason), end(10, (2, 3), 8, 0)])
+    called = check_resets(Verdict(), topic.resets, VIEWS, [Trouble(kind, "", 6000, 9000)], 0)
+    assert called == (topic.resets if is_called_for else [])
 
 
 def test_the_first_state_of_a_segment_is_written_before_the_load_only() -> None:
