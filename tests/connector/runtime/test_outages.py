@@ -14,7 +14,7 @@ import pytest
 from deelog_connector.errors import KafkaUnavailable
 from deelog_proof.memory.port import Brokers, Reader
 from deelog_schemas.header import Kind
-from deelog_schemas.keys import segment_of
+from deelog_schemas.keys import partition_of, segment_of
 from deelog_schemas.records import ON_POSITIONS, Record
 from tests.connector.cache import Cache, cache, config_of, run, started
 from tests.support.kafka import Broker
@@ -44,12 +44,16 @@ async def written_to(found: Cache) -> AsyncIterator[None]:
             await writing
 
 
-def whole_and_never_reset(found: Cache, records: list[Record]) -> None:
-    """The topic says what the cache holds, by changes alone, each there once."""
+def whole_and_never_reset(found: Cache, records: list[Record], but: int | None = None) -> None:
+    """The topic says what the cache holds, by changes alone, each there once. Segments of partition `but` may be reset
+    once for what Kafka has lost."""
     content, readers = derived(records)
     assert content == found.entries_of
     assert sum(r.repeats for r in readers.values()) == 0
-    assert all(r.resets == ["start"] for r in readers.values())
+    partitions, segments = found.core.settings.partitions, found.core.settings.segments
+    for number, reader in readers.items():
+        lost = [["start", "truncated"]] if partition_of(number, partitions, segments) == but else []
+        assert reader.resets in [["start"], *lost]
 
 
 def test_a_paused_kafka_loses_nothing(memory: Memory, prefix: str) -> None:

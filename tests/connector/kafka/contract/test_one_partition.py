@@ -120,7 +120,11 @@ async def test_a_partition_with_too_few_replicas_holds_up_an_id_and_nobody_else(
 @pytest.mark.kafka
 @pytest.mark.parametrize("lacks", ["changes", "positions"])
 def test_a_connector_goes_on_without_it(pair: tuple[EmbeddedKafka, EmbeddedKafka], prefix: str, lacks: str) -> None:
-    """Under load, with the real client library: nothing is lost, nothing reset, and what is well is written."""
+    """Under load, with the real client library: nothing is lost, and what is well is written, without a reset.
+
+    A partition of changes that is lost between a commit and its marker is reset: the next marker of the same id decides
+    there, and aborts what Kafka has committed on the others.
+    """
     first, second = pair
     config = config_of(first.bootstrap, prefix)
     admin = AdminClient({"bootstrap.servers": first.bootstrap})
@@ -149,6 +153,7 @@ def test_a_connector_goes_on_without_it(pair: tuple[EmbeddedKafka, EmbeddedKafka
                 second.start()
                 await found.until(lambda: not found.core.withheld)
             await found.drained()
-            whole_and_never_reset(found, read_topic(first.bootstrap, config.topics.changes))
+            records = read_topic(first.bootstrap, config.topics.changes)
+            whole_and_never_reset(found, records, 1 if lacks == "changes" else None)
 
     run(work())
