@@ -133,30 +133,27 @@ def _pause(scene: FaultContext, fault: Fault, victim: float) -> Heal:
     return heal
 
 
-def _restart_kafka(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
-    kafka = scene.environment.kafka
-    kafka.kill()
-    return lambda: kafka.start() if kafka.pid is None else None
+def _kill_broker(second: bool) -> Begin:
+    def begin(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
+        broker = scene.second if second else scene.environment.kafka
+        broker.kill()
+        return lambda: broker.start() if broker.pid is None else None
+
+    return begin
 
 
-def _pause_kafka(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
-    kafka = scene.environment.kafka
-    if kafka.pid is not None:
-        kafka.pause()
-    return lambda: kafka.resume() if kafka.pid is not None else None
+def _pause_broker(second: bool) -> Begin:
+    """The second one until it is fenced: when it goes on, clients first hear of partitions without a leader."""
 
+    def begin(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
+        broker = scene.second if second else scene.environment.kafka
+        if broker.pid is not None:
+            broker.pause()
+            if second:
+                until(lambda: _leaderless(scene), _FENCED_SECONDS, "the paused broker to be fenced")
+        return lambda: broker.resume() if broker.pid is not None else None
 
-def _kill_second(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
-    scene.second.kill()
-    return lambda: scene.second.start() if scene.second.pid is None else None
-
-
-def _pause_second(scene: FaultContext, _fault: Fault, _victim: float) -> Heal:
-    """Until it is fenced: when it goes on, clients first hear of partitions without a leader."""
-    if scene.second.pid is not None:
-        scene.second.pause()
-        until(lambda: _leaderless(scene), _FENCED_SECONDS, "the paused broker to be fenced")
-    return lambda: scene.second.resume() if scene.second.pid is not None else None
+    return begin
 
 
 def _leaderless(scene: FaultContext) -> bool:
@@ -230,10 +227,10 @@ KINDS: Final[dict[str, Begin]] = {
     "kill": _kill,
     "kill-owners": _kill_owners,
     "pause": _pause,
-    "kafka-kill": _restart_kafka,
-    "kafka-pause": _pause_kafka,
-    "kafka-second-kill": _kill_second,
-    "kafka-second-pause": _pause_second,
+    "kafka-kill": _kill_broker(second=False),
+    "kafka-pause": _pause_broker(second=False),
+    "kafka-second-kill": _kill_broker(second=True),
+    "kafka-second-pause": _pause_broker(second=True),
     "part": _apart(both=True, cut=False, kafka=False),
     "part-one-way": _apart(both=False, cut=False, kafka=False),
     "part-cut": _apart(both=True, cut=True, kafka=False),
