@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import COMPACTED, Brokers
 
@@ -13,9 +14,7 @@ class KeptTopic:
 
     def __init__(self, brokers: Brokers, topic: str, partitions: int) -> None:
         self._brokers, self._topic, self._partitions = brokers, topic, partitions
-        self._id = ""
-        self._former: set[str] = set()
-        """Ids that it had: a broker whose metadata are behind may still tell one."""
+        self._seen = KnownTopic()
         self.unwritable = frozenset[int]()
         """The partitions that took no records at the last look."""
 
@@ -39,8 +38,4 @@ class KeptTopic:
             await self.make()
             state = await self._brokers.state(self._topic)
         self.unwritable = state.unwritable
-        if state.topic_id in self._former or state.topic_id == self._id:
-            return False
-        before, self._id = self._id, state.topic_id
-        self._former.add(before)
-        return before != ""
+        return self._seen.is_another(state.topic_id)

@@ -101,9 +101,9 @@ class ConnectorCore:
     def newer_process(self) -> str | None:
         """The newest process of this node that the positions tell of, where that is not this one.
 
-        One that has started in the same millisecond, and was the first to claim a segment, is newer.
+        Ask before the first claim: so what this member has claimed is that of one that started in the same millisecond.
         """
-        if self._node.has_twin:
+        if self.member in self.table.members():
             return self.member
         newer = (member for member in self.table.members() if is_newer_process(member, self.member))
         return max(newer, key=lambda member: Member.parse(member).incarnation, default=None)

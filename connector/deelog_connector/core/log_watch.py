@@ -66,18 +66,14 @@ class LogWatch:
     def topic_is(self, topic_id: str) -> bool:
         """The change topic's id; whether it is another one than before: the topic was deleted and created again."""
         changes = self._node.changes
-        if topic_id in changes.former:
+        if not changes.is_another(topic_id):
             return False
-        before, changes.topic_id = changes.topic_id, topic_id
-        if before and before != topic_id:
-            changes.former.add(before)
-            changes.ends.clear()
-            changes.cut_in.clear()
-            for partition in range(self._node.settings.partitions):
-                changes.ends[partition] = 0
-                self._lost(partition, "topic_recreated")
-            return True
-        return False
+        changes.ends.clear()
+        changes.cut_in.clear()
+        for partition in range(self._node.settings.partitions):
+            changes.ends[partition] = 0
+            self._lost(partition, "topic_recreated")
+        return True
 
     def _lost(self, partition: int, reason: str) -> list[int]:
         concerned = self._node.primaries_of(partition)

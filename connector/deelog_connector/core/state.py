@@ -55,12 +55,26 @@ class Counts:
 
 
 @dataclass(slots=True)
-class ChangeTopic:
-    """The change topic as this node last saw it. The dictionaries are by partition."""
+class KnownTopic:
+    """A topic as it was last seen; it may be deleted and made again."""
 
     topic_id: str = ""
     former: set[str] = field(default_factory=set)
-    """Ids that the topic had: a broker whose metadata are behind may still tell one."""
+    """Ids that it had: a broker whose metadata are behind may still tell one."""
+
+    def is_another(self, topic_id: str) -> bool:
+        """Takes the id that a broker tells; whether the topic was made again since the last one."""
+        if topic_id == self.topic_id or topic_id in self.former:
+            return False
+        before, self.topic_id = self.topic_id, topic_id
+        self.former.add(before)
+        return before != ""
+
+
+@dataclass(slots=True)
+class ChangeTopic(KnownTopic):
+    """The change topic. The dictionaries are by partition."""
+
     ends: dict[int, int] = field(default_factory=dict)
     """Last stable offsets."""
     leader_epochs: dict[int, int] = field(default_factory=dict)
@@ -114,8 +128,6 @@ class NodeState:
     """Of the last poll, Unix microseconds."""
     claimed: set[int] = field(default_factory=set)
     """Segments of which a claim of this process was read."""
-    has_twin: bool = False
-    """Whether another process of this member has claimed a segment before this one did."""
     _used: int = 0
 
     @property
@@ -185,10 +197,7 @@ class NodeState:
             return False
         if self.first_number < claim.number <= self.first_number + self._used:
             self.claimed.add(segment)
-        elif segment not in self.claimed:
-            self.has_twin = True
-            return True
-        return False
+        return segment not in self.claimed
 
     def take_outbox(self) -> list[Effect]:
         """Empties the outbox."""
