@@ -180,7 +180,7 @@ class Brokers(Protocol):
         """
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """A topic's effective settings. Raises `KafkaUnavailable`, also without topic."""
+        """A topic's effective settings. Raises `KafkaUnavailable`, also where no broker hears of the topic in time."""
 
     async def state(self, topic: str) -> TopicState:
         """Raises `KafkaUnavailable`, also without topic."""

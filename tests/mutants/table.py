@@ -42,6 +42,7 @@ PROCESSOR: Final = "connector/deelog_connector/signals/processor.py"
 INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.py"
 PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
 KEPT_TOPIC: Final = "connector/deelog_connector/kept_topic.py"
+KAFKA_ADMIN: Final = "connector/deelog_connector/kafka/admin.py"
 KAFKA_ELECTION: Final = "connector/deelog_connector/kafka/election.py"
 KAFKA_PROGRESS: Final = "schemas/deelog_schemas/kafka/progress.py"
 KAFKA_READER: Final = "connector/deelog_connector/kafka/reader.py"
@@ -1112,6 +1113,20 @@ SHELL: Final = (
         (Edit(KAFKA_PROGRESS, "            self.check(producer)\n", ""),),
         detector="pytest tests/schemas/kafka/test_progress.py -k stands_while_brokers_answer",
         because="the simulation has no client library",
+    ),
+    Mutant(
+        "topic-unheard-of",
+        "",
+        "a node does not start where a topic was just created and the broker that it asks has not heard of it yet",
+        (
+            Edit(
+                KAFKA_ADMIN,
+                "        return self._awaited(topic)",
+                "        self._awaited(topic)\n        return self.partitions(topic)",
+            ),
+        ),
+        detector="pytest tests/connector/kafka/test_admin.py -k created_meanwhile",
+        because="brokers of the simulation all hear of a topic at once",
     ),
     Mutant(
         "twin-unnoticed",

@@ -6,7 +6,7 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
@@ -19,6 +19,8 @@ from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
 
 A = TypeVar("A")
+
+_AGAIN_SECONDS: Final = 0.05
 
 
 class KafkaAdmin:
@@ -67,10 +69,7 @@ class KafkaAdmin:
         return failure(what, error, self._connections, **asked)
 
     def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
-        count = self.partitions(topic)
-        if count == 0:
-            self._create(topic, partitions or 1, settings)
-            count = self.partitions(topic)
+        count = self.partitions(topic) or self._created(topic, partitions or 1, settings)
         if partitions is not None and count != partitions:
             raise KafkaUnusable(
                 f"topic {topic} has {count} partitions, but topic.creation.default.partitions is {partitions}: the map "
@@ -78,7 +77,7 @@ class KafkaAdmin:
                 "topic.prefix"
             )
 
-    def _create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+    def _created(self, topic: str, partitions: int, settings: Mapping[str, str]) -> int:
         self._must_be_seen(topic)
         replication = self._config["topic.creation.default.replication.factor"]
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
@@ -89,7 +88,7 @@ class KafkaAdmin:
                 what = f"topic {topic} does not exist and cannot be created"
                 why = reason(error, self._connections, topic=("Create", topic), cluster=("Create", ""))
                 raise KafkaUnusable(f"{what}: {why}") from error
-        self._await(topic)
+        return self._awaited(topic)
 
     def _must_be_seen(self, topic: str) -> None:
         """Raises `KafkaUnauthorized` where a topic is hidden from this user, whether it exists or not."""
@@ -100,12 +99,14 @@ class KafkaAdmin:
             if denied is not None:
                 raise KafkaUnauthorized(denied) from error
 
-    def _await(self, topic: str) -> None:
+    def _awaited(self, topic: str) -> int:
+        """The partitions of a topic that is there. The broker that is asked may hear of it later than others."""
         until = time.monotonic() + self._seconds
-        while self.partitions(topic) == 0:
+        while (count := self.partitions(topic)) == 0:
             if time.monotonic() > until:
                 raise KafkaUnusable(f"topic {topic} was created but does not appear")
-            time.sleep(0.05)
+            time.sleep(_AGAIN_SECONDS)
+        return count
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 where it does not exist, or is hidden from this user."""
@@ -146,12 +147,17 @@ class KafkaAdmin:
 
     def settings(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=self._seconds))
-            found = asked[resource].result()
-        except KafkaException as error:
-            raise self._away(f"cannot read the settings of topic {topic}", error, "DescribeConfigs", topic) from error
-        return {name: str(entry.value) for name, entry in found.items()}
+        until = time.monotonic() + self._seconds
+        while True:
+            try:
+                asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=self._seconds))
+                return {name: str(entry.value) for name, entry in asked[resource].result().items()}
+            except KafkaException as error:
+                # The broker that is asked may hear of a new topic later than others.
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until:
+                    what = f"cannot read the settings of topic {topic}"
+                    raise self._away(what, error, "DescribeConfigs", topic) from error
+            time.sleep(_AGAIN_SECONDS)
 
     def members(self, group: str) -> frozenset[str]:
         try:

@@ -96,8 +96,10 @@ def end_offsets(bootstrap: str, topic: str, committed: bool = True) -> dict[int,
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     try:
         admin = _admin(bootstrap)
-        partitions = admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic].partitions
-        asked = {TopicPartition(topic, partition): latest for partition in partitions}
+        found = admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
+        if found.error is not None:  # this broker may hear of the topic later than others
+            raise KafkaException(found.error)
+        asked = {TopicPartition(topic, partition): latest for partition in found.partitions}
         offsets = admin.list_offsets(asked, isolation_level=level, request_timeout=_REQUEST_SECONDS)
         return {part.partition: future.result(_REQUEST_SECONDS).offset for part, future in offsets.items()}
     except KafkaException:

@@ -170,8 +170,20 @@ def test_a_topic_that_is_missing_is_created_and_waited_for(opened: Opened, parti
 
 def test_a_topic_that_another_one_created_meanwhile_is_taken(opened: Opened) -> None:
     exists = KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
-    admin = opened(list_topics=[{}, {"t": (4, None)}], describe_topics=[UNKNOWN], create_topics=[exists])
+    asked: list[Any] = [{}, {"t": (4, None)}, {}]  # the last broker has not heard of it yet
+    admin = opened(list_topics=asked, describe_topics=[UNKNOWN], create_topics=[exists])
     admin.ensure("t", 4, {})
+
+
+def test_settings_are_asked_again_where_a_broker_has_not_heard_of_the_topic_yet(opened: Opened) -> None:
+    admin = opened(describe_configs=[UNKNOWN, UNKNOWN, {"x": SimpleNamespace(value="7")}])
+    assert admin.settings("t") == {"x": "7"}
+    assert opened.sleeps == [0.05, 0.05]
+    admin = opened(describe_configs=[UNKNOWN])
+    opened.now = 100.0
+    with pytest.raises(KafkaUnavailable, match="cannot read the settings of topic t: "):
+        admin.settings("t")
+    assert SECONDS <= opened.now - 100.0 <= SECONDS + 1.5
 
 
 @pytest.mark.parametrize(
@@ -260,8 +272,9 @@ CALLS: list[tuple[str, Callable[[KafkaAdmin], Any], str, str]] = [
 def test_a_request_that_fails_says_what_was_asked_and_takes_a_new_client(
     opened: Opened, request_: str, call: Callable[[KafkaAdmin], Any], what: str, right: str
 ) -> None:
-    admin = opened(**{request_: [UNKNOWN, DENIED, KafkaException(KafkaError(KafkaError._TIMED_OUT))]})
-    with pytest.raises(KafkaUnavailable, match=f"^{what}{UNKNOWN.args[0].str()}") as raised:
+    refused = KafkaException(KafkaError(KafkaError.UNSUPPORTED_VERSION))
+    admin = opened(**{request_: [refused, DENIED, KafkaException(KafkaError(KafkaError._TIMED_OUT))]})
+    with pytest.raises(KafkaUnavailable, match=f"^{what}{refused.args[0].str()}") as raised:
         call(admin)
     assert type(raised.value) is KafkaUnavailable
     with pytest.raises(KafkaUnauthorized, match=f"^{what}Kafka refuses {right}"):
