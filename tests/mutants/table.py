@@ -37,6 +37,7 @@ READERS: Final = "connector/deelog_connector/runtime/readers.py"
 TASKS: Final = "connector/deelog_connector/runtime/tasks.py"
 CONNECTOR: Final = "connector/deelog_connector/runtime/connector.py"
 SHELL_FILE: Final = "connector/deelog_connector/runtime/shell.py"
+LIFECYCLE: Final = "connector/deelog_connector/runtime/lifecycle.py"
 RUN_STATE: Final = "connector/deelog_connector/runtime/run_state.py"
 PROCESSOR: Final = "connector/deelog_connector/signals/processor.py"
 INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.py"
@@ -1113,6 +1114,22 @@ SHELL: Final = (
         (Edit(KAFKA_PROGRESS, "            self.check(producer)\n", ""),),
         detector="pytest tests/schemas/kafka/test_progress.py -k stands_while_brokers_answer",
         because="the simulation has no client library",
+    ),
+    Mutant(
+        "stop-overlooks-what-starts",
+        "",
+        "a cache that starts while another one is drained is stopped in the middle of a transaction",
+        (Edit(LIFECYCLE, "                    connector.apply(Event.SUSPEND)\n", "                    pass\n"),),
+        detector="pytest tests/connector/runtime/test_lifecycle.py -k drained_writes_nothing",
+        because="the simulation has one cache",
+    ),
+    Mutant(
+        "restart-overlooks-what-starts",
+        "",
+        "a cache that starts while the others are configured keeps the former configuration",
+        (Edit(LIFECYCLE, "            await self._until_started()\n", ""),),
+        detector="pytest tests/connector/runtime/test_lifecycle.py -k configured_as_the_others",
+        because="the simulation has one cache",
     ),
     Mutant(
         "topic-unheard-of",

@@ -251,7 +251,7 @@ class Connector:
         """Writes what is acknowledged by now, unless paused, and closes the producer.
 
         Capture goes on into the op log. Apply `STOP` or `CONTINUE` afterwards. Raises `TimeoutError` where Kafka does
-        not accept it within `seconds`; the connector then goes on as before.
+        not accept it within `seconds`, and why it halted meanwhile; the connector then goes on as before.
         """
         drains, core = not self.state.paused, self.core
         until = self._port.clock.monotonic() + seconds
@@ -259,7 +259,11 @@ class Connector:
             if drains:
                 self.apply(Event.DRAIN)
                 acknowledged = [(s.number, s.epoch, s.acked) for s in core.primaries()]
-                await self._wait_for(lambda: all(self._is_written(*one) for one in acknowledged), until)
+                await self._wait_for(
+                    lambda: self.halted is not None or all(self._is_written(*one) for one in acknowledged), until
+                )
+                if self.halted is not None:
+                    raise self.halted
             self.apply(Event.SUSPEND)
             # Both at the same moment: while it waits to have read back, a takeover may begin a scan. Without the wait,
             # offsets would still move after the stop.

@@ -35,6 +35,7 @@ SUSPEND_SECONDS: Final = 30.0
 """Seconds that Kafka may take to accept acknowledged operations before a stop fails."""
 END_SECONDS: Final = 5.0
 """Seconds that the end of a connector waits for earlier requests."""
+_LOOK_SECONDS: Final = 0.05
 
 _NAMES: Final = words(
     """
@@ -245,7 +246,10 @@ class Lifecycle:
                 connector.resume()
 
     async def stop(self) -> None:
-        """Writes what is acknowledged, unless paused, and closes the producer. Raises `KafkaTooSlowError`."""
+        """Writes what is acknowledged, unless paused, and closes the producer.
+
+        Raises `KafkaTooSlowError`, and `TransformFailed` where one halts it meanwhile.
+        """
         await self._finish(self._stop())
 
     async def restart(self, tasks: bool = False) -> None:
@@ -295,7 +299,10 @@ class Lifecycle:
     async def _stop(self) -> None:
         async with self._lock:
             running = [c for c in self._working() if not c.state.closed]
-            begun = [c for c in running if c.started]  # what is starting has nothing to write, and no producer
+            begun = [c for c in running if c.started]
+            for connector in running:
+                if connector not in begun:  # it has nothing to write yet, and it may start at any moment
+                    connector.apply(Event.SUSPEND)
             outcomes = await asyncio.gather(*(c.suspend(SUSPEND_SECONDS) for c in begun), return_exceptions=True)
             working = self._working()  # a connector that ends meanwhile writes what it captured by itself
             failed = [e for c, e in zip(begun, outcomes, strict=True) if isinstance(e, BaseException) and c in working]
@@ -306,6 +313,11 @@ class Lifecycle:
             if failed:
                 raise failed[0]
 
+    async def _until_started(self) -> None:
+        """What is starting was made of the present configuration. A start that fails is not waited for any more."""
+        while not all(connector.started for connector in self._working()):  # noqa: ASYNC110 - each may end instead
+            await asyncio.sleep(_LOOK_SECONDS)
+
     def _begun(self) -> Config:
         self._queued = False
         return self.config
@@ -314,12 +326,13 @@ class Lifecycle:
         async with self._lock:
             config = config_of()
             self.check(config)
+            await self._until_started()
             self._restarting = True
             prepared: list[tuple[Connector, Shell]] = []
             failed: list[Exception] = []
             try:
                 for cache, connector in list(self.connectors.items()):
-                    if connector in self._working() and connector.started:
+                    if connector in self._working():
                         try:
                             prepared.append((connector, await connector.prepared(_of_cache(config, cache))))
                         except Exception:

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from deelog_connector.errors import RetriesExhausted
+from deelog_connector.errors import RetriesExhausted, TransformFailed
 from deelog_connector.runtime import Lifecycle
 from deelog_connector.runtime.lifecycle import State
 from deelog_schemas.config import Config
@@ -191,6 +191,31 @@ def test_a_halted_connector_stops_at_once_and_does_not_release_what_failed(
         # Of the others some may be: a stop tries again, and what is written by then is released.
         releases = [r for r in memory.records(config.topics.changes) if r.header.kind is Kind.RELEASE]
         assert segment not in {r.header.segment for r in releases}
+
+    memory.run(work())
+
+
+def test_a_stop_that_a_transform_halts_says_so_at_once(
+    memory: Memory, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bomb, "armed", True)
+
+    async def work() -> None:
+        config = config_of(memory.bootstrap, prefix, **BOMBS)
+        async with cache(config, release=True, port=memory.port()) as found:
+            await started(found)
+            lifecycle, began = Lifecycle(config, {"c": found.connector}), memory.loop.time()
+            await found.put(b"k5", BOMB.encode())
+            with pytest.raises(TransformFailed, match="boom"):
+                await lifecycle.stop()
+            assert memory.loop.time() - began < 5
+            assert lifecycle.state is State.FAILED
+            await lifecycle.stop()  # it is known now: there is nothing that can be written
+            await lifecycle.resume()
+            Bomb.armed = False
+            await lifecycle.restart()
+            await found.drained()
+            assert [lifecycle.state] == [State.RUNNING]
 
     memory.run(work())
 
