@@ -150,16 +150,23 @@ def _pause_broker(second: bool) -> Begin:
         if broker.pid is not None:
             broker.pause()
             if second:
-                until(lambda: _leaderless(scene), _FENCED_SECONDS, "the paused broker to be fenced")
+                until(_leaderless(scene), _FENCED_SECONDS, "the paused broker to be fenced")
         return lambda: broker.resume() if broker.pid is not None else None
 
     return begin
 
 
-def _leaderless(scene: FaultContext) -> bool:
+def _leaderless(scene: FaultContext) -> Callable[[], bool]:
+    """Whether a partition of the changes has no leader. To be called until the answer is the wanted one."""
     admin = AdminClient({"bootstrap.servers": scene.environment.kafka.bootstrap, "log_level": 2})
-    topic = admin.list_topics(scene.environment.topics.changes, _LIST_SECONDS).topics[scene.environment.topics.changes]
-    return any(partition.leader < 0 for partition in topic.partitions.values())
+    name = scene.environment.topics.changes
+
+    def look() -> bool:
+        topic = admin.list_topics(name, _LIST_SECONDS).topics[name]
+        # A broker that has just come back may not know the topic yet.
+        return topic.error is not None or any(partition.leader < 0 for partition in topic.partitions.values())
+
+    return look
 
 
 def _apart(both: bool, cut: bool, kafka: bool) -> Begin:
@@ -297,7 +304,8 @@ def _recovered(scene: FaultContext, fault: Fault) -> None:
         return
     for node in scene.nodes:
         node.wait_ready(RECOVERY_SECONDS)
-    until(lambda: not _leaderless(scene), RECOVERY_SECONDS, "each partition to have a leader")
+    leaderless = _leaderless(scene)
+    until(lambda: not leaderless(), RECOVERY_SECONDS, "each partition to have a leader")
     environment.cluster.wait_whole(RECOVERY_SECONDS)
     ends = end_offsets(environment.kafka.bootstrap, environment.topics.changes)
 
