@@ -34,7 +34,8 @@ class Engine:
     def at(self, moment: float, call: Callable[..., object], *args: Any) -> None:
         """Calls at a time, now at the earliest."""
         self._count += 1
-        heapq.heappush(self._heap, (max(moment, self.now), self._count, call, args))
+        now = self.now
+        heapq.heappush(self._heap, (moment if moment > now else now, self._count, call, args))
 
     def after(self, delay: float, call: Callable[..., object], *args: Any) -> None:
         """Calls after a delay."""

@@ -154,26 +154,26 @@ class NodeLoop(_EventLoop):
         last = self.turns + MOST_TURNS
         before = events._get_running_loop()
         events._set_running_loop(self)
+        ready, engine, number = self._ready, self.engine, self._number
         try:
-            while self._ready and not self.paused:
-                self._take(self._ready.popleft())
-                if self.turns > last:
-                    raise RuntimeError(f"{self.name}: {MOST_TURNS} turns without time passing")
+            while ready and not self.paused:
+                if self.before is not None and self.alive:
+                    self.before()
+                    if self.paused:
+                        break
+                handle = ready.popleft()
+                if not self.alive:
+                    self._dead.append(handle)
+                elif not handle.cancelled():
+                    self.turns += 1
+                    engine.order = hash((engine.order, number))
+                    handle._run()
+                    if self.turns > last:
+                        raise RuntimeError(f"{self.name}: {MOST_TURNS} turns without time passing")
+                del handle  # the traceback of an earlier turn may keep this frame
         finally:
             self._turning = False
             events._set_running_loop(before)
-
-    def _take(self, handle: asyncio.Handle) -> None:
-        if self.alive and self.before is not None:
-            self.before()
-        if not self.alive:
-            self._dead.append(handle)
-        elif self.paused:
-            self._ready.appendleft(handle)
-        elif not handle.cancelled():
-            self.turns += 1
-            self.engine.order = hash((self.engine.order, self._number))
-            handle._run()
 
     # -- asyncio ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,8 @@ class NodeLoop(_EventLoop):
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Any = None) -> asyncio.Handle:
         handle = events.Handle(callback, args, self, context)
         self._ready.append(handle)
-        self._wake()
+        if not self._comes and not self._turning:
+            self._wake()
         return handle
 
     def call_soon_threadsafe(

@@ -9,6 +9,7 @@ to an executor contains what they point at.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -80,7 +81,7 @@ class Config(Mapping[str, Any]):
     at start to see everything that is wrong with references.
     """
 
-    __slots__ = ("_raw", "_registered", "_role", "_values")
+    __slots__ = ("_hidden", "_raw", "_registered", "_role", "_values")
 
     def __init__(
         self, raw: Mapping[str, str], values: Mapping[str, Any], role: Role, registered: Mapping[str, Any] | None = None
@@ -90,6 +91,7 @@ class Config(Mapping[str, Any]):
         self._raw = dict(raw)
         self._values = dict(values)
         self._role = role
+        self._hidden = _hidden(self._raw)
 
     @property
     def role(self) -> Role:
@@ -118,7 +120,7 @@ class Config(Mapping[str, Any]):
         # Only Topics derives names.
         overrides = {name: self[name] if name in self._raw else None for name in ("diff.topic", "signal.kafka.topic")}
         try:
-            return Topics(
+            return _topics(
                 self["topic.prefix"],
                 cache,
                 self["topic.delimiter"],
@@ -158,7 +160,7 @@ class Config(Mapping[str, Any]):
         prefix = f"{client}.override."
         names = [name for name in self._raw if name.startswith(prefix)]
         settings = {n.removeprefix(prefix): self.secret(n) if is_secret(n) else self[n] for n in names}
-        return Masked(settings, frozenset(n.removeprefix(prefix) for n in self._hidden()))
+        return Masked(settings, frozenset(n.removeprefix(prefix) for n in self._hidden))
 
     def resolved(self) -> Masked:
         """Every value, references resolved and secrets as plain text. Raises `ConfigError` with all that fail."""
@@ -172,7 +174,7 @@ class Config(Mapping[str, Any]):
         errors += checks.across(values, self._raw)
         if errors:
             raise ConfigError(errors)
-        return Masked(values, self._hidden())
+        return Masked(values, self._hidden)
 
     def masked(self) -> dict[str, str]:
         """The given texts, for a log or an answer: secrets as `********`, references as written."""
@@ -210,18 +212,23 @@ class Config(Mapping[str, Any]):
             raise KeyError(str(_unknown(name)) if _field(name) is None else name)
         return field
 
-    def _hidden(self) -> frozenset[str]:
-        """Names whose resolved value must not be printed: derived values may contain resolved references."""
-        referred = {name for name, text in self._raw.items() if references(text)}
-        derived = {f.name for f in FIELDS.values() if f.derived is not None and referred}
-        return frozenset(referred | derived | {name for name in self._raw if is_secret(name)})
-
     def _derived(self, name: str) -> Any:
         if name == "cache.advertised.host":
             return split_address(self["cache.listen"])[0]
         if name == "signal.kafka.topic":
             return f"{self['topic.prefix']}-signal"
         return None if self["cache.name"] is None else self.topics.diff
+
+
+_topics: Final = functools.lru_cache(maxsize=64)(Topics)
+"""To check names takes longer than to look them up, and a node looks often."""
+
+
+def _hidden(raw: Mapping[str, str]) -> frozenset[str]:
+    """Names whose resolved value must not be printed: derived values may contain resolved references."""
+    referred = {name for name, text in raw.items() if references(text)}
+    derived = {f.name for f in FIELDS.values() if f.derived is not None and referred}
+    return frozenset(referred | derived | {name for name in raw if is_secret(name)})
 
 
 def displayed(mapping: Mapping[str, Any]) -> dict[str, str]:
