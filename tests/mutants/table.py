@@ -64,6 +64,7 @@ ROLES: Final = "interceptors/deelog_interceptors/grid/replication/roles.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
 NO_PROGRAM: Final = "the simulation's nodes are started by it, not by the command"
+QUOTAS: Final = "what costs time, and loses nothing, is none of the checker's, and a quota of the simulation ends"
 ONE_CASE: Final = "it takes one case that seeds rarely bring together; a test of the part does at once"
 
 TAKEOVER: Final = (
@@ -821,16 +822,24 @@ RESETS: Final = (
         "",
         "a transaction too large for its time is tried again for ever",
         (Edit(BATCH, "            if self.size >= limit:\n", "            if False:\n"),),
-        detector="pytest tests/connector/core/test_batch_builder.py -k fills_it",
-        because="the simulation's brokers are as fast as anybody wants",
+        detector="pytest tests/proof/simulation/test_scenarios.py -k [quota]",
+        because=QUOTAS,
     ),
     Mutant(
         "too-slow-once-and-again",
         "",
         "a transaction that was too slow is tried again as it was",
-        (Edit(TRANSACTIONS, "self._node.too_slow()", "pass"),),
-        detector="pytest tests/connector/core/test_transactions.py -k where_kafka_is_slow",
-        because="the simulation's brokers are as fast as anybody wants",
+        (Edit(TRANSACTIONS, "self._node.too_slow(batch.size)", "pass"),),
+        detector="pytest tests/proof/simulation/test_scenarios.py -k [quota]",
+        because=QUOTAS,
+    ),
+    Mutant(
+        "half-of-what-it-might-have",
+        "",
+        "a transaction that was too slow is tried again as it was, until half of what it might have is less",
+        (Edit(STATE, "min(self.max_batch_bytes, size) // 2", "self.max_batch_bytes // 2"),),
+        detector="pytest tests/proof/simulation/test_scenarios.py -k [quota]",
+        because=QUOTAS,
     ),
     Mutant(
         "all-entries-in-one-poll",
@@ -1130,6 +1139,20 @@ SHELL: Final = (
         (Edit(LIFECYCLE, "            await self._until_started()\n", ""),),
         detector="pytest tests/connector/runtime/test_lifecycle.py -k configured_as_the_others",
         because="the simulation has one cache",
+    ),
+    Mutant(
+        "start-reads-a-former-topic",
+        "",
+        "a node ends whose positions topic is made again while it starts",
+        (
+            Edit(
+                READERS,
+                "                    if not self._recreated:\n                        raise\n",
+                "                    raise\n",
+            ),
+        ),
+        detector="pytest tests/proof/simulation/test_scenarios.py -k positions_recreated_in_a_start",
+        because=ONE_CASE,
     ),
     Mutant(
         "topic-unheard-of",

@@ -163,9 +163,13 @@ class NodeState:
         primaries = self.primaries.values()
         return [s for s in primaries if s.partition not in self.withheld] if self.withheld else list(primaries)
 
-    def too_slow(self) -> None:
-        """A transaction took long, or too long: the next one may have half of the bytes."""
-        self.max_batch_bytes = max(MIN_BATCH_BYTES, self.max_batch_bytes // 2)
+    def too_slow(self, size: int) -> None:
+        """A transaction with so many bytes took long, or too long: the next one may have half of them.
+
+        Half of its own, not of what it might have had: each try that is too large costs a `transaction.timeout.ms`.
+        """
+        if size > MIN_BATCH_BYTES:  # else it was not its size
+            self.max_batch_bytes = max(MIN_BATCH_BYTES, min(self.max_batch_bytes, size) // 2)
 
     def took(self, seconds: float, size: int) -> None:
         """A transaction with so many bytes took so long to be committed.
@@ -174,7 +178,7 @@ class NodeState:
         """
         timeout = self.settings.transaction_timeout
         if seconds > timeout / 4:
-            self.too_slow()
+            self.too_slow(size)
         elif seconds < timeout / 8:
             self.max_batch_bytes = min(MAX_BATCH_BYTES, max(self.max_batch_bytes, 2 * size))
 

@@ -136,7 +136,7 @@ class Transactions:
             self._bisect(batch)
         else:
             self._node.counts.refused += 1
-            self._node.too_slow()  # it may have taken longer than `transaction.timeout.ms`, and would again
+            self._node.too_slow(batch.size)  # it may have taken longer than `transaction.timeout.ms`, and would again
         self.reopen()
 
     def _next_batch(self) -> Batch:

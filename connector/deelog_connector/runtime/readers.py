@@ -127,7 +127,9 @@ class Readers:
                 continue
             except KafkaUnusable as error:
                 if not has_read:
-                    raise
+                    await self._retries.reading(self.look_at_positions)
+                    if not self._recreated:
+                        raise
                 log.warning("%s", error)
                 return self._recreated or (str(error) if whole else "")
             for record in records:

@@ -3,12 +3,13 @@
 Transactions that are open, committed or aborted; the last stable offset, after which no consumer reads; fencing by
 transactional id; the transaction timeout; markers that take an offset; truncation after an unclean election with a new
 leader epoch; retention; compaction; a topic that is deleted and made again; brokers that are unavailable, all of them,
-one leader, its followers, or one coordinator; answers that are lost; missing rights. That a real broker does the same
-is tested by `tests/connector/kafka/contract`.
+one leader, its followers, or one coordinator; quotas; answers that are lost; missing rights. That a real broker does
+the same is tested by `tests/connector/kafka/contract`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -121,6 +122,8 @@ class Kafka:
         """Partitions that have lost their leader, and when that is known; until then markers wait for it."""
         self._ending: dict[str, Transaction] = {}
         """Transactions whose fate is decided, and whose markers wait for the replicas of the rest of `added`."""
+        self.bytes_per_second = math.inf
+        """What each producer may send: a quota. It waits behind each record."""
         self.uncoordinated: set[str] = set()
         """Transactional ids and groups whose coordinator is away."""
         self.silent: set[str] = set()

@@ -216,12 +216,15 @@ class Session:
                 raise Failed(Cause.REFUSED)
             empty, late = False, self._wire.loop.time() + STALL_SECONDS
             produce = partial(self._wire.held_up_until, late, kafka.produce, self._transactional_id, session)
+            sending = sum(map(size_of, left)) / kafka.bytes_per_second
             while left:
                 self._number += 1
                 left = await self._lasting(produce, self._number, left)
                 if left:  # their leaders are away
                     self._may_wait(late)
                     await asyncio.sleep(RETRY_SECONDS)
+            if sending:
+                await asyncio.sleep(sending)
         if not empty:
             self._wire.way.moment("appended")
             await asyncio.sleep(0)  # a pause begins before the next turn
@@ -231,6 +234,8 @@ class Session:
     def _next_of(self, records: Iterable[OutRecord]) -> list[OutRecord]:
         """The next part. More of them than one: other events happen in between, and a transaction stays open."""
         part = self._wire.random.choice((1, 10, 200, 2000))
+        if self._wire.kafka.bytes_per_second < math.inf:
+            part = 1  # so that it hears between two of them that its time is over
         return self._wire.loop.outside(lambda: list(islice(records, part)))
 
     async def _lasting(self, call: Callable[..., T], *args: Any) -> T:

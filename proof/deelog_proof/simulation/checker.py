@@ -113,7 +113,7 @@ class Checker:
         self._lost_at = -LOOKED_SECONDS
         self._cut: set[int] = set()
         self._views: View | None = None
-        self._topology_read = 0
+        self._topology_read, self._topology_anew = 0, False  # anew: another topic, and no view stands in it
 
     # -- the trace --------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Checker:
 
     def view_made(self, view: View) -> None:
         """The controller committed a view."""
-        before = self._views
+        before, anew, self._topology_anew = self._views, self._topology_anew, False
         if before is not None and view.topology_id <= before.topology_id:
             # The last one that its controller knows: later ones may be lost with the topic and all who read them.
             self.counts["views written anew"] += 1
@@ -206,10 +206,10 @@ class Checker:
         for number, row in enumerate(view.rows):
             old = before.rows[number] if before else None
             if old is None or row != old:
-                in_sync = ",".join(row.in_sync)
-                reset = f" {row.must_reset}" if row.must_reset else ""
-                self.say(f"view {view.topology_id} s{number} {row.state} e{row.epoch} {row.primary} [{in_sync}]{reset}")
-            forgotten = old is not None and old.in_sync and not row.in_sync and living.isdisjoint(old.in_sync)
+                end = f"[{','.join(row.in_sync)}]" + (f" {row.must_reset}" if row.must_reset else "")
+                self.say(f"view {view.topology_id} s{number} {row.state} e{row.epoch} {row.primary} {end}")
+            former = old.in_sync if old is not None and living.isdisjoint(old.in_sync) else ()
+            forgotten = former and (not row.in_sync or (anew and set(row.in_sync).isdisjoint(former)))
             if forgotten or (row.must_reset and (old is None or row.epoch != old.epoch)):
                 self.counts["owners_lost"] += 1
                 self.seen[number].owners_lost.append(self.world.engine.now)
@@ -217,7 +217,7 @@ class Checker:
 
     def topology_lost(self) -> None:
         """The topology topic is another one."""
-        self._topology_read = 0
+        self._topology_read, self._topology_anew = 0, True
 
     def view_applied(self, node: Process, view: View) -> None:
         """A node applied a view."""

@@ -50,7 +50,8 @@ _LISTED: Final = 10
     default="all",
     show_default=True,
     metavar="KIND[,…]",
-    help="Kinds of faults: crash, pause, network, kafka, log, truncation, oplog, clock, leave, connector; or all.",
+    help="Kinds of faults: crash, pause, network, kafka, log, truncation, oplog, clock, leave, connector, partition, "
+    "quota; or all.",
 )
 @click.option(
     "--shrink/--no-shrink",

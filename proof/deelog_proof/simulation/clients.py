@@ -19,6 +19,7 @@ from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import OVERHEAD
 
 _TRIES: Final = 4
+PADDING: Final = b"."
 _OK: Final = b"+OK\r\n"
 
 
@@ -31,6 +32,8 @@ class Clients:
 
     def write(self, key: bytes, value: bytes | None, ttl: int | None) -> None:
         """SET or DEL."""
+        if value is not None:
+            value += PADDING * self.world.size
         write = Write(key, value, segment=segment_of(key, self.world.segments))
         self.world.checker.writes.append(write)
         self._send(write, ttl, _TRIES)

@@ -72,6 +72,7 @@ class Context(Protocol):
     acks_all: bool
     strategy: Strategy
     skips: int
+    size: int
     skews: dict[str, float]
     no_kafka: set[str]
     """Node ids that cannot reach the brokers."""

@@ -22,6 +22,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "leave": ("leave",),
     "connector": ("connector", "send"),
     "partition": ("away",),
+    "quota": ("quota",),
 }
 """Kinds of faults by the name that `--faults` gives them."""
 
@@ -68,7 +69,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "skips": seed // 5 % 4 if seed % 5 == 0 else 0,
     }
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
-    drawn = [name for name in faults if name not in ("connector", "partition")]
+    drawn = [name for name in faults if name not in ("connector", "partition", "quota")]
     allowed = chance.sample(drawn, k=chance.randrange(1, len(drawn) + 1)) if drawn else []
     writer = _Writer(chance, settings, seconds)
     for _ in range(int(seconds * 40)):
@@ -92,6 +93,11 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     if "partition" in faults:
         for _ in range(writer.chance.choice((0, 0, 1, 2, 5))):
             writer.away()
+    writer.chance = random.Random(f"quotas {seed}")
+    if "quota" in faults:
+        settings["size"] = writer.chance.choice((0, 0, 0, 3000))
+        for _ in range(writer.chance.choice((0, 0, 0, 1, 2))):
+            writer.quota()
     writer.chance = random.Random(f"snapshots {seed}")
     for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
         writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
@@ -320,6 +326,14 @@ class _Writer:
         place = chance.choice(tuple(TOPICS)), self.partition()
         self.add(at, "away", *place, chance.choice(LACKS))
         self.add(at + chance.choice((0.05, 0.5, 2.0, 6.0)), "back", *place)
+
+    def quota(self) -> None:
+        """Producers may send so much for a while, or from then on."""
+        chance = self.chance
+        at = chance.uniform(0.3, 0.3 + self.seconds)
+        self.add(at, "quota", chance.choice((150_000, 150_000, 1_000_000)))
+        if chance.random() < 0.7:
+            self.add(at + chance.choice((0.5, 2.0, 6.0)), "quota", 0)
 
     def _break(self, at: float, later: float, node: str) -> None:
         self.add(at, "break", node, self.node())

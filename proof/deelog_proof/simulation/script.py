@@ -60,13 +60,24 @@ SETTINGS: Final[dict[str, int]] = {
     "interval": 0,
     "skips": 0,
     "notifications": 0,
+    "size": 0,
     "seed": 0,
 }
 """Settings and their defaults; `keys` and `capacity` are per segment; `strategy` is the index of `reset.strategy` in
 the list of its values, `interval` is `reset.interval.ms`. `skips`: 1 filters by key and rewrites values, 2 filters by
-value, 3 fails by key. `notifications`: whether nodes send them."""
+value, 3 fails by key. `notifications`: whether nodes send them. `size`: bytes by which values are longer than they are
+shown."""
 
-LEAST: Final = {"seed": 0, "acks_all": 0, "tombstones": 0, "strategy": 0, "interval": 0, "skips": 0, "notifications": 0}
+LEAST: Final = {
+    "seed": 0,
+    "acks_all": 0,
+    "tombstones": 0,
+    "strategy": 0,
+    "interval": 0,
+    "skips": 0,
+    "notifications": 0,
+    "size": 0,
+}
 """The least value of a setting, where it is not 1."""
 
 

@@ -7,6 +7,7 @@ where the event cannot happen and is skipped.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, NamedTuple, Protocol
@@ -297,6 +298,12 @@ def away(cluster: Cluster, topic: str, partition: str, lack: str) -> None:
 @_verb("topic", "partition", fault=False)
 def back(cluster: Cluster, topic: str, partition: str) -> None:
     cluster.kafka.recover(TOPICS[topic], int(partition))
+
+
+@_verb("number", ends="0")
+def quota(cluster: Cluster, bytes_per_second: str) -> None:
+    """It lasts: what there is must come through all the same."""
+    cluster.kafka.bytes_per_second = float(bytes_per_second) or math.inf
 
 
 @_verb()

@@ -70,7 +70,7 @@ class World:
         self.engine = Engine(settings["seed"])
         self.node_count, self.copies = settings["nodes"], settings["copies"]
         self.segments, self.partitions = settings["segments"], settings["partitions"]
-        self.acks_all, self.skips = bool(settings["acks_all"]), settings["skips"]
+        self.acks_all, self.skips, self.size = bool(settings["acks_all"]), settings["skips"], settings["size"]
         self.strategy = Strategy(_fields(settings)["reset.strategy"])
         self._fields = _fields(settings)
         self.config = parse({**self._fields, "node.id": "n0"})

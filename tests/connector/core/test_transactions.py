@@ -252,12 +252,12 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
     large = operation(1, value=bytes(5 << 20))
     one = opened(state)
     outcomes: tuple[tuple[Cause | float, int], ...] = (
-        (Cause.FENCED, full // 2),
-        (Cause.LOST, full // 4),
-        (Cause.REFUSED, full // 4),
-        (2.0, full // 4),
-        (1.0, full // 4),
-        (2.1, full // 8),
+        (Cause.FENCED, large.size // 2),
+        (Cause.LOST, large.size // 4),
+        (Cause.REFUSED, large.size // 4),
+        (2.0, large.size // 4),
+        (1.0, large.size // 4),
+        (2.1, large.size // 8),
         (0.9, 2 * large.size),
         (0.9, 2 * large.size),
         *[(Cause.LOST, -1)] * 12,
@@ -278,6 +278,14 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
         state.primaries.clear()
         one.begin()
         assert state.max_batch_bytes == size or size < 0, outcome
+    captured(primary(state, 0), operation(1, value=bytes(60_000)))  # it was not its size
+    (commit,) = one.begin()
+    assert isinstance(commit, Commit)
+    one.commit_failed(commit.token, Cause.LOST)
+    one.open()
+    one.producer_opened()
+    state.primaries.clear()
+    assert state.max_batch_bytes == 2 * large.size
     for _ in range(3):
         captured(primary(state, 0), *[large] * 4)
         (commit,) = one.begin()

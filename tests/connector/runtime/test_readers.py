@@ -447,6 +447,23 @@ def test_positions_that_cannot_be_read_end_a_start() -> None:
     of_a(test)
 
 
+def test_positions_that_are_made_again_during_a_start_are_read_from_their_beginning() -> None:
+    async def test(world: World) -> None:
+        await world.readers.look_at_positions()
+        caught_up = world.readers.follow_positions()
+        first = await world.tail()
+        first.behind = 9
+        first.batches.put_nowait([POSITION])
+        await world.until(lambda: world.states == 1)
+        world.clients.brokers.positions = "another"
+        second = await losses(world, CUT)
+        assert (first.closed, second.offsets, caught_up.is_set()) == (1, {0: BEGINNING, 1: BEGINNING}, False)
+        second.behind = 0
+        await caught_up.wait()
+
+    of_a(test)
+
+
 @pytest.mark.parametrize("now", ["another", ""])
 def test_positions_that_were_made_again_or_are_gone_are_told_once(now: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:

@@ -25,6 +25,7 @@ import click
 from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.simulation.checker import Checker
+from deelog_proof.simulation.clients import PADDING
 from deelog_proof.simulation.context import CHANGES
 from deelog_proof.simulation.script import Script, parse
 from deelog_proof.simulation.world import Verdict, World
@@ -153,12 +154,17 @@ def _entry(record: Record) -> str:
     envelope = _CODEC.decode_value(record.value)
     reason = envelope.source.get("reason")
     told = "" if reason in (None, "put", "remove") or record.header.kind is Kind.READ else f" ({reason})"
-    return (f"{name} gone" if envelope.after is None else f"{name}={envelope.after.value.decode()}") + told
+    return (f"{name} gone" if envelope.after is None else f"{name}={_value(envelope.after.value)}") + told
 
 
 def _short(key: bytes) -> str:
     """The script's name of a key."""
     return key.decode().rpartition(".")[0]
+
+
+def _value(value: bytes) -> str:
+    """A value without what `set size` adds."""
+    return value.rstrip(PADDING).decode()
 
 
 def load(path: Path) -> tuple[Script, str]:
@@ -190,11 +196,11 @@ def run(script: Script) -> tuple[Verdict, str]:
     for segment in sorted(_concerned(script)):
         out += [f"segment {segment}", *(f"    {line}" for line in checker.story.named(segment, names))]
         entries = checker.seen[segment].reader.entries.values()
-        held = " ".join(sorted(f"{_short(e.key)}={e.value.decode()}" for e in entries))
+        held = " ".join(sorted(f"{_short(e.key)}={_value(e.value)}" for e in entries))
         out.append(f"    in the end: {held or 'nothing'}")
     out.append("clients")
     for write in checker.writes:
-        what = f"{_short(write.key)}={write.value.decode()}" if write.value is not None else f"del {_short(write.key)}"
+        what = f"{_short(write.key)}={_value(write.value)}" if write.value is not None else f"del {_short(write.key)}"
         out.append(f"    {what if write.key else f'clear {write.segment}'}: {write.status}")
     return verdict, "\n".join(out) + "\n"
 

@@ -71,7 +71,7 @@ FAULTS: Final[dict[int, str]] = {
     "tests/connector/runtime/test_connector.py",
     20: "compaction: `claims_outlive_compaction`; retention concerns readers alone: tests/spark/test_diff_loss.py",
     21: "fenced, or the session expired: `fenced_for_no_reason`, `own_transaction_hangs`",
-    22: "too large: `record_refused`",
+    22: "too large: `record_refused`; a transaction for its time: `quota`",
     23: "hanging and aborted transactions: `hanging_transaction`, `own_transaction_hangs`",
     24: "the network: `one_way_partition`, `swizzle`, `answers_carry_epochs`; a frame never comes twice, since a "
     "connection that breaks takes all with it: tests/interceptors/grid/replication/test_backup.py",
