@@ -22,7 +22,7 @@ from deelog_connector.core.replica import Replica
 from deelog_connector.core.resets import Resets
 from deelog_connector.core.room import Room
 from deelog_connector.core.scans import Scans
-from deelog_connector.core.segment import Phase, Segment, Snapshot
+from deelog_connector.core.segment import POSITIONS_LOST, Phase, Segment, Snapshot
 from deelog_connector.core.settings import CacheState, Settings
 from deelog_connector.core.snapshots import SNAPSHOT_REASON, Snapshots
 from deelog_connector.core.state import NodeState
@@ -357,7 +357,7 @@ class ConnectorCore:
         What was read of it stays known. It is true, and a takeover of now knows no other claimants to fence.
         """
         for segment in self._primaries.values():
-            segment.owed = segment.owed or "positions_lost"
+            segment.owed = POSITIONS_LOST
         self._transactions.reopen()
 
     def scan_ended(self, partition: int, reached: bool) -> None:

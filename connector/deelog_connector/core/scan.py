@@ -70,12 +70,15 @@ class SegmentScan:
     inherited: Inherited | None = None
     inherited_unverified: bool = False
     """The leader has changed since it was written: every sequence of it must be found."""
+    highest_epoch: int = 0
+    """Of all records."""
     spares: set[str] = field(default_factory=set)
     """The members that have claimed, or are active, with their spare producers."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
         kind, control = record.kind, record.control
+        self.highest_epoch = max(self.highest_epoch, record.epoch)
         if kind in (Kind.CLAIM, Kind.ACTIVE):
             (self.spares.add if control.get("spare") else self.spares.discard)(control["member"])
         if kind is Kind.CLAIM:

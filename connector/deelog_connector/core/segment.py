@@ -41,6 +41,8 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
+POSITIONS_LOST: Final = "positions_lost"
+"""The reason of a reset that is owed where the positions topic was lost, and with it claims that nobody has read."""
 _ALWAYS: Final = frozenset({Phase.IDLE, Phase.CLAIM})
 """Demoted or stepped down; promoted in a later epoch."""
 

@@ -22,7 +22,7 @@ from deelog_connector.core.rules import (
     where_to_read,
 )
 from deelog_connector.core.scan import SegmentScan, reason_to_reset
-from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.segment import POSITIONS_LOST, Phase, Segment
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, release_key
@@ -69,8 +69,9 @@ class Takeover:
         else:  # READ goes on where LOOK ended
             segment.marker, segment.marker_offset = marker, -1
         batch.claim_state(segment, position)
-        # CHECK claims-outlive-compaction: only whoever fenced a claimant removes its claim, here.
-        for _, member in sorted(segment.victims):
+        # CHECK claims-outlive-compaction: only whoever fenced a claimant removes its claim, here. Not where the session
+        # was lost since: one that was fenced may have claimed again, and the next owner must hear of that.
+        for _, member in sorted(segment.victims) if not segment.recheck else ():
             batch.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), None)
         batch.advance(segment)
 
@@ -148,6 +149,17 @@ class Takeover:
         node.outbox.append(SteppedDown(segment.number, reason))
         return True
 
+    def _is_superseded(self, segment: Segment, scan: SegmentScan) -> bool:
+        """Steps down before records of a higher epoch, whose claim is lost: readers drop what is written below them."""
+        epoch, node = scan.highest_epoch, self._node
+        if epoch <= segment.epoch:
+            return False
+        node.positions.highest_claim = max(node.positions.highest_claim, epoch)
+        node.demote(segment.number)
+        reason = f"the change topic has records of epoch {epoch}, above {segment.epoch}"
+        node.outbox.append(SteppedDown(segment.number, reason))
+        return True
+
     # -- read -----------------------------------------------------------------------------------------------------
 
     def _start_scan(self, segment: Segment) -> None:
@@ -156,7 +168,11 @@ class Takeover:
             return
         scan = segment.scan = SegmentScan(segment.history)
         if segment.owed is not None:
-            return  # a reset comes anyway; read on from the end that was known before
+            # A reset comes anyway; read on from the end that was known before. Where claims are lost, whoever took over
+            # since has written behind the last position.
+            if segment.owed == POSITIONS_LOST and segment.known.position is not None:
+                segment.scan_next = min(segment.scan_next, segment.known.position.read_from)
+            return
         changes, ledger = self._node.changes, segment.ledger
         position, reset = segment.known.position, segment.known.reset
         ledger.read_from = -1
@@ -210,6 +226,8 @@ class Takeover:
         scan, known = segment.scan, segment.known
         assert scan is not None
         if segment.recheck and self._step_down(segment, known.ranked | scan.claims):
+            return
+        if segment.owed == POSITIONS_LOST and self._is_superseded(segment, scan):
             return
         segment.recheck = False
         reason = reason_to_reset(scan, segment.log.complete_from, segment.owed)

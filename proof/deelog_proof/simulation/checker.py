@@ -219,6 +219,11 @@ class Checker:
         """The topology topic is another one."""
         self._topology_read, self._topology_anew = 0, True
 
+    def begins_anew(self, partition: int) -> None:
+        """Neither the change topic nor the positions topic tells of the epochs that were."""
+        for number in (n for n in self.seen if self.world.partition_of(n) == partition):
+            self.seen[number].active = (0, 0)
+
     def view_applied(self, node: Process, view: View) -> None:
         """A node applied a view."""
         self.counts["views_applied"] += 1
@@ -252,9 +257,8 @@ class Checker:
         header = record.header
         seen = self.seen[header.segment]
         epoch, sequence = header.position
-        name = header.kind.name
-        self.say(f"p{raw.partition}@{raw.offset} s{header.segment} {name} @{epoch}.{sequence}")
-        self.counts[f"record {name}"] += 1
+        self.say(f"p{raw.partition}@{raw.offset} s{header.segment} {header.kind.name} @{epoch}.{sequence}")
+        self.counts[f"record {header.kind.name}"] += 1
         if header.kind is Kind.ACTIVE:
             self.counts["other owners"] += bool(seen.active[0]) and header.node != seen.active[1]
             seen.active = max(seen.active, _active(record))
@@ -363,9 +367,7 @@ class Checker:
         now = self._lost_at = self.world.engine.now
         self._cut.add(partition)
         gone = [decode(*r) for r in records or ()]
-        lost = {r.header.segment for r in gone if self._note_loss(r)}
-        if records is None:
-            lost = set(range(self.world.segments))
+        lost = {r.header.segment for r in gone if self._note_loss(r)} if records is not None else set(self.seen)
         log = self.world.kafka.logs[CHANGES, partition]
         for number, seen in self.seen.items():
             if self.world.partition_of(number) == partition:
@@ -411,13 +413,11 @@ class Checker:
         """Notes the loss of a record that changes entries; returns whether it does."""
         header = record.header
         takes_back = header.kind is Kind.TOMBSTONE and record.value is not None
-        if header.kind not in _TELLING and not takes_back:
+        if (header.kind not in _TELLING or not header.sequence) and not takes_back:  # of 0: nothing was captured yet
             return False
         seen, now = self.seen[header.segment], self.world.engine.now
-        if (
-            header.kind is Kind.READ
-            and self._codec.decode_value(record.value or b"").source["snapshot"] == "incremental"
-        ):
+        source = self._codec.decode_value(record.value or b"").source if header.kind is Kind.READ else {}
+        if source.get("snapshot") == "incremental":
             if header.node == seen.active[1]:
                 seen.rows_lost.append((now, seen.active))
         else:

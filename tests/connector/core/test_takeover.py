@@ -73,6 +73,29 @@ def test_recheck_after_fence_and_claim_then_look() -> None:
     world.check()
 
 
+def test_an_owner_that_was_superseded_steps_down_though_the_claim_is_lost() -> None:
+    """It knows its own position alone; what is behind that tells it."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    world.own(0, n1)
+    world.settle(n1)
+    world.put(key_of(0), b"b", at=n1, acked=False)
+    n1.core.acked(0, 2)
+    world.settle(n1)
+    n1.core.release(0)
+    world.settle(n1)
+    world.crash(n1)
+    world.broker.recreate(POSITIONS)
+    n0.tails = dict.fromkeys(range(PARTITIONS), 0)
+    n0.core.positions_lost()
+    world.settle(n0)
+    assert [e.segment for e in n0.announced(SteppedDown)] == [0]
+    assert n0.core.highest_claim() == world.epoch
+    assert n0.core.phase(1) == "writing"
+    assert world.reader(1).resets[-1] == "positions_lost"
+
+
 def test_claim_before_fence_and_a_lower_claim_that_comes_late() -> None:
     world, (_n0, n1) = started(3)
     n2 = world.nodes["n2"]

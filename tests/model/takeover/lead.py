@@ -205,7 +205,7 @@ class Lead:
     def _active(self, w: World, i: int, g: int, m: Seg) -> WorldStep:
         member, offset = w.nodes[i].member, len(self.kafka.log(w, g))
         x = set_seg(w, i, g, role="r", off=offset, known=NO, victims=NO)
-        puts: list[Put] = [(g, "claim", (m.e, member, offset, m.victims))]
+        puts: list[Put] = [(g, "claim", (m.e, member, offset, NO if m.re else m.victims))]
         x, bad = self.kafka.commit(x, i, g, [("active", g, m.e, last(m), 0, 0, m.e, member)], puts)
         return by_itself("goes ACTIVE", f"{name_of(w, i)} commits ACTIVE of epoch {m.e} of s{g}", x, bad)
 
