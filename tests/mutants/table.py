@@ -1141,6 +1141,14 @@ SHELL: Final = (
         because="the simulation has one cache",
     ),
     Mutant(
+        "epochs-given-out-again",
+        "",
+        "a controller that writes the view it knows goes on from there, though later ones may be lost",
+        (Edit(CONTROLLER_SERVICE, "            self._least = liveness.view.topology_id + _LOST_VIEWS\n", ""),),
+        detector="pytest tests/proof/simulation/test_scenarios.py -k epochs_given_out_again",
+        because="positions and topology must both be lost, and all who knew of the last views",
+    ),
+    Mutant(
         "late-active-removes-claims",
         "",
         "who was fenced before its ACTIVE removes the claim of the one that it had fenced, and that has claimed again",

@@ -208,9 +208,8 @@ class Checker:
             if old is None or row != old:
                 end = f"[{','.join(row.in_sync)}]" + (f" {row.must_reset}" if row.must_reset else "")
                 self.say(f"view {view.topology_id} s{number} {row.state} e{row.epoch} {row.primary} {end}")
-            former = old.in_sync if old is not None and living.isdisjoint(old.in_sync) else ()
-            forgotten = former and (not row.in_sync or (anew and set(row.in_sync).isdisjoint(former)))
-            if forgotten or (row.must_reset and (old is None or row.epoch != old.epoch)):
+            dead = old is not None and old.in_sync and living.isdisjoint(old.in_sync)
+            if (dead and (anew or not row.in_sync)) or (row.must_reset and (old is None or row.epoch != old.epoch)):
                 self.counts["owners_lost"] += 1
                 self.seen[number].owners_lost.append(self.world.engine.now)
         self._views = view

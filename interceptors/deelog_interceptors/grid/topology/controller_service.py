@@ -30,6 +30,8 @@ _PAUSE_SECONDS: Final = 0.01
 """Between two decisions: events of this time are decided together."""
 _SETTLE_SECONDS: Final = 1.0
 _FENCE_AGAIN_SECONDS: Final = 1.0
+_LOST_VIEWS: Final = 10_000
+"""How many views a topology topic may have lost that nobody knows: their ids, and so their epochs, are passed over."""
 _KNOWN_SECONDS: Final = 5.0
 """Within which whoever runs has noticed that the topology topic was lost, and has registered with the view it knows."""
 MAX_FENCES: Final = 4
@@ -71,6 +73,8 @@ class ControllerService:
         self._liveness: Liveness | None = None
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = self._lost = False
+        self._least = 0
+        """What topology ids are above, after a loss."""
         self._began_at = 0.0
         """When the term began."""
         self._fencing = asyncio.Semaphore(MAX_FENCES)
@@ -216,6 +220,7 @@ class ControllerService:
             except BaseException:
                 self._lost = True
                 raise
+            self._least = liveness.view.topology_id + _LOST_VIEWS
         liveness.forgive_own_pause(self._clock.monotonic())
         dead = await self._dead(liveness)
         if dead is not None:
@@ -299,12 +304,19 @@ class ControllerService:
         self._waits_for = unreachable
         return lapsed - unreachable
 
+    def _floor_of(self, liveness: Liveness) -> int:
+        """What the next topology id is above: also those of views that may be lost, whose epochs readers know."""
+        floor = self._floor()
+        if floor and not liveness.view.topology_id:
+            floor += _LOST_VIEWS
+        return max(floor, self._least)
+
     async def _decide(self, liveness: Liveness, dead: frozenset[str]) -> None:
         situation = liveness.situation(
             dead,
             await self._gone(liveness),
             self._clock.monotonic(),
-            floor=self._floor(),
+            floor=self._floor_of(liveness),
             copies=self._settings.copies,
             unclean=self._settings.unclean,
             settle=_SETTLE_SECONDS,
