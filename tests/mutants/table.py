@@ -1145,8 +1145,22 @@ SHELL: Final = (
         "",
         "a controller that writes the view it knows goes on from there, though later ones may be lost",
         (Edit(CONTROLLER_SERVICE, "            self._least = liveness.view.topology_id + _LOST_VIEWS\n", ""),),
-        detector="pytest tests/proof/simulation/test_scenarios.py -k epochs_given_out_again",
+        detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k written_anew_once",
         because="positions and topology must both be lost, and all who knew of the last views",
+    ),
+    Mutant(
+        "known-view-at-once",
+        "",
+        "a controller goes on from the view that it knows, though the one who knows of a later one has not been heard",
+        (
+            Edit(
+                CONTROLLER_SERVICE,
+                "            if not self._lost or liveness.has_heard_all(since):\n                return False\n",
+                "            return False\n",
+            ),
+        ),
+        detector="pytest tests/proof/simulation/test_scenarios.py -k later_view_of_who_stood_still",
+        because="one must stand still from before the last view until the topology was lost",
     ),
     Mutant(
         "late-active-removes-claims",

@@ -73,6 +73,7 @@ class ControllerService:
         self._liveness: Liveness | None = None
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
         self._holding = self._lost = False
+        self._lost_at = 0.0
         self._least = 0
         """What topology ids are above, after a loss."""
         self._began_at = 0.0
@@ -124,7 +125,7 @@ class ControllerService:
 
     def lost(self) -> None:
         """The topology topic was made again, or has lost records: the controller writes its view anew."""
-        self._lost = True
+        self._lost, self._lost_at = True, self._clock.monotonic()
         self._event.set()
 
     def changed(self) -> None:
@@ -228,10 +229,14 @@ class ControllerService:
         liveness.clear_dead()
 
     def _may_be_known(self, liveness: Liveness) -> bool:
-        """Whether the topic has no view, though segments were claimed under one, and a member may still tell it."""
-        if liveness.view.topology_id or not self._floor():
+        """Whether the last view is lost, or later ones than the one that is known, and a member may still tell it."""
+        known, since = liveness.view.topology_id, max(self._began_at, self._lost_at)
+        if known:
+            if not self._lost or liveness.has_heard_all(since):
+                return False
+        elif not self._floor():  # nobody has claimed a segment
             return False
-        return self._clock.monotonic() - self._began_at < max(self._patience, _KNOWN_SECONDS)
+        return self._clock.monotonic() - since < max(self._patience, _KNOWN_SECONDS)
 
     async def _dead(self, liveness: Liveness) -> frozenset[str] | None:
         """The dead; None while it may be this node that cannot be reached. Raises `_CutOff` where that is so."""

@@ -128,6 +128,10 @@ class Liveness:
         last = self.view.topology_id
         return any(b.topology_id > last and now - self._heard[m] <= self._timeout for m, b in self._beats.items())
 
+    def has_heard_all(self, since: float) -> bool:
+        """Whether each member of the view has told since then which view it knows."""
+        return all(m == self._member or self.last_heard(m) > since for m in self.view.members)
+
     # -- who is dead --------------------------------------------------------------------------------------------------
 
     def forgive_own_pause(self, now: float) -> None:

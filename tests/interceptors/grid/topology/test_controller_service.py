@@ -236,6 +236,22 @@ def test_a_view_that_was_lost_is_written_anew_once(memory: Memory) -> None:
     memory.run(run())
 
 
+def test_a_controller_that_has_lost_views_waits_until_all_have_told_what_they_know(memory: Memory) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B)
+        await desk.hold()
+        before = desk.views()
+        desk.alive -= {B}
+        desk.service.lost()
+        began = desk.kafka.monotonic()
+        await desk.until(lambda: len(desk.views()) > len(before))
+        assert 5.0 <= desk.kafka.monotonic() - began < 6.0
+        assert desk.views()[len(before)] == before[-1]
+        await desk.service.stop()
+
+    memory.run(run())
+
+
 def test_a_topic_without_a_view_gets_the_one_that_a_member_knows(memory: Memory) -> None:
     async def run() -> None:
         old = Desk(memory, A, B)
