@@ -1773,7 +1773,7 @@ TOPOLOGY: Final = (
         "lost-view-stays-lost",
         "",
         "the view of a topology topic that was made again is nowhere: who starts later makes one of its own",
-        (Edit(CONTROLLER_SERVICE, "        self._lost = True\n        self._event", "        self._event"),),
+        (Edit(CONTROLLER_SERVICE, "        self._lost, self._lost_at = True, ", "        self._lost_at = "),),
         detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k written_anew_once",
         because=RARE,
     ),
