@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deelog_connector.core import history as past
-from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.segment import POSITIONS_LOST, Phase, Segment
 from deelog_connector.core.state import NodeState
 from deelog_schemas.positions import PositionState
 
@@ -78,7 +78,7 @@ class LogWatch:
     def _lost(self, partition: int, reason: str) -> list[int]:
         concerned = self._node.primaries_of(partition)
         for segment in concerned:
-            segment.owed, segment.written = reason, None
+            segment.owed, segment.written = reason if segment.owed != POSITIONS_LOST else segment.owed, None
             segment.ledger.lose()
             segment.look_again()  # what it waits for may be gone as well
         return [segment.number for segment in concerned]

@@ -197,7 +197,7 @@ class Segment:
     recheck: bool = False
     """The ACTIVE to come follows a fence or failure: look at the claims again."""
     victims: frozenset[Claimant] = frozenset()
-    """The claimants to fence, whose claims the ACTIVE removes."""
+    """The claimants to fence, whose claims the first ACTIVE removes."""
     unfenced: frozenset[Producer] = frozenset()
     """The producers that are still to be fenced before it."""
     scan: SegmentScan | None = None

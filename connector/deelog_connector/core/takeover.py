@@ -60,7 +60,7 @@ class Takeover:
         batch.advance(segment)
 
     def active(self, batch: Batch, segment: Segment) -> None:
-        """Adds an ACTIVE; the claims of those that were fenced go."""
+        """Adds an ACTIVE; the first one of a takeover removes the claims of those that were fenced."""
         position = (segment.epoch, segment.last_sequence)
         segment.awaited = self._node.next_number()
         marker = batch.control(Kind.ACTIVE, segment, position, self._producer())
@@ -170,8 +170,9 @@ class Takeover:
         if segment.owed is not None:
             # A reset comes anyway; read on from the end that was known before. Where claims are lost, whoever took over
             # since has written behind the last position.
-            if segment.owed == POSITIONS_LOST and segment.known.position is not None:
-                segment.scan_next = min(segment.scan_next, segment.known.position.read_from)
+            if segment.owed == POSITIONS_LOST:
+                position = segment.known.position
+                segment.scan_next = min(segment.scan_next, position.read_from if position is not None else 0)
             return
         changes, ledger = self._node.changes, segment.ledger
         position, reset = segment.known.position, segment.known.reset

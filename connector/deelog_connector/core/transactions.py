@@ -136,7 +136,8 @@ class Transactions:
             self._bisect(batch)
         else:
             self._node.counts.refused += 1
-            self._node.too_slow(batch.size)  # it may have taken longer than `transaction.timeout.ms`, and would again
+            if self._node.now - self._committed_at > self._node.settings.transaction_timeout / 4:
+                self._node.too_slow(batch.size)  # perhaps for `transaction.timeout.ms`, and would be again
         self.reopen()
 
     def _next_batch(self) -> Batch:

@@ -42,6 +42,8 @@ class Readers:
             clients.brokers, config.topics.positions, config["topic.creation.default.partitions"]
         )
         self._recreated = ""
+        self._claims_lost = False
+        """Whether the positions topic was lost before it was read."""
         self._unwritable = frozenset[int]()
         """Partitions of the change topic that took no records at the last look."""
         self._aborting: asyncio.Task[None] | None = None
@@ -93,6 +95,7 @@ class Readers:
             finally:
                 await asyncio.shield(reader.close())
             if lost:
+                self._claims_lost |= not caught_up.is_set()
                 log.error("%s: all segments are claimed anew and reset", lost)
                 self._core.positions_lost()
                 self._context.wake()
@@ -181,7 +184,7 @@ class Readers:
         Without them a cache that comes back after its positions were lost would write in epoch 1, and readers drop what
         is below a position that they know.
         """
-        if self._core.highest_claim():
+        if self._core.highest_claim() and not self._claims_lost:
             return
         topic = self._clients.config.topics.changes
         ends = await self._clients.brokers.ends(topic, range(self._core.settings.partitions))

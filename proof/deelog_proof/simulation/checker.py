@@ -412,9 +412,9 @@ class Checker:
         """Notes the loss of a record that changes entries; returns whether it does."""
         header = record.header
         takes_back = header.kind is Kind.TOMBSTONE and record.value is not None
-        if (header.kind not in _TELLING or not header.sequence) and not takes_back:  # of 0: nothing was captured yet
-            return False
         seen, now = self.seen[header.segment], self.world.engine.now
+        if (header.kind not in _TELLING or not any(s for _, s in seen.positions)) and not takes_back:  # nothing yet
+            return False
         source = self._codec.decode_value(record.value or b"").source if header.kind is Kind.READ else {}
         if source.get("snapshot") == "incremental":
             if header.node == seen.active[1]:

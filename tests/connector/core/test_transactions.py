@@ -269,6 +269,7 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
         (commit,) = one.begin()
         assert isinstance(commit, Commit)
         if isinstance(outcome, Cause):
+            state.now += 2.1
             one.commit_failed(commit.token, outcome)
             one.open()
             one.producer_opened()
@@ -278,14 +279,16 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
         state.primaries.clear()
         one.begin()
         assert state.max_batch_bytes == size or size < 0, outcome
-    captured(primary(state, 0), operation(1, value=bytes(60_000)))  # it was not its size
-    (commit,) = one.begin()
-    assert isinstance(commit, Commit)
-    one.commit_failed(commit.token, Cause.LOST)
-    one.open()
-    one.producer_opened()
-    state.primaries.clear()
-    assert state.max_batch_bytes == 2 * large.size
+    for failed, seconds in ((operation(1, value=bytes(60_000)), 2.1), (large, 1.9)):  # it was not its size
+        captured(primary(state, 0), failed)
+        (commit,) = one.begin()
+        assert isinstance(commit, Commit)
+        state.now += seconds
+        one.commit_failed(commit.token, Cause.FENCED)
+        one.open()
+        one.producer_opened()
+        state.primaries.clear()
+        assert state.max_batch_bytes == 2 * large.size
     for _ in range(3):
         captured(primary(state, 0), *[large] * 4)
         (commit,) = one.begin()

@@ -461,6 +461,14 @@ def test_positions_that_are_made_again_during_a_start_are_read_from_their_beginn
         second.behind = 0
         await caught_up.wait()
 
+        async def scanning(scan: object) -> set[int]:
+            return {9}
+
+        vars(world.clients)["scanning"] = scanning
+        world.core.epoch = 3  # of the former topic, and perhaps not its highest: the change topic is asked
+        await world.readers.read_epochs()
+        assert world.core.epoch == 9
+
     of_a(test)
 
 

@@ -72,8 +72,9 @@ class ControllerService:
         self._event = asyncio.Event()
         self._liveness: Liveness | None = None
         """Of the last term. It is kept while Kafka does not answer, though the group may have another controller."""
-        self._holding = self._lost = False
-        self._lost_at = 0.0
+        self._holding = False
+        self._lost_at = -1.0
+        """When the topology topic was last found lost."""
         self._least = 0
         """What topology ids are above, after a loss."""
         self._began_at = 0.0
@@ -125,7 +126,8 @@ class ControllerService:
 
     def lost(self) -> None:
         """The topology topic was made again, or has lost records: the controller writes its view anew."""
-        self._lost, self._lost_at = True, self._clock.monotonic()
+        self._registry.lost()
+        self._lost_at = self._clock.monotonic()
         self._event.set()
 
     def changed(self) -> None:
@@ -180,7 +182,7 @@ class ControllerService:
                 async with asyncio.timeout(self._settings.failure_timeout):
                     await read.wait()
             except TimeoutError:
-                if self._lost:  # the record perhaps with the others
+                if self._lost_at >= asked:  # the record perhaps with the others
                     await self._election.commit([("controller", record)])
         return asked
 
@@ -206,6 +208,7 @@ class ControllerService:
             pass
         await asyncio.sleep(_PAUSE_SECONDS)
         self._event.clear()
+        liveness.forgive_own_pause(self._clock.monotonic())
         if liveness.to_confirm(self._clock.monotonic()):
             liveness.confirm(await self._confirm())
         if self._registry.view.topology_id > liveness.view.topology_id:
@@ -214,12 +217,12 @@ class ControllerService:
             return
         if self._may_be_known(liveness):
             return
-        if self._lost and liveness.view.topology_id:
-            self._lost = False  # before: it may be lost again meanwhile
+        if liveness.view.topology_id and not self._registry.view_stands:
+            self._registry.view_stands = True  # before: it may be lost again meanwhile
             try:
                 await self._election.commit([("view", encode_view(liveness.view))])
             except BaseException:
-                self._lost = True
+                self._registry.view_stands = False
                 raise
             self._least = liveness.view.topology_id + _LOST_VIEWS
         liveness.forgive_own_pause(self._clock.monotonic())
@@ -232,7 +235,7 @@ class ControllerService:
         """Whether the last view is lost, or later ones than the one that is known, and a member may still tell it."""
         known, since = liveness.view.topology_id, max(self._began_at, self._lost_at)
         if known:
-            if not self._lost or liveness.has_heard_all(since):
+            if self._registry.view_stands or liveness.has_heard_all(since):
                 return False
         elif not self._floor():  # nobody has claimed a segment
             return False
@@ -329,6 +332,7 @@ class ControllerService:
         following = decide(liveness.view, situation)
         if following is None:
             return
+        self._registry.view_stands = True  # before: it may be lost meanwhile
         await self._election.commit([("view", encode_view(following))])
         self.views += 1
         liveness.follow(following)

@@ -130,7 +130,7 @@ class Liveness:
 
     def has_heard_all(self, since: float) -> bool:
         """Whether each member of the view has told since then which view it knows."""
-        return all(m == self._member or self.last_heard(m) > since for m in self.view.members)
+        return all(m == self._member or self._silent_since.get(m, since) > since for m in self.view.members)
 
     # -- who is dead --------------------------------------------------------------------------------------------------
 

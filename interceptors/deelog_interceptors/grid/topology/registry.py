@@ -25,6 +25,8 @@ class Registry:
         """By node id, the newest incarnation."""
         self.controller: str | None = None
         self.view = View(0, "", {}, tuple(SegmentState() for _ in range(segments)))
+        self.view_stands = False
+        """Whether the topic has a view, so that who starts later finds it."""
         self.own: str | None = None
         """The member that this process is, once it registers."""
         self.token = ""
@@ -51,6 +53,10 @@ class Registry:
         addresses.pop(self.own or "", None)
         return addresses
 
+    def lost(self) -> None:
+        """The topic was made again, or has lost records. What was read of it stays known."""
+        self.view_stands = False
+
     def expect(self, mark: str) -> asyncio.Event:
         """An event that is set when the record with `mark` (a token or nonce) is read; call before writing it."""
         return self._waiting.setdefault(mark, asyncio.Event())
@@ -70,6 +76,7 @@ class Registry:
 
     def _take(self, key: str, value: bytes) -> None:
         if key == "view":
+            self.view_stands = True
             self._view_read(decode_view(value))
         elif key == "controller":
             body = orjson.loads(value)

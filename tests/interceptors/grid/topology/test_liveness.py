@@ -115,6 +115,21 @@ def test_a_later_view_than_its_own_is_waited_for_as_long_as_somebody_who_has_it_
     assert not desk.book.is_behind(desk.now)
 
 
+def test_only_a_heartbeat_tells_which_view_a_member_knows() -> None:
+    """A clock goes on between the moment when a term begins and that in which it notes whom it has."""
+    desk = Desk()
+    assert not desk.book.has_heard_all(99.9)
+    desk.now += 0.1
+    desk.answers(B)
+    assert not desk.book.has_heard_all(99.9)
+    desk.now += 3.0  # a pause of its own forgives silence, and is no answer
+    desk.book.forgive_own_pause(desk.now)
+    assert not desk.book.has_heard_all(99.9)
+    desk.answers(C)
+    assert desk.book.has_heard_all(99.9)
+    assert not desk.book.has_heard_all(100.1)
+
+
 def test_with_a_node_gone_it_answers_only_as_long_as_kafka_confirms_the_seat() -> None:
     """If all were cut off from Kafka, it would not learn of a node that restarts and finds no owner alive."""
     desk = Desk()
