@@ -46,6 +46,7 @@ KEPT_TOPIC: Final = "connector/deelog_connector/kept_topic.py"
 KAFKA_ADMIN: Final = "connector/deelog_connector/kafka/admin.py"
 KAFKA_ELECTION: Final = "connector/deelog_connector/kafka/election.py"
 KAFKA_PROGRESS: Final = "schemas/deelog_schemas/kafka/progress.py"
+KAFKA_SESSION: Final = "connector/deelog_connector/kafka/session.py"
 KAFKA_READER: Final = "connector/deelog_connector/kafka/reader.py"
 STATE: Final = "connector/deelog_connector/core/state.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
@@ -1249,6 +1250,18 @@ SHELL: Final = (
             ),
         ),
         detector="pytest tests/connector/kafka/test_election.py -k never_comes",
+        because="the simulation has no client library",
+    ),
+    Mutant(
+        "error-of-the-binding",
+        "",
+        "a node ends that is fenced while the client reports records which were not delivered",
+        (
+            Edit(
+                KAFKA_SESSION, "        except PRODUCER_ERRORS as error:\n", "        except KafkaException as error:\n"
+            ),
+        ),
+        detector="pytest tests/connector/kafka/test_session.py -k comes_with_delivery_reports",
         because="the simulation has no client library",
     ),
     Mutant(

@@ -24,6 +24,12 @@ from deelog_schemas.kafka.names import abort_key
 C = TypeVar("C")
 log = client_log("deelog_connector.kafka")
 
+PRODUCER_ERRORS: Final = (KafkaException, SystemError)
+"""What a call of a producer with delivery reports raises.
+
+Where the client has a fatal error, and reports come with it, confluent-kafka 2.16 calls back while that error is
+raised: `SystemError: … returned a result with an exception set` (its issue 865). The fatal error can be asked for.
+"""
 LOOK_SECONDS: Final = 1.0
 """Seconds that the first request may take before the connection is checked."""
 
@@ -113,7 +119,7 @@ def is_held_up(error: KafkaException) -> bool:
 
 def hear(client: Any, connections: Connections) -> None:
     """Polls a client, so that it reports errors of its connections."""
-    with contextlib.suppress(KafkaException):  # a client with a fatal error raises it again
+    with contextlib.suppress(*PRODUCER_ERRORS):  # a client with a fatal error raises it again
         connections.hear(client.poll)
 
 

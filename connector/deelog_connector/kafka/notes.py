@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from deelog_connector.kafka.client import common_settings
+from deelog_connector.kafka.client import PRODUCER_ERRORS, common_settings
 from deelog_connector.kafka.threads import Run
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
@@ -39,7 +39,7 @@ class Notes:
     @property
     def dropped(self) -> int:
         if self._producer is not None:
-            with contextlib.suppress(KafkaException):  # a fatal error: the second `send` from now has a new producer
+            with contextlib.suppress(*PRODUCER_ERRORS):  # a fatal error: the second `send` from now has a new producer
                 self._producer.poll(0)  # serves delivery reports
         return self._dropped
 
@@ -65,7 +65,7 @@ class Notes:
 
     def _close(self) -> None:
         if self._producer is not None:
-            with contextlib.suppress(KafkaException, SystemError):  # a fatal error, raised by the client's callback
+            with contextlib.suppress(*PRODUCER_ERRORS):  # a fatal error
                 self._producer.flush(CLOSE_SECONDS)
         self._leave()
 

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.client import (
+    PRODUCER_ERRORS,
     abort_on,
     begin_session,
     brokers_answer,
@@ -50,14 +51,14 @@ _REFUSED: Final = frozenset(
 )
 
 
-def _fatal(producer: Producer, error: KafkaException) -> KafkaException:
+def _fatal(producer: Producer, error: KafkaException | SystemError) -> KafkaException:
     """The client's fatal error where a call failed for one: `produce` says only that there is one."""
-    if error.args[0].code() == KafkaError._FATAL:
+    if isinstance(error, SystemError) or error.args[0].code() == KafkaError._FATAL:
         try:
             producer.begin_transaction()  # fails with the fatal error itself, without asking a broker
         except KafkaException as fatal:
             return fatal
-    return error
+    return error if isinstance(error, KafkaException) else KafkaException(KafkaError(KafkaError._FAIL, str(error)))
 
 
 class Session:
@@ -159,7 +160,7 @@ class Session:
         self._errors.clear()
         try:
             call(producer, *args)
-        except KafkaException as error:
+        except PRODUCER_ERRORS as error:
             raise self._failure(_fatal(producer, error)) from error
 
     def _write(self, producer: Producer, records: Iterable[OutRecord]) -> None:
@@ -213,6 +214,6 @@ class Session:
     def _discard(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(KafkaException):  # a fatal error: the session ends anyway
+            with contextlib.suppress(*PRODUCER_ERRORS):  # a fatal error: the session ends anyway
                 producer.purge()
                 producer.poll(0)

@@ -305,6 +305,29 @@ def test_a_call_that_fails_for_a_fatal_error_is_told_by_that_error(desk: Desk, f
     assert desk.producer.calls == ["init", "begin", "produce", "begin", "purge", "poll 0"]
 
 
+REPORTED = SystemError("<function Session._report> returned a result with an exception set")
+"""What the binding raises where delivery reports come with a fatal error."""
+
+
+@pytest.mark.parametrize("call", ["produce", "commit"])
+def test_a_fatal_error_that_comes_with_delivery_reports_is_told_by_that_error(desk: Desk, call: str) -> None:
+    desk.open()
+    desk.fails(call, REPORTED)
+    desk.fails("begin", None, error_of(KafkaError._FENCED, fatal=True))
+    desk.fails("poll 0", REPORTED)  # so it does for those that are purged
+    with pytest.raises(WriteFailed, match="the broker's words") as failed:
+        desk.commit(RECORD)
+    assert failed.value.cause is Cause.FENCED
+
+
+def test_another_error_of_the_binding_ends_the_session_alone(desk: Desk) -> None:
+    desk.open()
+    desk.fails("commit", REPORTED)
+    with pytest.raises(WriteFailed, match="an exception set") as failed:
+        desk.commit(RECORD)
+    assert failed.value.cause is Cause.LOST
+
+
 def test_a_right_to_write_is_named_with_all_topics_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(monkeypatch, errors_deadletterqueue_topic_name="dead")
     desk.open()
