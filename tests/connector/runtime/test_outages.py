@@ -46,13 +46,13 @@ async def written_to(found: Cache) -> AsyncIterator[None]:
 
 def whole_and_never_reset(found: Cache, records: list[Record], but: int | None = None) -> None:
     """The topic says what the cache holds, by changes alone, each there once. Segments of partition `but` may be reset
-    once for what Kafka has lost, which may be their reset at the start."""
+    once for what Kafka has lost."""
     content, readers = derived(records)
     assert content == found.entries_of
     assert sum(r.repeats for r in readers.values()) == 0
     partitions, segments = found.core.settings.partitions, found.core.settings.segments
     for number, reader in readers.items():
-        lost = [["start", "truncated"], ["truncated"]] if partition_of(number, partitions, segments) == but else []
+        lost = [["start", "truncated"]] if partition_of(number, partitions, segments) == but else []
         assert reader.resets in [["start"], *lost]
 
 
