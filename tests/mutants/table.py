@@ -830,7 +830,13 @@ RESETS: Final = (
         "too-slow-once-and-again",
         "",
         "a transaction that was too slow is tried again as it was",
-        (Edit(TRANSACTIONS, "self._node.too_slow(batch.size)", "pass"),),
+        (
+            Edit(
+                TRANSACTIONS,
+                "self._node.took(self._node.now - self._committed_at, batch.size, committed=False)",
+                "pass",
+            ),
+        ),
         detector="pytest tests/proof/simulation/test_scenarios.py -k [quota]",
         because=QUOTAS,
     ),
@@ -1786,7 +1792,13 @@ TOPOLOGY: Final = (
         "lost-view-stays-lost",
         "",
         "the view of a topology topic that was made again is nowhere: who starts later makes one of its own",
-        (Edit(CONTROLLER_SERVICE, "        self._registry.lost()\n", ""),),
+        (
+            Edit(
+                CONTROLLER_SERVICE,
+                "view_stands = False\n        self._lost_at",
+                "view_stands = True\n        self._lost_at",
+            ),
+        ),
         detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k written_anew_once",
         because=RARE,
     ),

@@ -163,23 +163,18 @@ class NodeState:
         primaries = self.primaries.values()
         return [s for s in primaries if s.partition not in self.withheld] if self.withheld else list(primaries)
 
-    def too_slow(self, size: int) -> None:
-        """A transaction with so many bytes took long, or too long: the next one may have half of them.
+    def took(self, seconds: float, size: int, *, committed: bool = True) -> None:
+        """A transaction with so many bytes took so long to be committed, or to fail.
 
-        Half of its own, not of what it might have had: each try that is too large costs a `transaction.timeout.ms`.
-        """
-        if size > MIN_BATCH_BYTES:  # else it was not its size
-            self.max_batch_bytes = max(MIN_BATCH_BYTES, min(self.max_batch_bytes, size) // 2)
-
-    def took(self, seconds: float, size: int) -> None:
-        """A transaction with so many bytes took so long to be committed.
-
-        What is in time shall stay in time: one that fails ends the resets under way, which then begin anew.
+        What is in time shall stay in time: one that fails ends the resets under way, which then begin anew. Of one that
+        is too slow half is tried, not of what it might have had: each try that is too large costs a
+        `transaction.timeout.ms`.
         """
         timeout = self.settings.transaction_timeout
         if seconds > timeout / 4:
-            self.too_slow(size)
-        elif seconds < timeout / 8:
+            if size > MIN_BATCH_BYTES:  # else it was not its size
+                self.max_batch_bytes = max(MIN_BATCH_BYTES, min(self.max_batch_bytes, size) // 2)
+        elif committed and seconds < timeout / 8:
             self.max_batch_bytes = min(MAX_BATCH_BYTES, max(self.max_batch_bytes, 2 * size))
 
     def demote(self, number: int) -> None:

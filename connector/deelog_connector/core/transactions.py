@@ -136,8 +136,7 @@ class Transactions:
             self._bisect(batch)
         else:
             self._node.counts.refused += 1
-            if self._node.now - self._committed_at > self._node.settings.transaction_timeout / 4:
-                self._node.too_slow(batch.size)  # perhaps for `transaction.timeout.ms`, and would be again
+            self._node.took(self._node.now - self._committed_at, batch.size, committed=False)
         self.reopen()
 
     def _next_batch(self) -> Batch:

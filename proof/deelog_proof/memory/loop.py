@@ -198,8 +198,7 @@ class NodeLoop(_EventLoop):
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Any = None) -> asyncio.Handle:
         handle = events.Handle(callback, args, self, context)
         self._ready.append(handle)
-        if not self._comes and not self._turning:
-            self._wake()
+        self._wake()
         return handle
 
     def call_soon_threadsafe(

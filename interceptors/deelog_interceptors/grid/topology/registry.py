@@ -26,7 +26,7 @@ class Registry:
         self.controller: str | None = None
         self.view = View(0, "", {}, tuple(SegmentState() for _ in range(segments)))
         self.view_stands = False
-        """Whether the topic has a view, so that who starts later finds it."""
+        """Whether the topic has a view, so that who starts later finds it. The controller sets it, too."""
         self.own: str | None = None
         """The member that this process is, once it registers."""
         self.token = ""
@@ -52,10 +52,6 @@ class Registry:
         addresses |= {r.member: r.peer for r in self.members.values() if r.member == self.controller}
         addresses.pop(self.own or "", None)
         return addresses
-
-    def lost(self) -> None:
-        """The topic was made again, or has lost records. What was read of it stays known."""
-        self.view_stands = False
 
     def expect(self, mark: str) -> asyncio.Event:
         """An event that is set when the record with `mark` (a token or nonce) is read; call before writing it."""
