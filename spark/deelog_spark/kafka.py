@@ -38,7 +38,7 @@ from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
-from deelog_schemas.kafka.connections import Connections, settle
+from deelog_schemas.kafka.connections import ADMIN_SETTINGS, Connections, settle
 from deelog_schemas.kafka.progress import ProducerLost
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
@@ -354,7 +354,7 @@ class Cluster:
 
     def _new_admin(self) -> AdminClient:
         servers = ",".join(self._config["bootstrap.servers"])
-        settings: dict[str, Any] = {**self._config.overrides("admin"), **QUIET}
+        settings: dict[str, Any] = {**ADMIN_SETTINGS, **self._config.overrides("admin"), **QUIET}
         return AdminClient(settings | {"bootstrap.servers": servers, "error_cb": self._connections})
 
     def close(self) -> None:

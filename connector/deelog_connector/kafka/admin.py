@@ -16,7 +16,7 @@ from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure
 from deelog_connector.kafka_port import REQUEST_SECONDS, PartitionEnd, TopicState
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
-from deelog_schemas.kafka.connections import Connections
+from deelog_schemas.kafka.connections import ADMIN_SETTINGS, Connections
 
 A = TypeVar("A")
 
@@ -37,7 +37,7 @@ class KafkaAdmin:
     @property
     def _admin(self) -> AdminClient:
         if self._client is None:
-            settings = {**common_settings(self._config), **dict(self._config.overrides("admin"))}
+            settings = {**common_settings(self._config), **ADMIN_SETTINGS, **dict(self._config.overrides("admin"))}
             client, self._connections = opened(AdminClient, "admin", settings)
             self._client = client
             return client

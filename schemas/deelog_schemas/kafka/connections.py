@@ -16,6 +16,12 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+ADMIN_SETTINGS: Final = {"enable.sparse.connections": False}
+"""Of every admin client: it stays connected to all brokers.
+
+Otherwise a request that waits for a broker which is away asks for a connection whenever one is refused, and takes a
+whole core until its time is over (librdkafka 2.16).
+"""
 _HANDSHAKE_SECONDS: Final = 3.0
 _ANSWERS: Final = 100
 _SOON: Final = 0.005

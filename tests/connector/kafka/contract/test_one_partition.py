@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deelog_connector.core.effects import Cause
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_connector.errors import KafkaUnavailable
+from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka_port import BEGINNING, COMPACTED, HELD_UP_SECONDS, Brokers, OutRecord, WriteFailed
 from deelog_proof.audit.topics import end_offsets
 from tests.connector.cache import cache, config_of, run, started
@@ -25,6 +27,7 @@ from tests.connector.kafka.contract.world import (
 )
 from tests.connector.runtime.test_outages import whole_and_never_reset, written_to
 from tests.support.topics import read_topic
+from tests.support.waiting import waiting
 
 pytestmark = [pytest.mark.needs("lose_broker"), pytest.mark.slow]
 """Slow: a broker is killed and comes back in each."""
@@ -167,3 +170,32 @@ def test_a_connector_goes_on_without_it(pair: tuple[EmbeddedKafka, EmbeddedKafka
             whole_and_never_reset(found, records, 1 if lacks == "changes" else None)
 
     run(work())
+
+
+@pytest.mark.kafka
+def test_a_request_that_waits_for_a_lost_broker_leaves_the_processor_alone(
+    pair: tuple[EmbeddedKafka, EmbeddedKafka], prefix: str
+) -> None:
+    first, second = pair
+    admin = KafkaAdmin(config_of(f"{first.bootstrap},{second.bootstrap}", prefix), seconds=3)
+    new = NewTopic(prefix, 1, replica_assignment=[[2]])
+    maker = AdminClient({"bootstrap.servers": first.bootstrap, "log_level": 0})
+    maker.create_topics([new])[prefix].result(SECONDS)
+
+    def answers() -> bool:
+        try:
+            return bool(admin.ends(prefix, [0]))
+        except KafkaUnavailable:
+            return False
+
+    waiting(answers, SECONDS, "the leader")
+    second.kill()  # the controller has not noticed yet
+    try:
+        began, worked = time.monotonic(), time.process_time()
+        assert not answers()
+        waited, worked = time.monotonic() - began, time.process_time() - worked
+    finally:
+        second.start()
+    waiting(answers, SECONDS, "the leader")
+    assert waited > 2
+    assert worked < waited / 4
