@@ -55,7 +55,9 @@ class SegmentScan:
     missing: int = 0
     """How many rows and deletes the last reset lacks."""
     changed: set[bytes] = field(default_factory=set)
-    """The keys of records after a reset that lacks some: compaction may have removed its rows for their sake."""
+    """The keys of changes after a reset that lacks some: compaction may have removed its rows for their sake."""
+    sent_again: set[bytes] = field(default_factory=set)
+    """The keys of rows of incremental snapshots after it."""
     complete_resets: dict[int, int] = field(default_factory=dict)
     """Resets that were read with all of their rows: the offset of the begin by the sequence of the end."""
     reset_at: int = -1
@@ -68,8 +70,9 @@ class SegmentScan:
     runs: Sequence[CommittedRun] = ()
     """What this very node committed and must find."""
     inherited: Inherited | None = None
-    inherited_unverified: bool = False
-    """The leader has changed since it was written: every sequence of it must be found."""
+    unverified_from: int | None = None
+    """Where the leader has changed since it was written, the offset from which nobody has looked at it since: every
+    sequence of it must be found, and all of a reset that begins there."""
     highest_epoch: int = 0
     """Of all records."""
     spares: set[str] = field(default_factory=set)
@@ -102,7 +105,7 @@ class SegmentScan:
         elif kind is Kind.READ:
             self.snapshot_rows.append(record.offset)
             if self.missing:  # compaction removes a reset's row for it as for a change
-                self.changed.add(record.key)
+                self.sent_again.add(record.key)
         elif kind in (Kind.RESET_END, Kind.CHANGE):
             self._position(record)
         elif kind is Kind.SKIPPED:
@@ -136,6 +139,7 @@ class SegmentScan:
             deletes = max(0, record.control.get("taken_back", 0) - len(self.deletes))
             self.missing = record.control["count"] - self.rows + deletes
         self.changed.clear()
+        self.sent_again.clear()
         if not self.missing:
             self.complete_resets[record.sequence] = self.begin
         self.rows, self.reset_at = None, record.sequence
@@ -172,10 +176,15 @@ class SegmentScan:
     @property
     def is_truncated(self) -> bool:
         """Whether records are gone that were committed: the log was cut."""
-        runs = [*self.runs, *(self.inherited_runs() if self.inherited_unverified else ())]
+        runs, excused = list(self.runs), self.sent_again | self.changed
+        if self.unverified_from is not None:
+            runs += self.inherited_runs()
+            if self.begin >= self.unverified_from:
+                # Compaction comes long after a look would have: what changes followed makes nothing good that was cut.
+                excused = self.sent_again
         highest = max(self.sequences, default=-1)
         short = highest < self.expected or max({highest} | self.sequences_beyond) < self.expected_anywhere
-        return short or self.missing > len(self.changed) or any(map(self._misses, runs))
+        return short or self.missing > len(excused) or any(map(self._misses, runs))
 
     def _misses(self, run: CommittedRun) -> bool:
         if run.is_snapshot:

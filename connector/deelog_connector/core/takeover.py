@@ -215,7 +215,8 @@ class Takeover:
             coalesced = position.coalesced_to, position.coalesced
             scan.inherited = Inherited(above, position.sequence, segment.scan_next, shared, *coalesced)
             leader_epoch = self._node.changes.leader_epoch(segment.partition)
-            scan.inherited_unverified = position.leader_epoch != leader_epoch
+            if position.leader_epoch != leader_epoch:
+                scan.unverified_from = position.read_from
         scan.runs = ledger.unverified
         segment.scan_next = min([segment.scan_next, *(run.offset for run in scan.runs)])
         scan.from_base = segment.scan_next <= position.base_offset

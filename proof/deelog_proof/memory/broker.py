@@ -24,6 +24,8 @@ DEFAULTS: Final = {
     "cleanup.policy": "delete",
     "delete.retention.ms": "86400000",
     "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
     "min.compaction.lag.ms": "0",
     "min.insync.replicas": "1",
     "retention.ms": "604800000",
@@ -64,6 +66,10 @@ class OldGeneration(BrokerError):
     """The group has changed since the member heard of it."""
 
 
+class InvalidTimestamp(BrokerError):
+    """A record's time is too far from the brokers'."""
+
+
 class OutOfRange(BrokerError):
     """The log does not have this offset, or no longer as it was."""
 
@@ -95,6 +101,12 @@ class Topic:
     def setting(self, name: str) -> str:
         """The one in effect."""
         return self.settings.get(name) or DEFAULTS[name]
+
+    def check_age(self, ms: float) -> None:
+        """Raises `InvalidTimestamp` where a record is too old, or from too far in the future."""
+        after, before = (int(self.setting(f"message.timestamp.{name}.max.ms")) for name in ("after", "before"))
+        if ms > before or -ms > after:
+            raise InvalidTimestamp(f"{ms:.0f} ms old")
 
 
 class Kafka:
@@ -413,9 +425,11 @@ class Kafka:
         raise HeldUp
 
     def produce(
-        self, transactional_id: str, session: int, number: int, records: Sequence[OutRecord]
+        self, transactional_id: str, session: int, number: int, records: Sequence[OutRecord], stamped: float = math.nan
     ) -> list[OutRecord]:
         """As `append`. Returns the records whose partition takes none: they were not appended.
+
+        `stamped` is the time of the records, of the engine's in seconds; without it they have the brokers'.
 
         Asked again with the same `number`, since the answer was lost, it appends nothing.
         """
@@ -427,6 +441,8 @@ class Kafka:
             self.allow("Write", "topic", record.topic)
             if record.partition not in range(self.described(record.topic).partitions):
                 raise UnknownTopic(f"{record.topic}[{record.partition}]")
+        for topic in dict.fromkeys(record.topic for record in records):
+            self.topics[topic].check_age(1000 * (self.engine.now - stamped))
         if transactional_id in self._ending:
             raise HeldUp
         led: list[OutRecord] = []

@@ -75,6 +75,7 @@ class NodeLoop(_EventLoop):
         self.engine, self.name, self.network = engine, name, network
         self.alive = True
         self.paused = False
+        self._busy_until = 0.0
         self.turns = 0
         self.errors: list[dict[str, Any]] = []
         """What nobody heard: exceptions of callbacks, and of tasks that nobody awaited."""
@@ -113,6 +114,11 @@ class NodeLoop(_EventLoop):
         self.paused = False
         if self._ready:
             self._wake()
+
+    def busy(self, seconds: float) -> None:
+        """This turn takes so long: the next ones wait."""
+        self._busy_until = max(self._busy_until, self.engine.now) + seconds
+        self.engine.at(self._busy_until, self._turns)
 
     def kill(self) -> None:
         """No turn comes any more. Its connections break."""
@@ -156,7 +162,7 @@ class NodeLoop(_EventLoop):
         events._set_running_loop(self)
         ready, engine, number = self._ready, self.engine, self._number
         try:
-            while ready and not self.paused:
+            while ready and not self.paused and self._busy_until <= engine.now:
                 if self.before is not None and self.alive:
                     self.before()
                     if self.paused:

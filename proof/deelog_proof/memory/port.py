@@ -33,6 +33,7 @@ from deelog_proof.memory.broker import (
     Denied,
     Failed,
     InvalidSetting,
+    InvalidTimestamp,
     Kafka,
     OutOfRange,
     Topic,
@@ -107,7 +108,7 @@ class MemoryPort:
         self._wire.way.deaf = value
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
-        return Session(self._wire.of(transactional_id), config, transactional_id, max_message_bytes)
+        return Session(self._wire.of(transactional_id), self.clock, config, transactional_id, max_message_bytes)
 
     async def reader(self, config: Config, topic: str) -> Reader:
         config.overrides("consumer")
@@ -145,8 +146,10 @@ class MemoryPort:
 class Session:
     """See `kafka_port.Session`."""
 
-    def __init__(self, wire: Wire, config: Config, transactional_id: str, max_message_bytes: int) -> None:
-        self._wire, self._config = wire, config
+    def __init__(
+        self, wire: Wire, clock: SimulatedClock, config: Config, transactional_id: str, max_message_bytes: int
+    ) -> None:
+        self._wire, self._clock, self._config = wire, clock, config
         self._transactional_id, self._max_message_bytes = transactional_id, max_message_bytes
         self._turn = Turn()
         self._session: int | None = None
@@ -194,6 +197,8 @@ class Session:
             raise WriteFailed(Cause.LOST, f"{error} does not exist") from error
         except Denied as error:
             raise WriteFailed(Cause.LOST, denial(error, "producer"), denied=True) from error
+        except InvalidTimestamp as error:
+            raise WriteFailed(Cause.LOST, f"the clock is not the brokers': {error}", denied=True) from error
         self._session = session
 
     async def _abort(self, left_open: Sequence[tuple[str, int]]) -> None:
@@ -217,9 +222,10 @@ class Session:
             empty, late = False, self._wire.loop.time() + STALL_SECONDS
             produce = partial(self._wire.held_up_until, late, kafka.produce, self._transactional_id, session)
             sending = sum(map(size_of, left)) / kafka.bytes_per_second
+            stamped = self._wire.loop.time() + self._clock.skew
             while left:
                 self._number += 1
-                left = await self._lasting(produce, self._number, left)
+                left = await self._lasting(produce, self._number, left, stamped)
                 if left:  # their leaders are away
                     self._may_wait(late)
                     await asyncio.sleep(RETRY_SECONDS)

@@ -5,13 +5,14 @@ have no gap outside a reset), `twice` (no position is committed twice), `digest`
 rows), `row` (a row of an incremental snapshot equals the topic's state at its offset, and a complete snapshot all of
 it), `written` (what a node takes for written is in the topic), `lost` (an acknowledged write is in the topic, or
 covered by a reset whose owners had all died), `phantom` (no value of a failed write is a key's last one), `repaired`
-(a reset follows each injected loss), `vouch` (a node has every operation that its history claims), `state` (owners
-with the same history hold the same entries, and the derived state equals that of the last ACTIVE's member once all is
-written), `stock` (where resets take back, a consumer that ignores resets holds the same), `limit` (no op log exceeds
-its bound), `equal` and `alive` (after the faults end: derived equals cached, on every owner, in time), `broken` (an
-assertion or exception), `held` (a paused or stopped connector writes nothing, a stopped one has no session),
-`status` (REST says of a connector what it is), `base` (a segment's base offset never goes back, and a reader that
-begins there, behind any compaction, derives the same), and `expected` (a count that the script expects).
+(a reset follows each injected loss), `needless` (something called for each reset), `vouch` (a node has every
+operation that its history claims), `state` (owners with the same history hold the same entries, and the derived state
+equals that of the last ACTIVE's member once all is written), `stock` (where resets take back, a consumer that ignores
+resets holds the same), `limit` (no op log exceeds its bound), `equal` and `alive` (after the faults end: derived
+equals cached, on every owner, in time), `broken` (an assertion or exception), `held` (a paused or stopped connector
+writes nothing, a stopped one has no session), `status` (REST says of a connector what it is), `base` (a segment's
+base offset never goes back, and a reader that begins there, behind any compaction, derives the same), and `expected`
+(a count that the script expects).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Final
 
 from deelog_connector.core import history as past
@@ -32,10 +32,11 @@ from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.topology.view import View, decode_view
 from deelog_proof.memory.log import Log
 from deelog_proof.simulation.base_offsets import base_offset_problems
+from deelog_proof.simulation.causes import Causes
 from deelog_proof.simulation.context import CHANGES, Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
 from deelog_proof.simulation.process import Process
-from deelog_proof.simulation.stock_consumer import StockConsumer
+from deelog_proof.simulation.seen import Seen, active_of, positions_of
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
@@ -59,43 +60,6 @@ class Violation(Exception):
         self.part = part
 
 
-@dataclass(slots=True)
-class Seen:
-    """One segment as read from the topic."""
-
-    reader: SegmentReader
-    active: tuple[int, int] = (0, 0)
-    """Epoch and node number of the ACTIVE of the highest epoch; a late one of a fenced node does not count."""
-    stock: StockConsumer = field(default_factory=StockConsumer)
-    positions: set[Position] = field(default_factory=set)
-    """Of committed changes, ends of resets, and skipped operations."""
-    skipped: Position = (0, 0)
-    """The highest position that was skipped."""
-    value_at: dict[bytes, Position] = field(default_factory=dict)
-    """By key, the position of the record with its value."""
-    damaged: bool = False
-    """Records of it were removed on purpose: not checked until a reset ends after the offset `mended_from`."""
-    mended_from: int = -1
-    resets: list[tuple[float, str]] = field(default_factory=list)
-    owners_lost: list[float] = field(default_factory=list)
-    lost_at: float = -1.0
-    lost: list[tuple[float, Position]] = field(default_factory=list)
-    """`(time, position)` of lost changes; (0, 0) for records of a reset."""
-    rows_lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)
-    """`(time, active)` of lost rows of an incremental snapshot by the owner; only it knows what it wrote."""
-    taken: set[bytes | None] = field(default_factory=set)
-    """Keys that the last reset has taken back so far and not sent again."""
-    row: Position = (0, 0)
-    """Position of the last row of an incremental snapshot."""
-    asked: int = 0
-    """Incremental snapshots that were requested; `begun`: their number when the last one began."""
-    begun: int = 0
-    resent: dict[bytes, Entry] | None = None
-    """The state of a consumer that starts at the last one. `whole`: that one, which `sender` began, is complete."""
-    whole: bool = False
-    sender: str = ""
-
-
 class Checker:
     """Called by the world. Raises nothing: `violation` keeps the first violation, and the run ends."""
 
@@ -111,7 +75,7 @@ class Checker:
         self.writes: list[Write] = []
         self._loose = self._again = False
         self._lost_at = -LOOKED_SECONDS
-        self._cut: set[int] = set()
+        self.causes = Causes(world.node_count, world.interval)
         self._views: View | None = None
         self._topology_read, self._topology_anew = 0, False  # anew: another topic, and no view stands in it
 
@@ -164,9 +128,8 @@ class Checker:
         """At rest a node says that it is well."""
         connector = node.grid.connector
         stats = connector.stats
-        problem = connector.observed.kafka_problem(self.world.engine.now) if connector.started else None
-        if problem or stats.unwritten or stats.stopped or stats.halted or stats.snapshots:
-            self.fail("status", f"{node.member} at rest: {problem} {stats}")
+        if stats.unwritten or stats.stopped or stats.halted or stats.snapshots:
+            self.fail("status", f"{node.member} at rest: {stats}")
 
     def status(self, node: Process) -> None:
         """What REST says of a connector after a request is what it is."""
@@ -213,6 +176,8 @@ class Checker:
                 self.counts["owners_lost"] += 1
                 self.seen[number].owners_lost.append(self.world.engine.now)
         self._views = view
+        for number in self.causes.view_made(view):
+            self.fail("needless", f"segment {number}: view {view.topology_id} wants a reset")
 
     def topology_lost(self) -> None:
         """The topology topic is another one."""
@@ -260,17 +225,19 @@ class Checker:
         self.counts[f"record {header.kind.name}"] += 1
         if header.kind is Kind.ACTIVE:
             self.counts["other owners"] += bool(seen.active[0]) and header.node != seen.active[1]
-            seen.active = max(seen.active, _active(record))
+            seen.active = max(seen.active, active_of(record))
         if header.kind not in (Kind.CLAIM, Kind.ACTIVE):
             self._place(record, seen)
         seen.stock.apply(raw.key, raw.value)
         self.counts["taken back"] += header.kind is Kind.TOMBSTONE and raw.value is not None
+        if header.kind is Kind.RESET_BEGIN and not self._again:
+            self._called_for(record, seen)
         resets, repeats = len(seen.reader.resets), seen.reader.repeats
         seen.reader.apply(record, self._entry)
         self._resent(record, seen)
         if seen.reader.repeats > repeats and not seen.damaged and not self._again:
             self.fail("twice", f"segment {header.segment}: @{epoch}.{sequence} at {raw.partition}@{raw.offset}")
-        seen.positions |= _positions(record)
+        seen.positions |= positions_of(record)
         if header.kind is Kind.SKIPPED:
             seen.skipped = max(seen.skipped, header.position)
         elif record.value is not None:
@@ -279,6 +246,11 @@ class Checker:
             seen.damaged = seen.damaged and raw.offset < seen.mended_from
             seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
             self.counts[f"reset {seen.reader.resets[-1]}"] += 1
+
+    def _called_for(self, record: Record, seen: Seen) -> None:
+        header, reason = record.header, record.control["reason"]
+        if not self.causes.call_for(reason, header.segment, self.world.partition_of(header.segment), header.epoch):
+            self.fail("needless", f"segment {header.segment}: reset for {reason} in epoch {header.epoch}")
 
     def _taken_back(self, record: Record, seen: Seen) -> bool:
         """Follows what a reset takes back; returns whether it is complete at the end."""
@@ -364,14 +336,16 @@ class Checker:
         """Committed records of a partition are lost (None: all): readers start over, and a reset must follow for
         segments whose entries they changed."""
         now = self._lost_at = self.world.engine.now
-        self._cut.add(partition)
+        self.causes.cut.add(partition)
+        if records is not None:
+            self.causes.truncated.add(partition)
         gone = [decode(*r) for r in records or ()]
         lost = {r.header.segment for r in gone if self._note_loss(r)} if records is not None else set(self.seen)
         log = self.world.kafka.logs[CHANGES, partition]
         for number, seen in self.seen.items():
             if self.world.partition_of(number) == partition:
                 # The last ACTIVE stays: its claims and fences are not in this topic alone.
-                active = [_active(r) for r in gone if r.header.segment == number and r.header.kind is Kind.ACTIVE]
+                active = [active_of(r) for r in gone if r.header.segment == number and r.header.kind is Kind.ACTIVE]
                 self.seen[number] = Seen(
                     SegmentReader(number),
                     max(seen.active, *active, (0, 0)),
@@ -400,6 +374,7 @@ class Checker:
             if raw.topic != CHANGES:
                 continue
             record = decode(*raw)
+            self.causes.truncated.add(raw.partition)
             if self._note_loss(record):
                 seen = self.seen[record.header.segment]
                 self.counts["committed in part"] += 1
@@ -411,9 +386,10 @@ class Checker:
     def _note_loss(self, record: Record) -> bool:
         """Notes the loss of a record that changes entries; returns whether it does."""
         header = record.header
-        takes_back = header.kind is Kind.TOMBSTONE and record.value is not None
+        takes_back = header.kind is Kind.TOMBSTONE and record.value is not None and not self._is_sent_again(record)
         seen, now = self.seen[header.segment], self.world.engine.now
-        if (header.kind not in _TELLING or not any(s for _, s in seen.positions)) and not takes_back:  # nothing yet
+        nothing_yet = not header.sequence and not any(sequence for _, sequence in seen.positions)
+        if (header.kind not in _TELLING or nothing_yet) and not takes_back:
             return False
         source = self._codec.decode_value(record.value or b"").source if header.kind is Kind.READ else {}
         if source.get("snapshot") == "incremental":
@@ -422,6 +398,12 @@ class Checker:
         else:
             seen.lost.append((now, header.position if header.kind is Kind.CHANGE else (0, 0)))
         return True
+
+    def _is_sent_again(self, record: Record) -> bool:
+        """Whether the key of a delete has a row behind it, so that the delete changes nothing."""
+        log = self.world.kafka.logs[CHANGES, self.world.partition_of(record.header.segment)]
+        behind = (slot.record for slot in log.slots[max(0, record.offset - log.first) :] if slot.record is not None)
+        return any(raw.key == record.key and decode(*raw).header.kind is Kind.READ for raw in behind)
 
     # -- samples ----------------------------------------------------------------------------------------------------
 
@@ -486,14 +468,15 @@ class Checker:
             if slot.record is not None and slot.transaction is not None and slot.transaction.state == "committed":
                 record = decode(*slot.record)
                 if record.header.segment == segment:
-                    hidden |= _positions(record)
+                    hidden |= positions_of(record)
         return hidden
 
     # -- at the end -------------------------------------------------------------------------------------------------
 
     def settled(self) -> str | None:
         """What the run still waits for; None once it is at rest."""
-        if self.world.engine.now < self._lost_at + LOOKED_SECONDS:
+        now = self.world.engine.now
+        if now < self._lost_at + LOOKED_SECONDS:
             return "nobody may have looked for what was lost"
         for log in self.world.kafka.logs.values():
             if log.stable < log.end:
@@ -503,6 +486,8 @@ class Checker:
                 return f"{node.member}: the incremental snapshots {running} are not done"
             if node.requests:
                 return f"{node.member}: {', '.join(node.requests.values())} has not ended"
+            if node.grid.connector.started and (problem := node.grid.connector.observed.kafka_problem(now)):
+                return f"{node.member}: {problem}"
         for number, seen in self.seen.items():
             primary = self.world.primary_of(number)
             if primary is None:
@@ -536,7 +521,9 @@ class Checker:
                 self._stock(number, seen, held)
             self._repaired(number, seen)
             self._vouched(number, seen)
-        for problem in base_offset_problems(self.world, self._cut, {n: seen.reader for n, seen in self.seen.items()}):
+        for problem in base_offset_problems(
+            self.world, self.causes.cut, {n: seen.reader for n, seen in self.seen.items()}
+        ):
             self.fail("base", problem)
         failed = {w.value for w in self.writes if w.status == "failed" and w.value is not None}
         for number, seen in self.seen.items():
@@ -585,15 +572,3 @@ class Checker:
                 self.fail("lost", f"segment {write.segment}: {write} is in the cache and not in the topic")
         elif self.world.acks_all and not any(at >= write.acked_at for at in seen.owners_lost):
             self.fail("lost", f"segment {write.segment}: {write} is gone, and no loss of owners covers it")
-
-
-def _positions(record: Record) -> set[Position]:
-    """The positions that a record writes to the topic."""
-    epoch, sequence = record.header.position
-    if record.header.kind is Kind.SKIPPED:
-        return {(epoch, each) for each in range(record.control["first"], sequence + 1)}
-    return {(epoch, sequence)} if record.header.kind in (Kind.CHANGE, Kind.RESET_END) else set()
-
-
-def _active(record: Record) -> tuple[int, int]:
-    return record.control["epoch"], record.header.node

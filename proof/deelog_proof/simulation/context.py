@@ -74,6 +74,10 @@ class Context(Protocol):
     strategy: Strategy
     skips: int
     size: int
+    interval: int
+    """`reset.interval.ms`."""
+    cost: float
+    """Seconds that a node takes to read an entry."""
     skews: dict[str, float]
     no_kafka: set[str]
     """Node ids that cannot reach the brokers."""

@@ -67,6 +67,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "interval": 0 if seed % 4 else 3000,
         "notifications": seed % 2,
         "skips": seed // 5 % 4 if seed % 5 == 0 else 0,
+        "cost": 3000 if seed % 7 == 0 else 0,
     }
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
     drawn = [name for name in faults if name not in ("connector", "partition", "quota")]
@@ -375,4 +376,5 @@ class _Writer:
         self.add(at, "signal", self.segment())
 
     def _skew(self, at: float, later: float, node: str) -> None:
-        self.add(at, "skew", node, self.chance.choice((-3600, -1, 0, 1, 3600)))
+        seconds = self.chance.choice((-3600, -1, 0, 1, 3600))
+        self.add(at, "skew", node, 2 * seconds if self.settings["seed"] % 2 else seconds)  # more than brokers take

@@ -202,7 +202,7 @@ class Node:
 
     def entries(self, segment: int) -> list[Entry]:
         """The entries of a segment."""
-        return self.grid.entries(segment)
+        return list(self.store.entries(self.store.segments[segment]))
 
     def wake(self) -> None:
         """Has the core polled soon."""
@@ -237,6 +237,12 @@ class _Observed(grid.Node):
     def __init__(self, process: Node, config: Config) -> None:
         self._process, self._checker = process, process.world.checker
         super().__init__(config, process.port)
+
+    def entries(self, segment: int) -> list[Entry]:
+        found = super().entries(segment)
+        if self._process.world.cost:
+            self._process.loop.busy(len(found) * self._process.world.cost)
+        return found
 
     def captured(self, segment: Segment, operation: Operation) -> None:
         self._checker.captured(self._process, segment, operation)

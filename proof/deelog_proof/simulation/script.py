@@ -61,12 +61,13 @@ SETTINGS: Final[dict[str, int]] = {
     "skips": 0,
     "notifications": 0,
     "size": 0,
+    "cost": 0,
     "seed": 0,
 }
 """Settings and their defaults; `keys` and `capacity` are per segment; `strategy` is the index of `reset.strategy` in
 the list of its values, `interval` is `reset.interval.ms`. `skips`: 1 filters by key and rewrites values, 2 filters by
 value, 3 fails by key. `notifications`: whether nodes send them. `size`: bytes by which values are longer than they are
-shown."""
+shown. `cost`: microseconds that a node takes to read an entry."""
 
 LEAST: Final = {
     "seed": 0,
@@ -77,6 +78,7 @@ LEAST: Final = {
     "skips": 0,
     "notifications": 0,
     "size": 0,
+    "cost": 0,
 }
 """The least value of a setting, where it is not 1."""
 

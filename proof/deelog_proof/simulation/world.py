@@ -20,7 +20,7 @@ from deelog_connector.kafka_port import COMPACTED
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.topology.view import View
-from deelog_proof.memory.broker import Kafka
+from deelog_proof.memory.broker import DEFAULTS, Kafka
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.network import Network
@@ -33,7 +33,7 @@ from deelog_proof.simulation.filtering import fields_of
 from deelog_proof.simulation.node import Node
 from deelog_proof.simulation.process import Gone, Process
 from deelog_proof.simulation.script import Script
-from deelog_proof.simulation.verbs import happen, is_fault, send
+from deelog_proof.simulation.verbs import happen, is_fault, send, skew
 from deelog_schemas import keys
 from deelog_schemas.config import parse
 
@@ -46,6 +46,8 @@ PACE: Final = 2.0
 SAMPLE: Final = 0.1
 LOOK: Final = 0.05
 MAX_STEPS: Final = 2_000_000
+MOST_AHEAD: Final = int(DEFAULTS["message.timestamp.after.max.ms"]) // 1000
+"""Seconds by which a node's clock may be ahead of the brokers', who refuse what it writes beyond that."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class World:
         self.node_count, self.copies = settings["nodes"], settings["copies"]
         self.segments, self.partitions = settings["segments"], settings["partitions"]
         self.acks_all, self.skips, self.size = bool(settings["acks_all"]), settings["skips"], settings["size"]
+        self.interval, self.cost = settings["interval"], settings["cost"] / 1e6
         self.strategy = Strategy(_fields(settings)["reset.strategy"])
         self._fields = _fields(settings)
         self.config = parse({**self._fields, "node.id": "n0"})
@@ -263,6 +266,7 @@ class World:
             self.counts[f"did {event.verb}"] += 1
             self.counts[f"fault {event.verb}"] += is_fault(event)
             self.checker.say(f"--- {' '.join((event.verb, *event.arguments))}")
+            self.checker.causes.happened(event, self.names)
 
     # -- peace ------------------------------------------------------------------------------------------------------
 
@@ -278,6 +282,8 @@ class World:
         self.hanging.clear()
         self.kafka.lost.clear()
         self.network.slow.clear()
+        for node_id in [node_id for node_id, seconds in self.skews.items() if seconds > MOST_AHEAD]:
+            skew(self, node_id, "0")  # brokers take nothing from it
         for a, b in combinations(sorted(self.nodes), 2):
             self.network.heal(a, b)
         for node in self.living():
@@ -299,8 +305,7 @@ class World:
         for node in self.living():
             for segment in node.core.primaries():
                 if segment.phase == "stopped":
-                    node.core.request_reset(segment.number, "signal")
-                    node.wake()
+                    self._happen(Event(self.engine.now, "signal", (str(segment.number),)))
         self._peace = True
         self.engine.after(0.5, self._restart_all)
 

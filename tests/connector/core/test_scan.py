@@ -186,7 +186,8 @@ def test_what_was_committed_must_be_found(run: CommittedRun, truncated: bool) ->
 
 def test_what_another_owner_committed_is_looked_for_where_the_leader_has_changed() -> None:
     def scan(unverified: bool, **fields: Any) -> SegmentScan:
-        found = SegmentScan(HISTORY, inherited=Inherited(1, 3, 7, 3), inherited_unverified=unverified, **fields)
+        inherited, unverified_from = Inherited(1, 3, 7, 3), 7 if unverified else None
+        found = SegmentScan(HISTORY, inherited=inherited, unverified_from=unverified_from, **fields)
         return read(found, (CHANGE, 1, 3, b"a"))
 
     assert SegmentScan(HISTORY, expected=3).inherited_runs() == []
@@ -196,6 +197,20 @@ def test_what_another_owner_committed_is_looked_for_where_the_leader_has_changed
     after_reset = read(scan(True, expected=3), (BEGIN, 1, 2, b""), (END, 1, 2, b""))
     assert after_reset.inherited_runs() == [CommittedRun(3, 3, 1, 7)]
     assert not after_reset.is_truncated
+
+
+@pytest.mark.parametrize(("unverified_from", "truncated"), [(None, False), (3, False), (2, True), (-1, True)])
+def test_a_reset_of_which_rows_were_cut_away_is_not_whole_because_other_keys_changed(
+    unverified_from: int | None, truncated: bool
+) -> None:
+    """Where nobody has looked since, changes are no sign of compaction."""
+    scan = SegmentScan(HISTORY, unverified_from=unverified_from)
+    begin = ScannedRecord(2, Kind.RESET_BEGIN, 1, 1, 0, b"", {})
+    for record in (begin, ScannedRecord(5, Kind.RESET_END, 1, 1, 0, b"", {"count": 1})):
+        scan.apply(record)
+    assert scan.is_truncated
+    assert read(scan, (CHANGE, 1, 2, b"a")).is_truncated is truncated
+    assert not read(scan, (ROW, 1, 2, b"b")).is_truncated  # a row of a snapshot may come as late as compaction
 
 
 def test_what_was_found_is_looked_for_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from deelog_connector.core.effects import Cause
@@ -11,6 +13,7 @@ from deelog_proof.memory.broker import (
     Failed,
     HeldUp,
     InvalidSetting,
+    InvalidTimestamp,
     Kafka,
     OldGeneration,
     OutOfRange,
@@ -94,6 +97,17 @@ def test_a_record_is_refused_for_its_size(kafka: Kafka) -> None:
     session = kafka.init("w")
     assert kafka.append("w", session, [record(b"." * 1000)]) is Cause.REFUSED
     assert kafka.append("w", session, [record(b"." * 900)]) is None
+
+
+@pytest.mark.parametrize(
+    ("age", "refused"), [(0.0, False), (2.0, False), (2.1, True), (-3600.0, False), (-3600.1, True)]
+)
+def test_a_record_is_refused_for_its_time(kafka: Kafka, age: float, refused: bool) -> None:
+    kafka.topics[T].settings["message.timestamp.before.max.ms"] = "2000"
+    session = kafka.init("w")
+    with pytest.raises(InvalidTimestamp) if refused else nullcontext():
+        kafka.produce("w", session, 1, [record()], kafka.engine.now - age)
+    assert bool(kafka.transactions) is not refused
 
 
 def test_a_key_is_refused(kafka: Kafka) -> None:

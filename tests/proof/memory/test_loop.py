@@ -204,6 +204,35 @@ def test_a_pause_holds_all_turns_back_in_their_order(engine: Engine, loop: NodeL
     assert seen == ["other", "soon", "timer", "last", "very last", "soon after"]
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_turn_that_takes_long_holds_back_the_next_ones(engine: Engine, loop: NodeLoop, paused: bool) -> None:
+    seen: list[tuple[str, float]] = []
+
+    def turn(name: str, *takes: float) -> None:
+        seen.append((name, engine.now))
+        for seconds in takes:
+            loop.busy(seconds)
+
+    loop.call_soon(turn, "long", 1.0, 0.5)
+    loop.call_soon(turn, "next")
+    loop.call_later(1, turn, "timer", 1.0)
+    loop.call_later(4, turn, "late")
+    NodeLoop(engine, "n2").call_later(0.5, turn, "other")
+    if paused:
+        loop.pause()
+        engine.run(seconds=2)
+        loop.resume()
+    engine.run(seconds=10)
+    begin = 2.0 if paused else 0.0
+    assert [entry for entry in seen if entry[0] != "other"] == [
+        ("long", begin),
+        ("next", begin + 1.5),
+        ("timer", begin + 1.5),
+        ("late", max(4.0, begin + 2.5)),
+    ]
+    assert ("other", 0.5) in seen
+
+
 def test_a_node_paused_again_while_it_catches_up(engine: Engine, loop: NodeLoop) -> None:
     seen: list[int] = []
 

@@ -37,8 +37,8 @@ RULES: Final[dict[str, str]] = {
     "reset-acked-only": "`reset_acked_only`",
     "transfer-is-not-ops": "`transfer_is_not_ops`",
     "truncation-noticed": "`truncation_since_the_last_look`, `truncation`, `lost_beyond_the_new_owner`, "
-    "`rows_of_a_reset_lost`, `asked_for_and_cut_away`, `begin_cut_away`, `cut_before_it_came_back` "
-    "and `cut_into_while_open`",
+    "`rows_of_a_reset_lost`, `asked_for_and_cut_away`, `begin_cut_away`, `cut_before_it_came_back`, "
+    "`cut_into_while_open` and `reset_rows_cut_away`",
 }
 """Each rule marked CHECK in the sources."""
 
@@ -75,7 +75,7 @@ FAULTS: Final[dict[int, str]] = {
     23: "hanging and aborted transactions: `hanging_transaction`, `own_transaction_hangs`",
     24: "the network: `one_way_partition`, `swizzle`, `answers_carry_epochs`; a frame never comes twice, since a "
     "connection that breaks takes all with it: tests/interceptors/grid/replication/test_backup.py",
-    25: "clocks: `clocks_jump`",
+    25: "clocks: `clocks_jump`, `clock_beyond_what_brokers_take`",
     26: _READER + "tests/spark/test_diff_job.py and tests/spark/test_diff_process.py kill the job at each point",
     27: _READER + "tests/spark/test_diff_job.py starts it anywhere",
     28: "no writer of ours damages a record: tests/schemas/test_records.py, tests/spark/test_diff_job.py",

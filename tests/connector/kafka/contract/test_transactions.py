@@ -241,6 +241,17 @@ async def test_a_record_that_is_too_large_is_refused_with_all_of_its_transaction
     assert await world.content(topic) == [b"v"]
 
 
+async def test_records_of_another_time_are_refused_whatever_is_in_them(world: World) -> None:
+    topic = await world.topic(message_timestamp_before_max_ms="0")
+    session = await world.session()
+    with pytest.raises(WriteFailed) as failed:
+        await session.commit([record(topic, b"1")])
+    assert (failed.value.cause, failed.value.denied) == (Cause.LOST, True)
+    assert "clock" in failed.value.reason
+    # To a real broker its own marker is too old for that topic: the id could not go on before it is gone.
+    await world.delete_topic(topic)
+
+
 async def test_a_commit_goes_on_when_its_task_is_cancelled_and_the_next_call_waits_for_it(world: World) -> None:
     topic, count = await world.topic(), 500
     session = await world.session()

@@ -1,0 +1,84 @@
+"""What calls for a reset. One that nothing has called for is needless: readers pay for it, and it hides a bug.
+
+A cause counts from when it came to the end of the run: a loss may be noticed late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from deelog_interceptors.grid.topology.view import View
+from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.verbs import is_fault
+from deelog_schemas.member import node_id_of
+
+_CALLS: Final[dict[str, frozenset[str]]] = {
+    "clear": frozenset({"clear"}),
+    "signal": frozenset({"signal", "send"}),
+    "offsets": frozenset({"connector"}),
+    "topic_recreated": frozenset({"recreate"}),
+    "positions_lost": frozenset({"recreate_positions"}),
+}
+"""By reason: verbs of which one must have happened."""
+_FOR_ALL: Final = frozenset({"recreate_topology"})
+"""Verbs that are something wrong with every node."""
+
+
+class Causes:
+    """Call `happened` and `view_made` as they come, and add the partitions that lost records."""
+
+    def __init__(self, nodes: int, interval: int) -> None:
+        self.cut: set[int] = set()
+        """Partitions of the change topic that were truncated or made again."""
+        self.truncated: set[int] = set()
+        """Those that lost committed records, while the topic stayed."""
+        self._nodes, self._interval = nodes, interval
+        self._troubled: set[str] = set()
+        """Node ids that anything was ever wrong with."""
+        self._verbs: set[str] = set()
+        self._asked: set[int] = set()
+        """Segments that the last view wants reset."""
+        self._in_sync: dict[int, tuple[str, ...]] = {}
+        """By segment: who is in sync."""
+        self._owners: dict[int, dict[int, set[str]]] = {}
+        """By segment and epoch: who ever was."""
+
+    def happened(self, event: Event, names: Mapping[str, str]) -> None:
+        """An event of the script; `names` are those that `let` gave."""
+        self._verbs.add(event.verb)
+        if event.verb in _FOR_ALL:
+            self._troubled.update(f"n{number}" for number in range(self._nodes))
+        elif is_fault(event):
+            self._troubled.update(names.get(argument, argument) for argument in event.arguments)
+
+    def view_made(self, view: View) -> list[int]:
+        """The controller committed a view; the segments that it wants reset though one that is well was in sync."""
+        needless = []
+        for number, row in enumerate(view.rows):
+            before = self._in_sync.get(number, ())
+            if row.must_reset and number not in self._asked and any(map(self._is_well, before)):
+                needless.append(number)
+            if row.must_reset:
+                self._asked.add(number)
+            else:
+                self._asked.discard(number)
+            self._in_sync[number] = row.in_sync
+            self._owners.setdefault(number, {}).setdefault(row.epoch, set()).update(row.in_sync)
+        return needless
+
+    def call_for(self, reason: str, segment: int, partition: int, epoch: int) -> bool:
+        """Whether anything called for this reset."""
+        if reason == "interval":
+            return self._interval > 0
+        if reason in _CALLS:
+            return not _CALLS[reason].isdisjoint(self._verbs)
+        if reason == "truncated":
+            return partition in self.truncated or "recreate" in self._verbs  # whose new id may be read later
+        if reason in ("hole", "unknown_history"):  # one that is not well may have left the others a hole
+            owners = self._owners[segment]
+            return not all(map(self._is_well, owners.get(max((of for of in owners if of < epoch), default=0), ())))
+        return True
+
+    def _is_well(self, member: str) -> bool:
+        return node_id_of(member) not in self._troubled
