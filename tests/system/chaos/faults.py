@@ -274,7 +274,8 @@ def strike(scene: FaultContext, planned: list[Planned], say: Callable[[str], Non
         healing.append((fault, heal, time.monotonic() + one.lasts))
     for _, _, at in healing:
         time.sleep(max(0.0, at - time.monotonic()))
-    for fault, heal, _ in healing:
+    # What starts again may wait for what is paused: a broker for its controller.
+    for fault, heal, _ in sorted(healing, key=lambda one: one[0].kind.endswith("kill")):
         heal()
         fault.healed_ms = now_ms()
     begin = time.monotonic()
