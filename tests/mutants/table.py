@@ -1328,8 +1328,8 @@ SHELL: Final = (
         (
             Edit(
                 READERS,
-                "            for record in records:\n                self._state_read",
-                "            for record in records[1:]:\n                self._state_read",
+                "for record in records if caught_up.is_set() else _latest(records):",
+                "for record in records[1:] if caught_up.is_set() else _latest(records[1:]):",
             ),
         ),
     ),

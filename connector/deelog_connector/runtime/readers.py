@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from deelog_connector.core.segment import Phase
@@ -135,7 +135,7 @@ class Readers:
                         raise
                 log.warning("%s", error)
                 return self._recreated or (str(error) if whole else "")
-            for record in records:
+            for record in records if caught_up.is_set() else _latest(records):
                 self._state_read(record)
             self._offsets |= {partition: reader.next_offset(partition) for partition in reading}
             if reader.caught_up:
@@ -304,3 +304,11 @@ class Readers:
             lost = self._core.end_read(end.partition, end.offset, end.leader_epoch, intact)
             if lost:
                 log.error("%s[%d] was truncated to %d: segments %s are reset", topic, end.partition, end.offset, lost)
+
+
+def _latest(records: Sequence[InRecord]) -> Iterable[InRecord]:
+    """The last record of each key, as compaction leaves them: a start has hours of positions to read."""
+    latest: dict[tuple[int, bytes | None], InRecord] = {}
+    for record in reversed(records):
+        latest.setdefault((record.partition, record.key), record)
+    return reversed(latest.values())

@@ -17,6 +17,7 @@ _CALLS: Final[dict[str, frozenset[str]]] = {
     "clear": frozenset({"clear"}),
     "signal": frozenset({"signal", "send"}),
     "offsets": frozenset({"connector"}),
+    "restart": frozenset({"connector"}),
     "topic_recreated": frozenset({"recreate"}),
     "positions_lost": frozenset({"recreate_positions"}),
 }

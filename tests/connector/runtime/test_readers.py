@@ -325,6 +325,26 @@ def test_it_has_caught_up_only_with_all_that_was_there() -> None:
     of_a(test)
 
 
+def test_until_it_has_caught_up_only_the_last_record_of_each_key_counts() -> None:
+    def position(sequence: int) -> InRecord:
+        return record(Kind.POSITION, position_key(3), PositionState(2, sequence, 40, 5, 0, 0, 10, 8, "id", "n2@1"))
+
+    async def test(world: World) -> None:
+        caught_up = world.readers.follow_positions()
+        tail = await world.tail()
+        elsewhere = position(4)._replace(partition=0)
+        batch = [position(1), claim(), position(2), claim(None), elsewhere, position(3)]
+        tail.batches.put_nowait(batch)
+        await caught_up.wait()
+        assert world.states == 3
+        tail.batches.put_nowait(batch)
+        await world.until(lambda: world.states == 3 + len(batch))
+        told = [state.sequence if isinstance(state, PositionState) else state for state in world.core.states]
+        assert told == [None, 4, 3, 1, CLAIM, 2, None, 4, 3]
+
+    of_a(test)
+
+
 @pytest.mark.parametrize("other", [CLAIM._replace(prefix="p.c"), CLAIM._replace(cache="c.d")])
 def test_a_claim_of_another_cache_ends_it(other: ClaimState) -> None:
     async def test(world: World) -> None:

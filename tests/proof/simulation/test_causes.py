@@ -33,6 +33,7 @@ def happened(*lines: str, names: dict[str, str] | None = None) -> Causes:
         ("signal", "send reset-segment 0", True),
         ("signal", "connector n0 stop", False),
         ("offsets", "connector n0 reset", True),
+        ("restart", "crash n0", False),
         ("topic_recreated", "recreate", True),
         ("topic_recreated", "recreate_positions", False),
         ("positions_lost", "recreate_positions", True),
