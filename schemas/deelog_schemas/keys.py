@@ -8,6 +8,8 @@ from typing import Final
 SLOTS: Final = 16384
 RESERVED_PREFIX: Final = b"\0deelog/"
 """Writes of entry keys with this prefix are refused: it is reserved for control records."""
+POSITION_KEYS: Final = b"position/"
+"""With what the keys of positions begin."""
 
 
 def slot_of(key: bytes) -> int:
@@ -48,7 +50,7 @@ def claim_key(segment: int, member: str) -> bytes:
 
 def position_key(segment: int) -> bytes:
     """Positions topic: the written position of a segment."""
-    return f"position/{segment}".encode()
+    return b"%s%d" % (POSITION_KEYS, segment)
 
 
 def reset_key(segment: int) -> bytes:

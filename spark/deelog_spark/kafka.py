@@ -104,7 +104,7 @@ RETRYING: Final = tenacity.Retrying(
 def brokers_answer(config: Config) -> bool:
     """Whether a broker answers a client that has just been made."""
     try:
-        settings: dict[str, Any] = {**config.overrides("admin"), **QUIET}
+        settings: dict[str, Any] = {**ADMIN_SETTINGS, **config.overrides("admin"), **QUIET}
         settings["bootstrap.servers"] = ",".join(config["bootstrap.servers"])
         AdminClient(settings).list_topics("__transaction_state", _LOOK_SECONDS)
     except (KafkaException, ConfigError):  # a task may have no file of the admin client's secrets

@@ -714,8 +714,9 @@ RESETS: Final = (
         (
             Edit(
                 TAKEOVERS,
-                "if position.leader_epoch != leader_epoch:",
-                "if position.leader_epoch != leader_epoch and position.member != self._node.member:",
+                "        if position.leader_epoch != self._node.changes.leader_epoch(segment.partition):",
+                "        if position.leader_epoch != self._node.changes.leader_epoch(segment.partition) "
+                "and position.member != self._node.member:",
             ),
         ),
         detector="scenario cut_before_it_came_back",

@@ -71,8 +71,8 @@ class SegmentScan:
     """What this very node committed and must find."""
     inherited: Inherited | None = None
     unverified_from: int | None = None
-    """Where the leader has changed since it was written, the offset from which nobody has looked at it since: every
-    sequence of it must be found, and all of a reset that begins there."""
+    """Where the leader has changed since the last position, the offset from which nobody has looked since: all that is
+    inherited must be found, and all of a reset that begins there."""
     highest_epoch: int = 0
     """Of all records."""
     spares: set[str] = field(default_factory=set)

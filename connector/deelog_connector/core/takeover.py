@@ -214,9 +214,9 @@ class Takeover:
             shared = past.end_of(segment.history, position.epoch)
             coalesced = position.coalesced_to, position.coalesced
             scan.inherited = Inherited(above, position.sequence, segment.scan_next, shared, *coalesced)
-            leader_epoch = self._node.changes.leader_epoch(segment.partition)
-            if position.leader_epoch != leader_epoch:
-                scan.unverified_from = position.read_from
+        if position.leader_epoch != self._node.changes.leader_epoch(segment.partition):
+            # Also where it is one's own: it may have been written after a takeover that had not heard of this leader.
+            scan.unverified_from = position.read_from
         scan.runs = ledger.unverified
         segment.scan_next = min([segment.scan_next, *(run.offset for run in scan.runs)])
         scan.from_base = segment.scan_next <= position.base_offset

@@ -18,7 +18,7 @@ from deelog_connector.kafka_port import HELD_UP_SECONDS
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
-from deelog_schemas.kafka.connections import Connections, settle
+from deelog_schemas.kafka.connections import ADMIN_SETTINGS, Connections, settle
 from deelog_schemas.kafka.names import abort_key
 
 C = TypeVar("C")
@@ -75,7 +75,8 @@ def coordinator_answers(config: Config, group: str) -> bool:
 
 def _answers(config: Config, ask: Callable[[Any], object]) -> bool:
     try:
-        client, _ = opened(AdminClient, "admin", {**common_settings(config), **dict(config.overrides("admin"))})
+        settings = {**common_settings(config), **ADMIN_SETTINGS, **dict(config.overrides("admin"))}
+        client, _ = opened(AdminClient, "admin", settings)
         ask(client)
     except (KafkaException, KafkaUnusable, ConfigError):
         return False

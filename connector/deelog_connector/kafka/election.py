@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.1
+_FOR_GOOD: Final = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.INVALID_TIMESTAMP})
+"""Why a view cannot be committed, however often it is tried. The second: by this machine's clock."""
 
 
 def _error(exception: KafkaException) -> KafkaError:
@@ -157,7 +159,7 @@ class Election:
                 self._report_denied(cause, "producer")
                 if not cause.txn_requires_abort() or not self._aborted(producer):
                     break
-                if cause.code() == KafkaError.UNKNOWN_MEMBER_ID:
+                if cause.code() in _FOR_GOOD:
                     break
                 time.sleep(_POLL_SECONDS)  # a rebalance: the next poll gets the group's new generation
         raise NotController(f"a view cannot be committed: {last}")

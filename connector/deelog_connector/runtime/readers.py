@@ -16,6 +16,7 @@ from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_schemas.config import ConfigError
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.keys import POSITION_KEYS
 from deelog_schemas.positions import ClaimState, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
 
@@ -307,8 +308,16 @@ class Readers:
 
 
 def _latest(records: Sequence[InRecord]) -> Iterable[InRecord]:
-    """The last record of each key, as compaction leaves them: a start has hours of positions to read."""
-    latest: dict[tuple[int, bytes | None], InRecord] = {}
+    """Without positions that others follow, as after compaction: a start has hours of them to read.
+
+    All claims stay: one that was released may be of another cache.
+    """
+    latest: list[InRecord] = []
+    passed: set[tuple[int, bytes]] = set()
     for record in reversed(records):
-        latest.setdefault((record.partition, record.key), record)
-    return reversed(latest.values())
+        if record.key is not None and record.key.startswith(POSITION_KEYS):
+            if (record.partition, record.key) in passed:
+                continue
+            passed.add((record.partition, record.key))
+        latest.append(record)
+    return reversed(latest)

@@ -57,17 +57,16 @@ START_NS: Final = 1_700_000_000_000_000_000
 
 
 class SimulatedClock:
-    """The engine's time. `skew` is the error of the wall clock, in seconds."""
+    """The engine's time, and a wall clock with the error of its node's."""
 
-    def __init__(self, loop: NodeLoop) -> None:
-        self._loop = loop
-        self.skew = 0.0
+    def __init__(self, loop: NodeLoop, way: Way) -> None:
+        self._loop, self._way = loop, way
 
     def monotonic(self) -> float:
         return self._loop.time()
 
     def time_ns(self) -> int:
-        return START_NS + int((self._loop.time() + self.skew) * 1e9)
+        return START_NS + int((self._loop.time() + self._way.skew) * 1e9)
 
 
 class MemoryPort:
@@ -85,8 +84,8 @@ class MemoryPort:
         name: str = "",
         moment: Callable[[str], None] = lambda name: None,
     ) -> None:
-        self.clock = SimulatedClock(loop)
         self._wire = Wire(loop, kafka, f"port {name or loop.name}", Way(seconds, moment))
+        self.clock = SimulatedClock(loop, self._wire.way)
         self.random = self._wire.random
 
     @property
@@ -99,6 +98,15 @@ class MemoryPort:
         self._wire.way.connected = value
 
     @property
+    def skew(self) -> float:
+        """The error of this node's wall clock, in seconds."""
+        return self._wire.way.skew
+
+    @skew.setter
+    def skew(self, value: float) -> None:
+        self._wire.way.skew = value
+
+    @property
     def deaf(self) -> set[str]:
         """Topics of which this node hears nothing."""
         return self._wire.way.deaf
@@ -108,7 +116,7 @@ class MemoryPort:
         self._wire.way.deaf = value
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
-        return Session(self._wire.of(transactional_id), self.clock, config, transactional_id, max_message_bytes)
+        return Session(self._wire.of(transactional_id), config, transactional_id, max_message_bytes)
 
     async def reader(self, config: Config, topic: str) -> Reader:
         config.overrides("consumer")
@@ -146,10 +154,8 @@ class MemoryPort:
 class Session:
     """See `kafka_port.Session`."""
 
-    def __init__(
-        self, wire: Wire, clock: SimulatedClock, config: Config, transactional_id: str, max_message_bytes: int
-    ) -> None:
-        self._wire, self._clock, self._config = wire, clock, config
+    def __init__(self, wire: Wire, config: Config, transactional_id: str, max_message_bytes: int) -> None:
+        self._wire, self._config = wire, config
         self._transactional_id, self._max_message_bytes = transactional_id, max_message_bytes
         self._turn = Turn()
         self._session: int | None = None
@@ -222,7 +228,7 @@ class Session:
             empty, late = False, self._wire.loop.time() + STALL_SECONDS
             produce = partial(self._wire.held_up_until, late, kafka.produce, self._transactional_id, session)
             sending = sum(map(size_of, left)) / kafka.bytes_per_second
-            stamped = self._wire.loop.time() + self._clock.skew
+            stamped = self._wire.loop.time() + self._wire.way.skew
             while left:
                 self._number += 1
                 left = await self._lasting(produce, self._number, left, stamped)

@@ -44,6 +44,8 @@ class Way:
     connected: bool = True
     deaf: set[str] = field(default_factory=set)
     """Topics of which nothing is heard."""
+    skew: float = 0.0
+    """The error of the wall clock, in seconds."""
     under_way: dict[asyncio.Task[Any], None] = field(default_factory=dict)
     waiting: dict[asyncio.Task[Any], None] = field(default_factory=dict)
     """Calls that `close` cancels: those of sessions whose turn has not come."""

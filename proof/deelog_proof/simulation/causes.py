@@ -22,6 +22,8 @@ _CALLS: Final[dict[str, frozenset[str]]] = {
     "positions_lost": frozenset({"recreate_positions"}),
 }
 """By reason: verbs of which one must have happened."""
+_AS_THEY_COME: Final = frozenset({"initial", "overflow", "open_reset", "end_beyond", "phantom_ahead"})
+"""Not looked at: a full op log may have no other cause than much load, and the others follow from an earlier reset."""
 _FOR_ALL: Final = frozenset({"recreate_topology"})
 """Verbs that are something wrong with every node."""
 
@@ -33,7 +35,7 @@ class Causes:
         self.cut: set[int] = set()
         """Partitions of the change topic that were truncated or made again."""
         self.truncated: set[int] = set()
-        """Those that lost committed records, while the topic stayed."""
+        """Those that lost records while the topic stayed, perhaps only of open transactions."""
         self._nodes, self._interval = nodes, interval
         self._troubled: set[str] = set()
         """Node ids that anything was ever wrong with."""
@@ -79,7 +81,7 @@ class Causes:
         if reason in ("hole", "unknown_history"):  # one that is not well may have left the others a hole
             owners = self._owners[segment]
             return not all(map(self._is_well, owners.get(max((of for of in owners if of < epoch), default=0), ())))
-        return True
+        return reason == "owners_lost" or reason in _AS_THEY_COME  # the first is looked at where a view asks for it
 
     def _is_well(self, member: str) -> bool:
         return node_id_of(member) not in self._troubled

@@ -400,10 +400,16 @@ class Checker:
         return True
 
     def _is_sent_again(self, record: Record) -> bool:
-        """Whether the key of a delete has a row behind it, so that the delete changes nothing."""
+        """Whether the reset has a row for the key of a delete that is lost, so that the delete changes nothing."""
         log = self.world.kafka.logs[CHANGES, self.world.partition_of(record.header.segment)]
-        behind = (slot.record for slot in log.slots[max(0, record.offset - log.first) :] if slot.record is not None)
-        return any(raw.key == record.key and decode(*raw).header.kind is Kind.READ for raw in behind)
+        for slot in reversed(log.slots):
+            if slot.record is not None and (slot.transaction is None or slot.transaction.state == "committed"):
+                other = decode(*slot.record)
+                if other.header.segment == record.header.segment and other.header.kind is Kind.RESET_BEGIN:
+                    return False
+                if other.key == record.key and other.header.kind is Kind.READ:
+                    return True
+        return False
 
     # -- samples ----------------------------------------------------------------------------------------------------
 

@@ -171,12 +171,12 @@ class Node:
     @property
     def skew(self) -> float:
         """The error of its wall clock, in seconds."""
-        return self._ports[0].clock.skew
+        return self._ports[0].skew
 
     @skew.setter
     def skew(self, seconds: float) -> None:
         for port in self._ports:
-            port.clock.skew = seconds
+            port.skew = seconds
 
     def reach(self) -> None:
         """Reaches the brokers, and sees views, unless the world says otherwise."""

@@ -305,7 +305,9 @@ class World:
         for node in self.living():
             for segment in node.core.primaries():
                 if segment.phase == "stopped":
-                    self._happen(Event(self.engine.now, "signal", (str(segment.number),)))
+                    node.core.request_reset(segment.number, "signal")
+                    node.wake()
+                    self.checker.causes.happened(Event(self.engine.now, "signal", (str(segment.number),)), self.names)
         self._peace = True
         self.engine.after(0.5, self._restart_all)
 

@@ -118,6 +118,26 @@ def test_rows_that_were_lost_before_their_end_was_written_are_missed() -> None:
     assert kinds[-1] == "RESET_END"
 
 
+def test_rows_that_were_cut_away_are_missed_by_who_took_over_before_it_had_looked() -> None:
+    """It has written by then, and as many other keys have changed as rows are gone."""
+    world, (n0, n1) = started()
+    reset_unseen(world, n0)
+    world.watching = False
+    rows = [
+        slot for slot in world.broker.logs["p.c", 0].slots if slot.record and b'"op":"r"' in (slot.record.value or b"")
+    ]
+    rows[-3].record = None
+    world.put(key_of(0, 5), b"w")
+    world.settle()
+    world.fail_over(n0, n1)
+    world.put(key_of(0, 6), b"w")
+    world.settle()
+    assert world.kinds(0).count("RESET_BEGIN") == 2
+    world.watching = True
+    world.settle()
+    assert world.kinds(0).count("RESET_BEGIN") == 3
+
+
 def test_coalesced_operations_are_not_missed_under_another_leader() -> None:
     world, (n0, n1) = started()
     world.watching = False

@@ -911,7 +911,7 @@ def test_a_topic_of_which_nothing_is_heard(kafka: Kafka, node: Node) -> None:
 
 def test_a_wall_clock_may_be_wrong(nodes: list[Node]) -> None:
     node, other = nodes
-    node.port.clock.skew = -2.5
+    node.port.skew = -2.5
     assert other.port.clock.time_ns() - node.port.clock.time_ns() == 2_500_000_000
     assert other.port.clock.monotonic() == node.port.clock.monotonic()
 

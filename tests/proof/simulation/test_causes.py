@@ -41,6 +41,9 @@ def happened(*lines: str, names: dict[str, str] | None = None) -> Causes:
         ("truncated", "crash n0", False),
         ("interval", "crash n0", False),
         ("initial", "put s0k0 a", True),
+        ("overflow", "put s0k0 a", True),
+        ("owners_lost", "put s0k0 a", True),
+        ("another", "crash n0", False),
     ],
 )
 def test_what_is_asked_for_or_lost_calls_for_a_reset(reason: str, line: str, called: bool) -> None:

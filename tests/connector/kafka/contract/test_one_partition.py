@@ -189,6 +189,7 @@ def test_a_request_that_waits_for_a_lost_broker_leaves_the_processor_alone(
             return False
 
     waiting(answers, SECONDS, "the leader")
+    del maker
     second.kill()  # the controller has not noticed yet
     try:
         began, worked = time.monotonic(), time.process_time()
