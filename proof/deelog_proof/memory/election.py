@@ -162,7 +162,7 @@ class Election:
         kafka, transactional_id = self._wire.kafka, self._transactional_id
         self._number += 1
         written = [OutRecord(self._topic, 0, key.encode(), value, []) for key, value in records]
-        stamped = self._wire.loop.time() + self._wire.way.skew
+        stamped = self._wire.kafka.engine.now + self._wire.way.skew
         if await self._wire.ask(kafka.produce, transactional_id, session, self._number, written, stamped):
             raise Unanswered
         await self._wire.ask(kafka.join_transaction, transactional_id, session, self._group, member, generation)
