@@ -206,9 +206,10 @@ def test_a_commit_is_tried_again_while_the_group_has_a_new_generation(monkeypatc
     [
         (error_of(KafkaError._FENCED), 0),
         (error_of(KafkaError.UNKNOWN_MEMBER_ID, txn_requires_abort=True), 1),
+        (error_of(KafkaError.INVALID_TIMESTAMP, txn_requires_abort=True), 1),
     ],
 )
-def test_a_former_member_does_not_try_again(
+def test_a_former_member_does_not_try_again_nor_one_whose_clock_is_wrong(
     monkeypatch: pytest.MonkeyPatch, error: KafkaException, aborts: int
 ) -> None:
     async def test(desk: Desk) -> None:
