@@ -101,12 +101,16 @@ RETRYING: Final = tenacity.Retrying(
 """`RETRYING(f, *args)` for calls that may be repeated; raises the last error after RETRY_SECONDS."""
 
 
+def _admin_client(config: Config, **more: Any) -> AdminClient:
+    servers = ",".join(config["bootstrap.servers"])
+    settings: dict[str, Any] = {**ADMIN_SETTINGS, **config.overrides("admin"), **QUIET}
+    return AdminClient({**settings, "bootstrap.servers": servers, **more})
+
+
 def brokers_answer(config: Config) -> bool:
     """Whether a broker answers a client that has just been made."""
     try:
-        settings: dict[str, Any] = {**ADMIN_SETTINGS, **config.overrides("admin"), **QUIET}
-        settings["bootstrap.servers"] = ",".join(config["bootstrap.servers"])
-        AdminClient(settings).list_topics("__transaction_state", _LOOK_SECONDS)
+        _admin_client(config).list_topics("__transaction_state", _LOOK_SECONDS)
     except (KafkaException, ConfigError):  # a task may have no file of the admin client's secrets
         return False
     return True
@@ -353,9 +357,7 @@ class Cluster:
         self.reader = Reader(config)
 
     def _new_admin(self) -> AdminClient:
-        servers = ",".join(self._config["bootstrap.servers"])
-        settings: dict[str, Any] = {**ADMIN_SETTINGS, **self._config.overrides("admin"), **QUIET}
-        return AdminClient(settings | {"bootstrap.servers": servers, "error_cb": self._connections})
+        return _admin_client(self._config, error_cb=self._connections)
 
     def close(self) -> None:
         """Closes the reader."""

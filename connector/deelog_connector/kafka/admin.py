@@ -12,11 +12,11 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened, reason
+from deelog_connector.kafka.client import LOOK_SECONDS, admin_client, failure, hear, reason
 from deelog_connector.kafka_port import REQUEST_SECONDS, PartitionEnd, TopicState
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
-from deelog_schemas.kafka.connections import ADMIN_SETTINGS, Connections
+from deelog_schemas.kafka.connections import Connections
 
 A = TypeVar("A")
 
@@ -37,8 +37,7 @@ class KafkaAdmin:
     @property
     def _admin(self) -> AdminClient:
         if self._client is None:
-            settings = {**common_settings(self._config), **ADMIN_SETTINGS, **dict(self._config.overrides("admin"))}
-            client, self._connections = opened(AdminClient, "admin", settings)
+            client, self._connections = admin_client(self._config)
             self._client = client
             return client
         return self._client

@@ -59,6 +59,12 @@ def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[s
         raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{unreadable}") from error
 
 
+def admin_client(config: Config) -> tuple[AdminClient, Connections]:
+    """A new admin client, and its connection errors. Raises `KafkaUnusable`, and `ConfigError` for secrets."""
+    settings = {**common_settings(config), **ADMIN_SETTINGS, **dict(config.overrides("admin"))}
+    return opened(AdminClient, "admin", settings)
+
+
 def brokers_answer(config: Config) -> bool:
     """Whether a broker answers a client that has just been made."""
     # The topic exists, or at least is not created by this.
@@ -75,8 +81,7 @@ def coordinator_answers(config: Config, group: str) -> bool:
 
 def _answers(config: Config, ask: Callable[[Any], object]) -> bool:
     try:
-        settings = {**common_settings(config), **ADMIN_SETTINGS, **dict(config.overrides("admin"))}
-        client, _ = opened(AdminClient, "admin", settings)
+        client, _ = admin_client(config)
         ask(client)
     except (KafkaException, KafkaUnusable, ConfigError):
         return False

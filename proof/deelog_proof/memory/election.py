@@ -162,8 +162,7 @@ class Election:
         kafka, transactional_id = self._wire.kafka, self._transactional_id
         self._number += 1
         written = [OutRecord(self._topic, 0, key.encode(), value, []) for key, value in records]
-        stamped = self._wire.kafka.engine.now + self._wire.way.skew
-        if await self._wire.ask(kafka.produce, transactional_id, session, self._number, written, stamped):
+        if await self._wire.ask(kafka.produce, transactional_id, session, self._number, written, self._wire.stamp):
             raise Unanswered
         await self._wire.ask(kafka.join_transaction, transactional_id, session, self._group, member, generation)
         await self._wire.ask(kafka.end_session, transactional_id, session)

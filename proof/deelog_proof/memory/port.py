@@ -228,7 +228,7 @@ class Session:
             empty, late = False, self._wire.loop.time() + STALL_SECONDS
             produce = partial(self._wire.held_up_until, late, kafka.produce, self._transactional_id, session)
             sending = sum(map(size_of, left)) / kafka.bytes_per_second
-            stamped = self._wire.kafka.engine.now + self._wire.way.skew
+            stamped = self._wire.stamp
             while left:
                 self._number += 1
                 left = await self._lasting(produce, self._number, left, stamped)

@@ -60,6 +60,11 @@ class Wire:
         self.random = loop.engine.stream(name)
         self._name = name
 
+    @property
+    def stamp(self) -> float:
+        """The time of a record that is made now: the brokers', with the error of this node's clock."""
+        return self.kafka.engine.now + self.way.skew
+
     def of(self, client: str) -> Wire:
         """The wire of another client of the port."""
         return Wire(self.loop, self.kafka, f"{self._name} {client}", self.way)

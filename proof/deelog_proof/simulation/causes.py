@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from deelog_interceptors.grid.topology.view import View
+from deelog_interceptors.grid.topology.view import SegmentState, View
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.verbs import is_fault
 from deelog_schemas.member import node_id_of
@@ -24,8 +24,6 @@ _CALLS: Final[dict[str, frozenset[str]]] = {
 """By reason: verbs of which one must have happened."""
 _AS_THEY_COME: Final = frozenset({"initial", "overflow", "open_reset", "end_beyond", "phantom_ahead"})
 """Not looked at: a full op log may have no other cause than much load, and the others follow from an earlier reset."""
-_FOR_ALL: Final = frozenset({"recreate_topology"})
-"""Verbs that are something wrong with every node."""
 
 
 class Causes:
@@ -40,17 +38,15 @@ class Causes:
         self._troubled: set[str] = set()
         """Node ids that anything was ever wrong with."""
         self._verbs: set[str] = set()
-        self._asked: set[int] = set()
-        """Segments that the last view wants reset."""
-        self._in_sync: dict[int, tuple[str, ...]] = {}
-        """By segment: who is in sync."""
+        self._rows: tuple[SegmentState, ...] = ()
+        """Of the last view."""
         self._owners: dict[int, dict[int, set[str]]] = {}
         """By segment and epoch: who ever was."""
 
     def happened(self, event: Event, names: Mapping[str, str]) -> None:
         """An event of the script; `names` are those that `let` gave."""
         self._verbs.add(event.verb)
-        if event.verb in _FOR_ALL:
+        if event.verb == "recreate_topology":  # something is wrong with every node
             self._troubled.update(f"n{number}" for number in range(self._nodes))
         elif is_fault(event):
             self._troubled.update(names.get(argument, argument) for argument in event.arguments)
@@ -59,15 +55,11 @@ class Causes:
         """The controller committed a view; the segments that it wants reset though one that is well was in sync."""
         needless = []
         for number, row in enumerate(view.rows):
-            before = self._in_sync.get(number, ())
-            if row.must_reset and number not in self._asked and any(map(self._is_well, before)):
+            before = self._rows[number] if self._rows else row
+            if row.must_reset and not before.must_reset and any(map(self._is_well, before.in_sync)):
                 needless.append(number)
-            if row.must_reset:
-                self._asked.add(number)
-            else:
-                self._asked.discard(number)
-            self._in_sync[number] = row.in_sync
             self._owners.setdefault(number, {}).setdefault(row.epoch, set()).update(row.in_sync)
+        self._rows = view.rows
         return needless
 
     def call_for(self, reason: str, segment: int, partition: int, epoch: int) -> bool:

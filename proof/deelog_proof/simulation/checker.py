@@ -231,7 +231,7 @@ class Checker:
         seen.stock.apply(raw.key, raw.value)
         self.counts["taken back"] += header.kind is Kind.TOMBSTONE and raw.value is not None
         if header.kind is Kind.RESET_BEGIN and not self._again:
-            self._called_for(record, seen)
+            self._called_for(record)
         resets, repeats = len(seen.reader.resets), seen.reader.repeats
         seen.reader.apply(record, self._entry)
         self._resent(record, seen)
@@ -247,7 +247,7 @@ class Checker:
             seen.resets.append((self.world.engine.now, seen.reader.resets[-1]))
             self.counts[f"reset {seen.reader.resets[-1]}"] += 1
 
-    def _called_for(self, record: Record, seen: Seen) -> None:
+    def _called_for(self, record: Record) -> None:
         header, reason = record.header, record.control["reason"]
         if not self.causes.call_for(reason, header.segment, self.world.partition_of(header.segment), header.epoch):
             self.fail("needless", f"segment {header.segment}: reset for {reason} in epoch {header.epoch}")

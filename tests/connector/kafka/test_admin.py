@@ -14,6 +14,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka import admin as module
+from deelog_connector.kafka import client as clients
 from deelog_connector.kafka.admin import KafkaAdmin
 from deelog_connector.kafka_port import PartitionEnd, TopicState
 from deelog_schemas.kafka.connections import Connections
@@ -85,7 +86,7 @@ class Opened:
         self.client: Client
         self.now = 100.0
         self.sleeps: list[float] = []
-        monkeypatch.setattr(module, "opened", self._opened)
+        monkeypatch.setattr(clients, "opened", self._opened)
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self._monotonic, sleep=self._sleep))
         monkeypatch.setattr(module, "hear", lambda client, connections: client.poll(0))
 
