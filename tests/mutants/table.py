@@ -127,6 +127,14 @@ TAKEOVER: Final = (
         because=RARE,
     ),
     Mutant(
+        "row-not-ahead",
+        "",
+        "operations are written below the rows of an incremental snapshot that an owner in between has sent",
+        (Edit(SCAN, "if record.sequence > end_of(self.history, record.epoch):", "if False:"),),
+        detector="pytest tests/connector/core/test_takeover.py",
+        because=RARE,
+    ),
+    Mutant(
         "partition-not-withheld",
         "",
         "one partition without a leader holds up the segments of all others",

@@ -104,6 +104,8 @@ class SegmentScan:
                 self.deletes.add(record.key)
         elif kind is Kind.READ:
             self.snapshot_rows.append(record.offset)
+            if record.sequence > end_of(self.history, record.epoch):
+                self.ahead = max(self.ahead, (record.epoch, record.sequence))
             if self.missing:  # compaction removes a reset's row for it as for a change
                 self.sent_again.add(record.key)
         elif kind in (Kind.RESET_END, Kind.CHANGE):

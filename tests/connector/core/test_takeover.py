@@ -343,6 +343,23 @@ def test_nothing_is_written_below_a_phantom() -> None:
     world.check()
 
 
+def test_nothing_is_written_below_a_row_of_an_incremental_snapshot() -> None:
+    """The same, and n1 has sent only rows: whoever orders by position would drop what n0 writes below them."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"kept")
+    world.settle()
+    world.put(key_of(0), b"pending", acked=False)
+    n0.core.acked_here(0, 2)
+    world.own(0, n1)
+    world.settle(n1)
+    n1.core.snapshot(0)
+    world.settle(n1)
+    world.own(0, n0)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "phantom_ahead"]
+    world.check()
+
+
 @pytest.mark.parametrize("skipped", [False, True])
 def test_a_pending_operation_makes_up_for_a_phantom_unless_it_is_skipped(skipped: bool) -> None:
     """The phantom is a delete and the later update is filtered out: the key would be missing for ever."""
