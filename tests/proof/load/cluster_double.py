@@ -35,6 +35,8 @@ class FailingCluster:
         self._draw = random.Random(seed)
         self._trouble, self._refused, self._down = trouble, refused, down
         self._headless, self.asked_for_slots = headless, 0
+        self.reads = 0
+        """How often a connection gave something to read."""
         self._swapped = False
         self._state: dict[bytes, bytes] = {}
         self._lock = threading.Lock()
@@ -89,6 +91,8 @@ class FailingCluster:
                     return
                 if not data:
                     return
+                with self._lock:
+                    self.reads += 1
                 reader.feed(data)
                 while (command := reader.gets()) is not False:
                     with self._lock:

@@ -86,6 +86,13 @@ def test_deadline_names_key_and_last_answer() -> None:
             player.run(_writes(100, 10))
 
 
+def test_writes_of_different_keys_are_sent_together() -> None:
+    with FailingCluster(1) as cluster:
+        player = Player(cluster.nodes, workers=1)
+        player.run(_writes(1200, 400))
+        assert cluster.reads < 1200 / 4
+
+
 def test_rate_is_kept_and_may_change() -> None:
     with FailingCluster(1) as cluster:
         player = Player(cluster.nodes, rate=200)
@@ -118,3 +125,16 @@ def test_stop_ends_a_run_early() -> None:
         thread.join(60)
         assert not thread.is_alive()
     assert player.operations < 1000
+
+
+def test_stop_ends_a_run_that_waits_below_its_limit() -> None:
+    with FailingCluster(1) as cluster:
+        player = Player(cluster.nodes)
+        player.limit = 10
+        thread = threading.Thread(target=player.run, args=(_writes(100, 10),))
+        thread.start()
+        waiting(lambda: player.acked == 10, 60, "all writes below the limit")
+        player.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert player.operations == 10
