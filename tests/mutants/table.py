@@ -61,6 +61,7 @@ REGISTRY: Final = "interceptors/deelog_interceptors/grid/topology/registry.py"
 GRID_CLI: Final = "interceptors/deelog_interceptors/grid/cli.py"
 PROCESS: Final = "interceptors/deelog_interceptors/hosting/process.py"
 DIFF_JOB: Final = "spark/deelog_spark/diff_job.py"
+CONNECTION: Final = "interceptors/deelog_interceptors/grid/resp/connection.py"
 ROLES: Final = "interceptors/deelog_interceptors/grid/replication/roles.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
@@ -133,6 +134,22 @@ TAKEOVER: Final = (
         (Edit(SCAN, "if record.sequence > end_of(self.history, record.epoch):", "if False:"),),
         detector="pytest tests/connector/core/test_takeover.py",
         because=RARE,
+    ),
+    Mutant(
+        "room-for-what-is-gone",
+        "",
+        "a write that waited for room while its segment was given away ends the node",
+        (Edit(ROOM, "or number not in self._node.segments:", ":"),),
+        detector="pytest tests/connector/core/test_room.py",
+        because=RARE,
+    ),
+    Mutant(
+        "bad-request-behind-others",
+        "",
+        "what is no request ends the node where it stands behind a command that waits, or behind 10,000 others",
+        (Edit(CONNECTION, "except hiredis.HiredisError as problem:", "except ZeroDivisionError as problem:"),),
+        detector="pytest tests/interceptors/grid/resp/test_connection.py",
+        because=ONE_CASE,
     ),
     Mutant(
         "partition-not-withheld",

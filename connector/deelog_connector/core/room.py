@@ -51,7 +51,7 @@ class Room:
         segment's, then the other primaries'.
         """
         has_room = self._node.budget.has_room
-        if has_room(size):
+        if has_room(size) or number not in self._node.segments:  # given away while a write waited
             return
         longest = sorted((s for s in self._node.segments.values() if len(s.log)), key=lambda s: -len(s.log))
         backups = [s.number for s in longest if not s.is_primary]

@@ -35,6 +35,17 @@ def test_nothing_over_a_hole() -> None:
     world.check()
 
 
+def test_no_room_is_made_for_a_segment_that_was_given_away_meanwhile() -> None:
+    """A write that waited for room is refused then, and costs nobody a reset."""
+    world, (n0, _) = started()
+    for i in range(3):
+        world.put(key_of(1, i), b"v")
+    n0.core.budget.max_operations = 3
+    n0.core.forget(0)
+    n0.core.make_room(0, 1)
+    assert n0.core.counts.overflow == {}
+
+
 def test_room_is_made_of_backups_op_logs_first() -> None:
     """Dropping a primary's op log costs a reset, dropping a backup's only if a takeover follows."""
     world, (n0, n1) = started()

@@ -103,15 +103,14 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        try:
-            self._reader.feed(data)
-            if self._checked:
-                self._chunk, self._at = data, self._at - len(self._chunk)
-            else:
-                self._chunk, self._at = self._chunk[self._at :] + data, 0
-            self._run()
-        except hiredis.HiredisError as problem:
-            self._protocol_error(str(problem))
+        if self.closing:
+            return
+        self._reader.feed(data)
+        if self._checked:
+            self._chunk, self._at = data, self._at - len(self._chunk)
+        else:
+            self._chunk, self._at = self._chunk[self._at :] + data, 0
+        self._run()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -158,6 +157,9 @@ class Connection(asyncio.Protocol):
             command: Any = self._reader.gets()
         except MemoryError:  # of an array within the command, which it allocates as the header says
             self._protocol_error("invalid multibulk length")
+            return None
+        except hiredis.HiredisError as problem:
+            self._protocol_error(str(problem))
             return None
         if command is _NOTHING:
             if len(chunk) - at > self._clients.max_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 
@@ -264,6 +265,39 @@ def test_a_command_that_waits_goes_with_its_connection(memory: Memory) -> None:
         assert (task.cancelled(), served.ran) == (True, [])
 
     memory.run(work())
+
+
+BAD = b"*2\r\n$3\r\nGET\r\n!4000000000\r\n"
+"""A command's head, and an argument of no kind that there is."""
+
+
+@pytest.mark.parametrize("block", [1, 0])
+def test_what_is_no_request_ends_its_connection_also_where_it_had_to_wait(block: int) -> None:
+    """It is read by a task or a callback then, whose errors end the node."""
+    served = Served()
+    failures: list[object] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        client = Client(served.clients)
+        served.block = block
+        if block:
+            client.raw(PING + BAD)
+            served.may.set()
+            await answered(client)
+        else:
+            client.raw(WAIT * MAX_PIPELINE + BAD)
+            for pending in served.pending:
+                pending.left = 0
+            client.connection.flush()
+            await asyncio.sleep(0)
+        assert client.wire.written.splitlines()[-1].startswith(b"-ERR Protocol error: ")
+        assert client.wire.closed
+        assert client.raw(PING) == b""
+
+    run(work(), 20)
+    gc.collect()
+    assert not failures
 
 
 @pytest.mark.parametrize("count", [b"0", b"1048577", b"9999999999"])
