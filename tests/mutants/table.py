@@ -152,6 +152,14 @@ TAKEOVER: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "row-no-phantom",
+        "correct-phantoms",
+        "behind a filter a row shows what no survivor has, and nobody corrects it",
+        (Edit(SCAN, "self.phantoms.add(record.key)  # a filter", "pass  # a filter"),),
+        detector="pytest tests/connector/core/test_takeover.py",
+        because=RARE,
+    ),
+    Mutant(
         "partition-not-withheld",
         "",
         "one partition without a leader holds up the segments of all others",

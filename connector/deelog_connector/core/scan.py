@@ -31,7 +31,7 @@ class SegmentScan:
     written: int | None = None
     """The highest sequence within `history` that Kafka holds; None where nothing in it was ever written."""
     phantoms: set[bytes] = field(default_factory=set)
-    """The keys of changes beyond `history`."""
+    """The keys of changes and of incremental snapshots' rows beyond `history`."""
     claims: set[Claimant] = field(default_factory=set)
     """The last ACTIVE and the claims since, without those that a release ended."""
     open_reset: bool = False
@@ -105,6 +105,7 @@ class SegmentScan:
         elif kind is Kind.READ:
             self.snapshot_rows.append(record.offset)
             if record.sequence > end_of(self.history, record.epoch):
+                self.phantoms.add(record.key)  # a filter may have left out the change whose value it shows
                 self.ahead = max(self.ahead, (record.epoch, record.sequence))
             if self.missing:  # compaction removes a reset's row for it as for a change
                 self.sent_again.add(record.key)

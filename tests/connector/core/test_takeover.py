@@ -379,6 +379,23 @@ def test_a_pending_operation_makes_up_for_a_phantom_unless_it_is_skipped(skipped
     assert world.reader(0).resets == ["initial"]
 
 
+def test_a_row_of_a_value_that_no_survivor_has_is_corrected() -> None:
+    """A filter has dropped the phantom's change; the row of an incremental snapshot is all that tells of it."""
+    world, (n0, n1) = started(pipeline=skipping("u"))
+    world.put(key_of(0), b"kept")
+    world.settle()
+    world.put(key_of(0), b"phantom", acked=False)
+    n0.core.acked(0, 2)
+    world.settle(n0)
+    n0.core.snapshot(0)
+    world.settle(n0)
+    assert b"phantom" in b"".join(world.stock(0).values())
+    world.fail_over(n0, n1)
+    world.settle()
+    assert b"phantom" not in b"".join(world.stock(0).values())
+    assert world.kinds(0).count("RESET_BEGIN") == 1
+
+
 def test_what_was_skipped_last_is_no_loss_to_the_next_owner() -> None:
     """Kafka has only a skipped record of the segment's last operations."""
     world, (n0, n1) = started(pipeline=skipping("u,d"))
