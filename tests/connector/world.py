@@ -311,15 +311,16 @@ class World:
             self.replicate(node, segment, operation)
         return operation
 
-    def clear(self, segment: int) -> Operation:
-        """Clears one segment, as FLUSHALL does."""
+    def clear(self, segment: int, acked: bool = True) -> Operation:
+        """Clears one segment, as FLUSHALL does. Backups get it if `acked`."""
         node = self.primary[segment]
         operation = node.core.append(segment, Reason.CLEAR, b"", None, None, int(self.now * 1e6), True)
-        for owner in (node, *self.backups[segment]):
+        for owner in (node, *(self.backups[segment] if acked else ())):
             self._clear(owner, segment)
             if owner is not node:
                 owner.core.apply(segment, operation)
-        self.ack(segment)
+        if acked:
+            self.ack(segment)
         return operation
 
     def _clear(self, node: Node, segment: int) -> None:

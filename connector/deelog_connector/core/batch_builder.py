@@ -109,9 +109,10 @@ class BatchBuilder:
                 break
         if not operations:
             return
-        fitting = batch.take(o.size for o in operations)
-        if not whole:
-            del operations[fitting:]
+        if whole:
+            batch.entries, batch.size = batch.entries + len(operations), batch.size + sum(o.size for o in operations)
+        else:
+            del operations[batch.take(o.size for o in operations) :]
         last = operations[-1]
         batch.items.append(OperationsItem(segment.number, segment.partition, operations))
         segment.in_flight = max(segment.in_flight, last.sequence)

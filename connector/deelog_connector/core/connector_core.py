@@ -56,7 +56,7 @@ class ConnectorCore:
         self._resets = Resets(node, self._snapshots)
         self._room = Room(node, self._resets)
         self._takeover = Takeover(node, self._replica)
-        self._transactions = Transactions(node, self._takeover, self._resets, self._snapshots)
+        self._transactions = Transactions(node, self._takeover, self._resets, self._snapshots, self._room)
 
         self.member = member
         self.counts = node.counts
@@ -121,7 +121,7 @@ class ConnectorCore:
         seg.epoch, seg.acked, seg.replicated, seg.generation = epoch, 0, 0, seg.generation + 1
         seg.history = past.opened(seg.history, epoch)
         requested = self._resets.take_request(seg)
-        seg.owed = must_reset or seg.owed or requested
+        seg.owed = must_reset or seg.owed or seg.aborted_reset or requested
         seg.reset, seg.recheck, seg.release_wanted, seg.promoted_at = None, False, False, None
         seg.noted = Phase.IDLE
         seg.snapshot = None
@@ -215,7 +215,7 @@ class ConnectorCore:
 
     def epoch_seen(self, epoch: int) -> None:
         """The change topic holds records of this epoch, whatever the positions topic says."""
-        self.table.highest_claim = max(self.table.highest_claim, epoch)
+        self.table.highest_claim, self.table.is_lost = max(self.table.highest_claim, epoch), epoch > 0
 
     def primaries(self) -> Sequence[Segment]:
         """The segments that this node is primary of."""

@@ -84,10 +84,9 @@ class Ledger:
     """Operations above this are at `read_from` or later; -1: everything that counts is."""
     base_offset: int = -1
     """Where the last complete reset begins; -1: there was none."""
-    coalesced_to: int = 0
-    coalesced: int = 0
-    """Of the sequences above `read_from_sequence`, up to `coalesced_to`, so many are not in the topic, or will not be:
-    later operations replaced them."""
+    coalesced_runs: list[tuple[int, int]] = field(default_factory=list)
+    """Up to which sequence, and how many, operations gave way to later ones and are not in the topic, or will not be.
+    None of these runs ends at `read_from_sequence` or below."""
     is_complete: bool = False
     """Whether the runs are all that this member has committed. After a promotion, not before DECIDE."""
     since_last_look: list[CommittedRun] = field(default_factory=list)
@@ -96,6 +95,16 @@ class Ledger:
     """Of a look; becomes `next_read_from` at a later look, once all of it is read back."""
     next_read_from: LogEnd | None = None
     """Becomes `read_from` once every in-sync owner holds its sequence."""
+
+    @property
+    def coalesced_to(self) -> int:
+        """No sequence above this gave way; 0: none did."""
+        return self.coalesced_runs[-1][0] if self.coalesced_runs else 0
+
+    @property
+    def coalesced(self) -> int:
+        """How many of the sequences above `read_from_sequence` gave way."""
+        return sum(number for _, number in self.coalesced_runs)
 
     @property
     def unverified(self) -> list[CommittedRun]:
@@ -138,6 +147,7 @@ class Ledger:
         offset = advanced_read_from(self.next_read_from, written, replicated, atomic_to)
         if offset is not None and self.next_read_from is not None:
             self.read_from, self.read_from_sequence = offset, self.next_read_from.sequence
+            self.coalesced_runs = [run for run in self.coalesced_runs if run[0] > self.read_from_sequence]
             self.next_read_from = None
 
     def begin(self, offset: int) -> None:
@@ -149,6 +159,7 @@ class Ledger:
         """A complete reset begins at this offset: nothing below it counts any more."""
         self.base_offset = self.read_from = offset
         self.read_from_sequence = -1
+        self.coalesced_runs.clear()
         self.is_complete = True
         self._forget_ends()
 
@@ -170,9 +181,7 @@ class Ledger:
 
     def coalesce(self, upto: int, number: int) -> None:
         """Of the sequences up to `upto`, so many more gave way to later ones."""
-        if self.read_from_sequence >= self.coalesced_to:
-            self.coalesced = 0
-        self.coalesced_to, self.coalesced = upto, self.coalesced + number
+        self.coalesced_runs.append((upto, number))
 
     def _forget_ends(self) -> None:
         self.observed_end = self.next_read_from = None

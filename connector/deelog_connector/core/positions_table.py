@@ -23,6 +23,8 @@ class PositionsTable:
     releases: dict[int, ReleaseState] = field(default_factory=dict)
     highest_claim: int = 0
     """Highest epoch ever claimed; claims that were removed or released since count as well."""
+    is_lost: bool = False
+    """Whether the change topic has records of which this table knew nothing."""
 
     def apply(self, record: StateRecord) -> None:
         """Takes the next record of the topic."""

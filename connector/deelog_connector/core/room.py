@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deelog_connector.core.resets import Resets
 from deelog_connector.core.segment import Phase
-from deelog_connector.core.state import MAX_BATCH_BYTES, NodeState
+from deelog_connector.core.state import NodeState
 
 
 class Room:
@@ -32,7 +32,7 @@ class Room:
         # Runs that wait are merged into one: else each coalescing leaves another operation of every changing key.
         low = max(segment.sent, segment.in_flight)
         # CHECK coalesce-acked: what an owner lacks may be lost, and what it replaced is then still to be written.
-        upto = segment.log.fitting(low, segment.replicated, MAX_BATCH_BYTES)
+        upto = segment.log.fitting(low, segment.replicated, self._node.max_batch_bytes)
         dropped = segment.log.coalesce(low, upto)
         if dropped:
             segment.atomic_to = max(segment.atomic_to, upto)
@@ -58,7 +58,8 @@ class Room:
         primaries = [s.number for s in longest if s.is_primary and s.number != number]
         # Nothing of a stopped segment is pruned, and only a reset starts it again: the others shall not pay for it.
         stopped = [s.number for s in longest if s.phase is Phase.STOPPED]
-        for other in (*stopped, *backups, number, *primaries):
+        mine = [number] if len(self._node.segments[number].log) else []
+        for other in (*stopped, *backups, *mine, *primaries):
             if has_room(size):
                 return
             self.overflow(other)

@@ -31,7 +31,7 @@ class SegmentScan:
     written: int | None = None
     """The highest sequence within `history` that Kafka holds; None where nothing in it was ever written."""
     phantoms: set[bytes] = field(default_factory=set)
-    """The keys of changes and of incremental snapshots' rows beyond `history`."""
+    """The keys of changes beyond `history`."""
     claims: set[Claimant] = field(default_factory=set)
     """The last ACTIVE and the claims since, without those that a release ended."""
     open_reset: bool = False
@@ -52,6 +52,8 @@ class SegmentScan:
     """Whether reading starts at the begin of the last reset, or before. Otherwise its end may come without a begin."""
     snapshot_rows: list[int] = field(default_factory=list)
     """Offsets of the rows of incremental snapshots."""
+    shown: set[bytes] = field(default_factory=set)
+    """The keys of those beyond `history`: a filter may have left out the changes of these values."""
     missing: int = 0
     """How many rows and deletes the last reset lacks."""
     changed: set[bytes] = field(default_factory=set)
@@ -105,7 +107,7 @@ class SegmentScan:
         elif kind is Kind.READ:
             self.snapshot_rows.append(record.offset)
             if record.sequence > end_of(self.history, record.epoch):
-                self.phantoms.add(record.key)  # a filter may have left out the change whose value it shows
+                self.shown.add(record.key)
                 self.ahead = max(self.ahead, (record.epoch, record.sequence))
             if self.missing:  # compaction removes a reset's row for it as for a change
                 self.sent_again.add(record.key)
@@ -170,11 +172,14 @@ class SegmentScan:
 
     def to_find_again(self, offset: int) -> list[CommittedRun]:
         """What was found, none of it below `offset`: a look at the log's end has not verified all of it yet."""
-        again = self.inherited_runs()
+        again = [*(run for run in self.runs if not run.number or run.is_snapshot), *self.inherited_runs()]
         sequences = [sequence for sequence in self.sequences if sequence > self.reset_at]
-        if sequences and not again:
-            again = [CommittedRun(min(sequences), max(sequences), len(sequences), offset)]
-        return [*(run for run in self.runs if not run.number or run.is_snapshot), *again]
+        if sequences:  # also what an old owner wrote since the position that was inherited
+            again.append(CommittedRun(min(sequences), max(sequences), len(sequences), offset))
+        reset = CommittedRun(self.reset_at, self.reset_at, 0, self.complete_resets.get(self.reset_at, -1))
+        if reset.offset >= 0 and reset not in again:
+            again.append(reset)
+        return again
 
     @property
     def is_truncated(self) -> bool:

@@ -255,6 +255,11 @@ class Segment:
         """Whether it is being written and Kafka holds everything."""
         return self.phase is Phase.WRITING and self.written == self.sent == self.last_sequence
 
+    @property
+    def aborted_reset(self) -> str | None:
+        """Why a reset is under way that comes again if this ends here. A clear's is an operation's, which stays."""
+        return self.reset.reason if self.reset and self.reset.reason != Reason.CLEAR else None
+
     def await_marker(self, marker: bytes, scan_from: int) -> None:
         """Waits until this control record of its own is read back; it is at `scan_from` or later."""
         self.marker, self.marker_offset = marker, -1
@@ -273,8 +278,7 @@ class Segment:
         if phase is None:
             return
         self.recheck, self.generation = phase is not Phase.CLAIM, self.generation + 1
-        aborted = self.reset.reason if self.reset and self.reset.reason != Reason.CLEAR else None
-        self.owed = self.owed or aborted
+        self.owed = self.owed or self.aborted_reset
         self.reset, self.marker, self.scan = None, None, None
         self.phase = phase
 

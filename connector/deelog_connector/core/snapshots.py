@@ -75,7 +75,7 @@ class Snapshots:
                 size += len(entry.key) + len(entry.value)
                 if size >= self._node.max_batch_bytes:
                     break
-        if again:
+        if len(rows) < upto - snapshot.cursor:  # what removed an entry may be a clear, which has no key
             snapshot.complete_at = segment.last_sequence
         if settings.may_skip:
             # A filter may drop that change: such a key is tried again, but not for ever.

@@ -163,19 +163,21 @@ class NodeState:
         primaries = self.primaries.values()
         return [s for s in primaries if s.partition not in self.withheld] if self.withheld else list(primaries)
 
-    def took(self, seconds: float, size: int, *, committed: bool = True) -> None:
-        """A transaction with so many bytes took so long to be committed, or to fail.
+    def took(self, seconds: float, size: int, *, committed: bool = True) -> bool:
+        """A transaction with so many bytes took so long to be committed, or to fail; whether that was too long.
 
         What is in time shall stay in time: one that fails ends the resets under way, which then begin anew. Of one that
         is too slow half is tried, not of what it might have had: each try that is too large costs a
         `transaction.timeout.ms`.
         """
         timeout = self.settings.transaction_timeout
-        if seconds > timeout / 4:
+        too_long = seconds > timeout / 4
+        if too_long:
             if size > MIN_BATCH_BYTES:  # else it was not its size
                 self.max_batch_bytes = max(MIN_BATCH_BYTES, min(self.max_batch_bytes, size) // 2)
         elif committed and seconds < timeout / 8:
             self.max_batch_bytes = min(MAX_BATCH_BYTES, max(self.max_batch_bytes, 2 * size))
+        return too_long
 
     def demote(self, number: int) -> None:
         """The node is backup from now on, or will be: history and op log stay."""

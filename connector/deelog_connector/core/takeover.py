@@ -204,7 +204,7 @@ class Takeover:
             if position.sequence > above:
                 scan.expected = position.sequence
         if not ledger.is_complete:
-            ledger.coalesced_to, ledger.coalesced = position.coalesced_to, position.coalesced
+            ledger.coalesced_runs = [(position.coalesced_to, position.coalesced)] if position.coalesced else []
             unwritten = segment.log.gaps_after(position.sequence)
             if unwritten:
                 ledger.coalesce(segment.last_sequence, unwritten)
@@ -236,7 +236,7 @@ class Takeover:
         unwritten = segment.log.after(scan.written or 0, segment.last_sequence, 1)
         if reason is None and is_overtaken(unwritten[0].position if unwritten else None, scan.ahead):
             reason = "phantom_ahead"
-        in_kafka = known.position is not None or known.reset is not None
+        in_kafka = known.position is not None or known.reset is not None or self._node.positions.is_lost
         lost = reason is not None and (in_kafka or reason not in _SNAPSHOTS or segment.log.complete_from > 1)
         # No mode holds back what repairs a loss.
         first = segment.number not in self._node.reset_here
@@ -261,8 +261,9 @@ class Takeover:
         ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)
         segment.written = segment.sent = segment.in_flight = written
         self._node.counts.pruned += segment.log.prune(written)
-        if scan.phantoms:
-            self._to_correct.append((segment, segment.generation, scan.phantoms))
+        phantoms = scan.phantoms | scan.shown if self._node.settings.may_skip else scan.phantoms
+        if phantoms:
+            self._to_correct.append((segment, segment.generation, phantoms))
 
     def correct(self) -> None:
         """Appends the corrections of phantoms, in a poll of their own.

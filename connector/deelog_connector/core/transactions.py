@@ -7,12 +7,13 @@ from enum import Enum, auto
 
 from deelog_connector.core.batch import Advance, Batch
 from deelog_connector.core.batch_builder import BatchBuilder
-from deelog_connector.core.effects import Cause, Commit, Effect, OpenProducer
+from deelog_connector.core.effects import Cause, Commit, Effect, OpenProducer, OperationsItem
 from deelog_connector.core.ledger import CommittedRun
 from deelog_connector.core.resets import Resets
+from deelog_connector.core.room import Room
 from deelog_connector.core.segment import RESETTING, UNDECIDED, Phase, Segment
 from deelog_connector.core.snapshots import Snapshots
-from deelog_connector.core.state import NodeState
+from deelog_connector.core.state import MIN_BATCH_BYTES, NodeState
 from deelog_connector.core.takeover import Takeover
 
 
@@ -27,7 +28,7 @@ class ProducerState(Enum):
 class Transactions:
     """See the module."""
 
-    def __init__(self, node: NodeState, takeover: Takeover, resets: Resets, snapshots: Snapshots) -> None:
+    def __init__(self, node: NodeState, takeover: Takeover, resets: Resets, snapshots: Snapshots, room: Room) -> None:
         self.paused = False
         self.closed = False
         self.producer = ProducerState.NONE
@@ -35,6 +36,7 @@ class Transactions:
         self._takeover = takeover
         self._resets = resets
         self._snapshots = snapshots
+        self._room = room
         self._builder = BatchBuilder(node, takeover, resets, snapshots)
         self._batch: Batch | None = None
         self._token = 0
@@ -136,8 +138,26 @@ class Transactions:
             self._bisect(batch)
         else:
             self._node.counts.refused += 1
-            self._node.took(self._node.now - self._committed_at, batch.size, committed=False)
+            too_slow = self._node.took(self._node.now - self._committed_at, batch.size, committed=False)
+            if too_slow and cause is Cause.FENCED:
+                self._give_up(batch)
         self.reopen()
+
+    def _give_up(self, batch: Batch) -> None:
+        """Gives up runs that must be one transaction each, and are much more than what Kafka takes in time.
+
+        The rows of a reset come in as many transactions as it takes. FENCED is what a coordinator answers that has
+        aborted a transaction for its age; where Kafka is away, it is no measure.
+        """
+        limit = self._node.max_batch_bytes
+        for item in batch.items:
+            segment = self._node.primaries.get(item.segment)
+            if segment is None or not isinstance(item, OperationsItem):
+                continue
+            size = sum(operation.size for operation in item.operations)
+            is_run = item.operations[-1].sequence == segment.atomic_to
+            if is_run and (size >= 8 * limit or size > limit == MIN_BATCH_BYTES):
+                self._room.overflow(segment.number)
 
     def _next_batch(self) -> Batch:
         if not self._suspects:

@@ -185,9 +185,13 @@ def test_how_many_sequences_were_coalesced_is_counted_until_readers_begin_after_
     ledger.coalesce(9, 2)
     ledger.coalesce(12, 1)
     assert (ledger.coalesced_to, ledger.coalesced) == (12, 3)
-    ledger.read_from_sequence = 12
+    ledger.next_read_from = LogEnd(7, 9)
+    ledger.advance(12, 12, 0)
+    assert (ledger.coalesced_to, ledger.coalesced) == (12, 1)
     ledger.coalesce(15, 4)
-    assert (ledger.coalesced_to, ledger.coalesced) == (15, 4)
+    assert (ledger.coalesced_to, ledger.coalesced) == (15, 5)
+    ledger.rebase(20)
+    assert (ledger.coalesced_to, ledger.coalesced) == (0, 0)
 
 
 def test_the_runs_are_complete_from_a_decision_to_the_next_promotion() -> None:

@@ -15,6 +15,7 @@ from tests.connector.world import (
     World,
     key_of,
     lose_unseen,
+    partition_log,
     started,
 )
 
@@ -136,6 +137,99 @@ def test_rows_that_were_cut_away_are_missed_by_who_took_over_before_it_had_looke
     world.watching = True
     world.settle()
     assert world.kinds(0).count("RESET_BEGIN") == 3
+
+
+def cut_away(world: World, beginning: int, mark: bytes = b"") -> None:
+    """Records of segment 0's partition from a slot on are gone: all, or those that hold `mark`."""
+    for slot in partition_log(world, 0).slots[beginning:]:
+        if slot.record is not None and mark in (slot.record.value or b""):
+            slot.record = None
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_reset_that_a_new_owner_has_found_is_missed_when_it_is_cut_away(clear: bool) -> None:
+    """It has looked at Kafka once, in READ, and writes on before its next look."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"early")
+    for _ in range(3):
+        world.settle()
+        world.now += 1
+    world.watching, beginning = False, len(partition_log(world, 0).slots)
+    if clear:
+        world.clear(0)
+    else:
+        world.put(key_of(0, 1), b"in the reset alone")
+        n0.core.overflow(0)
+    world.settle()
+    n0.core.release(0)
+    world.settle()
+    world.own(0, n1, n0)
+    world.settle(n1)
+    cut_away(world, beginning)
+    world.put(key_of(0, 2), b"last")
+    world.settle(n1)
+    world.watching, world.leader_epoch = True, 1
+    world.settle(n1)
+    world.check()
+
+
+def test_what_an_old_owner_writes_behind_the_claim_is_missed_when_it_is_cut_away() -> None:
+    """The last position before the claim does not tell of it: READ has found it, and looks for it again."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"early")
+    world.settle()
+    world.watching = False
+    world.put(key_of(0, 1), b"recent")
+    world.settle()
+    world.put(key_of(0, 2), b"lost")
+    world.own(0, n1)
+    while n1.core.phase(0) != "look":
+        world.now += 0.1
+        n1.step()
+    n1.follow()
+    beginning = len(partition_log(world, 0).slots)
+    n0.follow = lambda: False  # type: ignore[method-assign]  # it has not read the claim yet
+    n0.step()
+    world.settle(n1)
+    assert n1.core.written(0) == 3
+    cut_away(world, beginning)
+    world.put(key_of(0, 3), b"last")
+    world.settle(n1)
+    world.watching, world.leader_epoch = True, 1
+    world.settle(n1)
+    world.check()
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_no_more_is_excused_than_was_coalesced(reset: bool) -> None:
+    """Runs that are behind the begin of reading, or before a reset, excuse nothing any more."""
+    world, (n0, n1) = started()
+    for number in range(8):
+        for i in range(5):
+            world.put(key_of(0), b"%d.%d" % (number, i))
+        n0.core.coalesce(0)
+        for _ in range(2):
+            world.now += 0.1
+            n0.step()
+            n1.step()
+    if reset:
+        n0.core.request_reset(0, "signal")
+    world.watching = False
+    world.settle()
+    for i in range(2):
+        world.put(key_of(0), b"v%d" % i)
+    n0.core.coalesce(0)
+    for i in range(4):
+        world.put(key_of(0, i), b"lost")
+    world.settle()
+    cut_away(world, 0, b"lost")
+    world.put(key_of(0, 9), b"last")
+    world.settle()
+    world.watching, world.leader_epoch = True, 1
+    n1.follow()
+    world.fail_over(n0, n1)
+    world.settle()
+    world.check()
 
 
 def test_coalesced_operations_are_not_missed_under_another_leader() -> None:

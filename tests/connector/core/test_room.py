@@ -35,6 +35,15 @@ def test_nothing_over_a_hole() -> None:
     world.check()
 
 
+def test_a_segment_without_operations_makes_no_room() -> None:
+    world, (n0, _) = started()
+    for i in range(3):
+        world.put(key_of(1, i), b"v")
+    n0.core.budget.max_operations = 3
+    n0.core.make_room(0, 1)
+    assert (n0.core.counts.overflow, n0.core._segments[1].owed) == ({"reset": 1}, "overflow")
+
+
 def test_no_room_is_made_for_a_segment_that_was_given_away_meanwhile() -> None:
     """A write that waited for room is refused then, and costs nobody a reset."""
     world, (n0, _) = started()
@@ -180,15 +189,15 @@ def test_coalescing_spares_what_is_sent_or_in_flight_or_not_replicated() -> None
     assert room(state).coalesce(0) == 0
 
 
-def test_a_coalesced_run_is_no_larger_than_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coalesced_run_is_no_larger_than_a_transaction() -> None:
     state = node()
     segment = primary(state, 0)
     captured(segment, *(operation(number, b"%d" % (number % 3), b"v" * 100) for number in range(1, 10)))
-    monkeypatch.setattr("deelog_connector.core.room.MAX_BATCH_BYTES", 3 * operation(1, b"0", b"v" * 100).size - 1)
+    state.max_batch_bytes = 3 * operation(1, b"0", b"v" * 100).size - 1
     assert room(state).coalesce(0) == 0
     captured(segment, operation(10, b"0", b"v"))
     assert (room(state).coalesce(0), segment.atomic_to) == (0, 0)
-    monkeypatch.setattr("deelog_connector.core.room.MAX_BATCH_BYTES", 3 * operation(1, b"0", b"v" * 100).size)
+    state.max_batch_bytes = 3 * operation(1, b"0", b"v" * 100).size
     assert room(state).coalesce(0) == 7
     assert segment.atomic_to == 10
 

@@ -218,7 +218,7 @@ def test_what_was_found_is_looked_for_again() -> None:
     scan = SegmentScan(HISTORY, runs=runs)
     assert scan.to_find_again(9) == runs[1:]
     read(scan, (CHANGE, 1, 1, b"a"), (BEGIN, 1, 1, b""), (END, 1, 1, b""), (CHANGE, 1, 2, b"a"), (CHANGE, 4, 5, b"b"))
-    assert scan.to_find_again(9) == [*runs[1:], CommittedRun(2, 5, 2, 9)]
+    assert scan.to_find_again(9) == [*runs[1:], CommittedRun(2, 5, 2, 9), CommittedRun(1, 1, 0, 1)]
 
 
 @pytest.mark.parametrize(

@@ -294,3 +294,18 @@ def test_the_commit_of_a_chunk_counts_for_its_own_snapshot_only(ended_by: str) -
     snapshots.committed(batch)
     assert (snapshot.cursor, snapshot.over, state.counts.snapshot_rows) == (0, False, 0)
     assert (state.outbox, segment.ledger.unverified) == ([], [])
+
+
+def test_a_snapshot_is_not_complete_while_a_clear_is_not_written() -> None:
+    """Its owner is lost with it, and the next one has all entries, of which some had no row."""
+    world, (n0, _) = started()
+    filled(world, 4)
+    snapshot = n0.core.snapshot(0)
+    while snapshot.cursor == 0:
+        world.now += 0.1
+        n0.step()
+    world.put(key_of(0, 9), b"acked")
+    world.clear(0, acked=False)
+    world.settle()
+    assert not snapshot.over
+    assert n0.core.snapshot_of(0) is snapshot

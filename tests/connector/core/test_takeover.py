@@ -6,6 +6,7 @@ import pytest
 
 from deelog_connector.core.effects import Cause, Corrected, Released
 from deelog_connector.core.positions_table import PositionsTable
+from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_schemas.header import Kind
 from deelog_schemas.positions import ClaimState, StateRecord, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
@@ -394,6 +395,26 @@ def test_a_row_of_a_value_that_no_survivor_has_is_corrected() -> None:
     world.settle()
     assert b"phantom" not in b"".join(world.stock(0).values())
     assert world.kinds(0).count("RESET_BEGIN") == 1
+
+
+@pytest.mark.parametrize("mode", [SnapshotMode.INITIAL, SnapshotMode.NO_DATA])
+def test_a_cache_that_comes_back_after_its_positions_were_lost_is_reset(mode: SnapshotMode) -> None:
+    """`no_data` leaves out the first snapshot, and holds back no reset that repairs a loss."""
+    world = World(1, mode=mode)
+    (n0,) = world.nodes.values()
+    world.own_all(n0)
+    world.put(key_of(0), b"old")
+    world.settle()
+    world.crash(n0)
+    for partition in range(PARTITIONS):
+        del world.broker.logs[POSITIONS, partition]
+    world.broker.create(POSITIONS, PARTITIONS)
+    again = world.nodes["n0"] = world.start("n0")
+    again.core.epoch_seen(world.epoch)
+    world.own_all(again, must_reset="start")
+    world.settle()
+    assert world.reader(0).resets[-1] == "start"
+    world.check()
 
 
 def test_what_was_skipped_last_is_no_loss_to_the_next_owner() -> None:

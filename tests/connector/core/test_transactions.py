@@ -8,6 +8,7 @@ from deelog_connector.core.effects import Cause, Commit, OpenProducer, SnapshotR
 from deelog_connector.core.ledger import CommittedRun
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.resets import Resets
+from deelog_connector.core.room import Room
 from deelog_connector.core.segment import Phase, Snapshot
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
@@ -124,7 +125,8 @@ def test_a_refused_record_stops_its_segment_alone() -> None:
 
 def transactions(state: NodeState) -> Transactions:
     snapshots = Snapshots(state)
-    return Transactions(state, Takeover(state, Replica(state)), Resets(state, snapshots), snapshots)
+    resets = Resets(state, snapshots)
+    return Transactions(state, Takeover(state, Replica(state)), resets, snapshots, Room(state, resets))
 
 
 def opened(state: NodeState) -> Transactions:
@@ -297,6 +299,39 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
         state.primaries.clear()
     one.begin()
     assert state.max_batch_bytes == full
+
+
+@pytest.mark.parametrize(
+    ("cause", "size", "seconds", "tries"),
+    [
+        (Cause.FENCED, 8 << 20, 2.1, 3),
+        (Cause.FENCED, 200_000, 2.1, 2),
+        (Cause.FENCED, 8 << 20, 0.1, None),
+        (Cause.LOST, 8 << 20, 2.1, None),
+    ],
+)
+def test_a_run_that_is_too_slow_for_one_transaction_is_given_up(
+    cause: Cause, size: int, seconds: float, tries: int | None
+) -> None:
+    """Nothing makes it smaller, and it would come again for ever: the rows of a reset come in several."""
+    state = node(commit_interval=0.0, transaction_timeout=8.0)
+    segment = primary(state, 0)
+    captured(segment, operation(1, value=bytes(size // 2)), operation(2, value=bytes(size // 2)))
+    segment.atomic_to = 2
+    one = opened(state)
+    for number in range(1, 12):
+        (commit,) = one.begin()
+        assert isinstance(commit, Commit)
+        state.now += seconds
+        one.commit_failed(commit.token, cause)
+        if number == tries:
+            break
+        assert segment.phase is Phase.ACTIVE
+        segment.phase = Phase.WRITING
+        one.open()
+        one.producer_opened()
+    overflow = {"reset": 1} if tries else {}
+    assert (segment.owed, state.counts.overflow) == ("overflow" if tries else None, overflow)
 
 
 def test_a_session_that_is_reopened_while_it_opens_stays_the_one_asked_for() -> None:
