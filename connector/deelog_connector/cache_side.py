@@ -112,6 +112,9 @@ class ReplicaSink(CaptureSink, Protocol):
     def waits(self, seconds: float) -> bool:
         """Whether Kafka has not answered for so long: a transaction, the opening of a session, a release."""
 
+    def withholds(self, segment: int) -> bool:
+        """Whether the segment's partition takes nothing at the moment, so that no release of it can be written."""
+
     def forget(self, segment: int) -> None:
         """This node holds no copy any more; history and op log are dropped."""
 

@@ -161,6 +161,10 @@ class ConnectorCore:
         releasing = any(s.phase is s.noted is Phase.RELEASING and s.noted_at < since for s in self._primaries.values())
         return releasing or self._transactions.waits_since < since
 
+    def withholds(self, segment: int) -> bool:
+        """Whether nothing is written to the segment's partition for now."""
+        return segment in self._segments and self._segments[segment].partition in self._node.withheld
+
     # -- acknowledgements and snapshots ---------------------------------------------------------------------------
 
     def acked(self, segment: int, sequence: int) -> None:

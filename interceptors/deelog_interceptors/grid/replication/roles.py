@@ -137,17 +137,18 @@ class Roles:
         """Begins to release segments that the view moves elsewhere; to be called repeatedly.
 
         A releasing segment takes no writes, and the connector writes no release while it is paused, while Kafka does
-        not answer, or for a segment that is stopped or being reset: such a release is taken back until it can be
-        written. Returns whether one was, so that blocked writes try again.
+        not answer, or for a segment that is stopped, being reset, or on a partition that takes nothing: such a release
+        is taken back until it can be written, and for good where nobody is to have the segment any more. Returns
+        whether one was, so that blocked writes try again.
         """
         taken_back = False
         all_held_up = self._core.paused or self._core.waits(self._store.settings.failure_timeout)
         rows = self._view.rows if self._view is not None else ()
         for segment, row in zip(self._store.segments, rows, strict=False):
-            if segment.role is not Role.PRIMARY or row.target is None or segment.released:
+            if segment.role is not Role.PRIMARY or segment.released:
                 continue
             held_up = all_held_up or self._core.phase(segment.number) in _HELD_UP
-            if not held_up:
+            if row.target is not None and not held_up and not self._core.withholds(segment.number):
                 segment.releasing = True
                 self.level_reached(segment)
             elif segment.releasing and self._core.keep(segment.number):

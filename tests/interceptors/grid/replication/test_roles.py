@@ -41,6 +41,41 @@ def test_a_segment_is_released_once_all_of_it_is_acknowledged_and_can_be_taken_b
     asyncio.run(run())
 
 
+def test_a_segment_takes_writes_again_while_its_partition_takes_nothing() -> None:
+    async def run() -> None:
+        pair = Pair()
+        roles, segment, core = pair.a.roles, pair.a.segment, pair.a.core
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        await pair.settle()
+        pair.view(3, A, A, B, epoch=1, target=B)
+        core.withheld = frozenset({0})
+        assert (roles.hand_over(), segment.releasing, core._segments[0].release_wanted) == (True, False, False)
+        core.withheld = frozenset()
+        assert (roles.hand_over(), segment.releasing) == (False, True)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_segment_takes_writes_again_when_who_should_have_it_is_gone(paused: bool) -> None:
+    async def run() -> None:
+        pair = Pair()
+        roles, segment, core = pair.a.roles, pair.a.segment, pair.a.core
+        pair.view(1, A, A)
+        await pair.settle()
+        pair.view(2, A, A, B, epoch=1)
+        await pair.settle()
+        pair.view(3, A, A, B, epoch=1, target=B)
+        pair.view(4, A, A, epoch=1)
+        core.paused = paused
+        roles.hand_over()
+        assert (segment.releasing, segment.release_begun, core._segments[0].release_wanted) == (False, False, False)
+
+    asyncio.run(run())
+
+
 def test_a_segment_takes_writes_again_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         pair, waited = Pair(), 0.0
