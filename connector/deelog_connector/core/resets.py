@@ -168,6 +168,7 @@ class Resets:
             fields["taken_back"] = len(reset.gone)  # rows that follow their own delete are among the count
         batch.control(Kind.RESET_END, segment, position, fields)
         segment.ledger.rebase(reset.begin_offset)
+        segment.count_gaps(position[1])
         batch.position(segment, position)
         batch.state(Kind.RESET_STATE, segment, position, reset_key(segment.number), None)
         segment.in_flight = max(segment.in_flight, position[1])

@@ -260,6 +260,12 @@ class Segment:
         """Why a reset is under way that comes again if this ends here. A clear's is an operation's, which stays."""
         return self.reset.reason if self.reset and self.reset.reason != Reason.CLEAR else None
 
+    def count_gaps(self, sequence: int) -> None:
+        """The operations above this sequence that gave way here will not be written."""
+        number = self.log.gaps_after(sequence)
+        if number:
+            self.ledger.coalesce(self.last_sequence, number)
+
     def await_marker(self, marker: bytes, scan_from: int) -> None:
         """Waits until this control record of its own is read back; it is at `scan_from` or later."""
         self.marker, self.marker_offset = marker, -1

@@ -205,9 +205,7 @@ class Takeover:
                 scan.expected = position.sequence
         if not ledger.is_complete:
             ledger.coalesced_runs = [(position.coalesced_to, position.coalesced)] if position.coalesced else []
-            unwritten = segment.log.gaps_after(position.sequence)
-            if unwritten:
-                ledger.coalesce(segment.last_sequence, unwritten)
+            segment.count_gaps(position.sequence)
         if position.member != self._node.member or not ledger.is_complete or position.sequence > segment.sent:
             # By a promotion a member forgets its own runs, and of a transaction it has none whose answer it did not
             # wait for: then what it wrote is missed as another's would be.

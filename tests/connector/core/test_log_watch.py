@@ -232,6 +232,25 @@ def test_no_more_is_excused_than_was_coalesced(reset: bool) -> None:
     world.check()
 
 
+def test_operations_that_were_coalesced_behind_a_reset_are_not_missed_under_another_leader() -> None:
+    """They were pending when the reset began."""
+    world, (n0, n1) = started()
+    world.watching = False
+    world.put(key_of(0), b"early")
+    world.settle()
+    world.clear(0)
+    for i in range(12):
+        world.put(key_of(0, i % 3), b"v%d" % i)
+    assert n0.core.coalesce(0) == 9
+    world.settle()
+    world.fail_over(n0, n1)
+    world.settle()
+    world.watching, world.leader_epoch = True, 1
+    world.settle()
+    assert world.reader(0).resets == ["initial", "clear"]
+    world.check()
+
+
 def test_coalesced_operations_are_not_missed_under_another_leader() -> None:
     world, (n0, n1) = started()
     world.watching = False
