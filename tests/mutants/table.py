@@ -147,7 +147,7 @@ TAKEOVER: Final = (
         "bad-request-behind-others",
         "",
         "what is no request ends the node where it stands behind a command that waits, or behind 10,000 others",
-        (Edit(CONNECTION, "except hiredis.HiredisError as problem:", "except ZeroDivisionError as problem:"),),
+        (Edit(CONNECTION, "except RequestError as problem:", "except ZeroDivisionError as problem:"),),
         detector="pytest tests/interceptors/grid/resp/test_connection.py",
         because=ONE_CASE,
     ),

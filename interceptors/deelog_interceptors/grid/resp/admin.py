@@ -28,7 +28,6 @@ from deelog_interceptors.grid.resp.commands import (
 from deelog_interceptors.grid.resp.connection import Blocked
 from deelog_interceptors.grid.topology.view import first_slot
 from deelog_schemas.keys import SLOTS, slot_of
-from deelog_schemas.operation import OVERHEAD
 
 REDIS_VERSION: Final = "7.2.0"
 MAX_PATTERN_BYTES: Final = 4096
@@ -147,10 +146,11 @@ def _flush(call: Call) -> Reply:
         raise CommandError("ERR syntax error")
     node = call.node
     wanted = [segment for segment in _primaries(call) if len(segment.data)]
+    size = call.size_of(*[0] * len(wanted))
     for segment in wanted:
         if segment.closed:
             raise Blocked(node.role_changed)
-        node.prepare(segment, OVERHEAD * len(wanted))
+        node.prepare(segment, size)
     cleared = [(segment, node.store.clear(segment)) for segment in wanted]
     return node.replicator.reply(call.connection, replies.OK, cleared)
 

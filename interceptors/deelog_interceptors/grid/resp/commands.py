@@ -44,12 +44,16 @@ class Call:
 
     def room(self, *sizes: int) -> None:
         """Prepares a write: `Blocked` unless payloads of these sizes may be captured and replicated now."""
+        self.node.prepare(self.segment, self.size_of(*sizes))
+
+    def size_of(self, *sizes: int) -> int:
+        """What payloads of these sizes take in the op log. Raises `CommandError` where it never has so much room."""
         size, most = sum(sizes) + OVERHEAD * len(sizes), self.node.store.core.budget.max_bytes
         if size > most:
             raise CommandError(
                 f"ERR captured, this takes {size} bytes, and max.queue.size.in.bytes is {most}: split it"
             )
-        self.node.prepare(self.segment, size)
+        return size
 
     def acked(self, reply: bytes, sequence: int) -> Reply:
         """The reply, once the segment's operations up to `sequence` are acknowledged."""

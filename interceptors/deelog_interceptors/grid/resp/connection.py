@@ -1,28 +1,28 @@
 """A client's connection: its commands in, its replies out, in order.
 
-Requests are parsed by hiredis. Weighed in docs/decisions.md, "Clients are served by a protocol class".
+Weighed in docs/decisions.md, "Clients are served by a protocol class".
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-import hiredis
-
 from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.resp.replies import NULL2, NULL3, error
+from deelog_interceptors.grid.resp.requests import RequestError, Requests
 from deelog_interceptors.grid.settings import ACK_SECONDS, MAX_PIPELINE
 
-_MAX_ARGUMENTS: Final = 1_048_576
 _MARGIN_BYTES: Final = 1 << 20
-_HEADER: Final = re.compile(rb"\*(\d{1,10})\r\n")
-_HEADER_BYTES: Final = 13
-_ASTERISK: Final = ord("*")
 _MIN_FREE_PIPELINE: Final = MAX_PIPELINE // 2
+_FLUSH_BYTES: Final = 1 << 16
+_MAX_HELD_BYTES: Final = 1 << 20
+"""Of replies behind one that waits. More commands are not run before it is there."""
+_TURN_SECONDS: Final = 0.01
+"""For so long the commands of one connection run without a break: others wait."""
 
 
 class Blocked(Exception):
@@ -39,10 +39,12 @@ class Execute(Protocol):
 
 
 class Clients:
-    """All connections of one node. `max_bulk` limits the payload of one command in bytes."""
+    """All connections of one node. `max_bulk` limits the payload of one command in bytes. `clock` counts seconds."""
 
-    def __init__(self, execute: Execute, max_bulk: int, max_connections: int) -> None:
-        self.execute = execute
+    def __init__(
+        self, execute: Execute, max_bulk: int, max_connections: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.execute, self.clock = execute, clock
         self.max_bytes = max_bulk + _MARGIN_BYTES
         self.max_connections = max_connections
         self.open: dict[Connection, None] = {}
@@ -68,13 +70,12 @@ class Connection(asyncio.Protocol):
         self.name = b""
         self.number = 0
         self._transport: asyncio.Transport | None = None
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._requests = Requests(clients.max_bytes)
         self._replies: deque[bytes | Pending] = deque()
-        self._chunk = b""
-        self._at = 0
-        """Start of the next command in `_chunk`; negative where it began in an earlier chunk."""
-        self._checked = False
+        self._held = 0
+        """Bytes of the replies that are not written."""
         self._paused = False
+        self._next_turn: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -101,16 +102,13 @@ class Connection(asyncio.Protocol):
         self._replies.clear()
         if self._task is not None:
             self._task.cancel()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
 
     def data_received(self, data: bytes) -> None:
-        if self.closing:
-            return
-        self._reader.feed(data)
-        if self._checked:
-            self._chunk, self._at = data, self._at - len(self._chunk)
-        else:
-            self._chunk, self._at = self._chunk[self._at :] + data, 0
-        self._run()
+        if not self.closing:
+            self._requests.feed(data)
+            self._run()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -126,59 +124,40 @@ class Connection(asyncio.Protocol):
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether the next command has to wait: for a command, for replies, for the client, for its turn."""
+        replies = len(self._replies) >= MAX_PIPELINE or self._held >= _MAX_HELD_BYTES
+        return replies or self._paused or self._task is not None or self._next_turn is not None
+
     def _run(self) -> None:
-        while not self.closing and self._task is None:
-            if len(self._replies) >= MAX_PIPELINE or self._paused:
+        clock, take = self._clients.clock, self._requests.next
+        until = clock() + _TURN_SECONDS
+        while not self.closing and not self._is_full:
+            try:
+                arguments = take()
+            except RequestError as problem:
+                self._reply(error(f"ERR Protocol error: {problem}"))
+                self.closing = True
                 break
-            arguments = self._next()
             if arguments is None:
                 break
             self._execute(arguments, first=True)
+            if self._held >= _FLUSH_BYTES:
+                self.flush()
+            if clock() > until:
+                self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
         self.flush()
         self._adjust_reading()
 
-    def _next(self) -> list[bytes] | None:
-        """The next complete command. hiredis allocates as many elements as a header names: check the header first."""
-        chunk, at = self._chunk, self._at
-        if not self._checked:
-            if at >= len(chunk):
-                return None
-            header = _HEADER.match(chunk, at)
-            if header is None:
-                rest = chunk[at : at + _HEADER_BYTES + 1]
-                if rest[0] != _ASTERISK or b"\r\n" in rest or len(rest) > _HEADER_BYTES:
-                    self._protocol_error("expected an array of bulk strings")
-                return None
-            if not 0 < int(header[1]) <= _MAX_ARGUMENTS:
-                self._protocol_error("invalid multibulk length")
-                return None
-            self._checked = True
-        try:
-            command: Any = self._reader.gets()
-        except MemoryError:  # of an array within the command, which it allocates as the header says
-            self._protocol_error("invalid multibulk length")
-            return None
-        except hiredis.HiredisError as problem:
-            self._protocol_error(str(problem))
-            return None
-        if command is _NOTHING:
-            if len(chunk) - at > self._clients.max_bytes:
-                self._protocol_error("invalid bulk length: the command is too large")
-            return None
-        self._checked = False
-        if not all(type(argument) is bytes for argument in command):
-            self._protocol_error("expected bulk strings")
-            return None
-        self._at = at + 3 + len(b"%d" % len(command))
-        for argument in command:
-            self._at += 5 + len(b"%d" % len(argument)) + len(argument)
-        arguments: list[bytes] = command
-        return arguments
+    def _take_turn(self) -> None:
+        self._next_turn = None
+        self._run()
 
     def _execute(self, arguments: list[bytes], first: bool) -> None:
         self._clients.executed += 1
         try:
-            self._replies.append(self._clients.execute(self, arguments))
+            self._reply(self._clients.execute(self, arguments))
         except Blocked as blocked:
             if not first:
                 raise
@@ -191,17 +170,23 @@ class Connection(asyncio.Protocol):
             try:
                 async with asyncio.timeout_at(deadline):
                     await blocked.until()
+                    await asyncio.sleep(0)  # where there is nothing to wait for, the others run and the time counts
                 self._execute(arguments, first=False)
                 break
             except Blocked as again:
                 blocked = again
             except TimeoutError:
-                self._replies.append(error("TRYAGAIN the segment's owner changes or its op log is full"))
+                self._reply(error("TRYAGAIN the segment's owner changes or its op log is full"))
                 break
         self._task = None
         self._run()
 
     # -- replies ----------------------------------------------------------------------------------------------------
+
+    def _reply(self, reply: bytes | Pending) -> None:
+        self._replies.append(reply)
+        if type(reply) is bytes:
+            self._held += len(reply)
 
     def flush(self) -> None:
         """Writes every reply that is complete, in order."""
@@ -211,6 +196,7 @@ class Connection(asyncio.Protocol):
             head = replies[0]
             if type(head) is bytes:
                 ready.append(head)
+                self._held -= len(head)
             elif head.left <= 0:  # type: ignore[union-attr]  # a Pending
                 ready.append(head.reply)  # type: ignore[union-attr]
             else:
@@ -230,17 +216,9 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        full = self._task is not None or self._paused or len(self._replies) >= MAX_PIPELINE
+        full = self._is_full
         if full and transport.is_reading():
             transport.pause_reading()
         elif not transport.is_reading() and not full and len(self._replies) <= _MIN_FREE_PIPELINE:
             transport.resume_reading()
             asyncio.get_running_loop().call_soon(self._run)
-
-    def _protocol_error(self, text: str) -> None:
-        self._replies.append(error(f"ERR Protocol error: {text}"))
-        self.closing = True
-        self.flush()
-
-
-_NOTHING: Final = object()

@@ -20,6 +20,7 @@ from deelog_interceptors.grid.resp.commands import (
 from deelog_schemas.keys import RESERVED_PREFIX
 
 _SYNTAX: Final = "ERR syntax error"
+_MAX_REPLY_BYTES: Final = 64 << 20
 _MAX_TIME_MS: Final = 2**62
 _UNITS: Final = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
 """Milliseconds of one unit, and whether it counts from 1970 or from now."""
@@ -74,8 +75,15 @@ def get(call: Call) -> Reply:
 
 @command("MGET", -2, READONLY, "fast", first=1, last=-1, tips=BY_KEY)
 def mget(call: Call) -> Reply:
-    entries = (call.node.store.find(call.segment, key) for key in call.arguments[1:])
-    return replies.array(call.null if stored is None else replies.bulk(stored[0]) for stored in entries)
+    values: list[bytes | None] = []
+    size = 0
+    for key in call.arguments[1:]:
+        stored = call.node.store.find(call.segment, key)
+        values.append(None if stored is None else stored[0])
+        size += 0 if stored is None else len(stored[0])
+        if size > _MAX_REPLY_BYTES:
+            raise CommandError(f"ERR the values have more than {_MAX_REPLY_BYTES} bytes: ask for fewer keys")
+    return replies.array(call.null if value is None else replies.bulk(value) for value in values)
 
 
 @command("SET", -3, WRITE, "denyoom", first=1)

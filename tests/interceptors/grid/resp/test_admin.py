@@ -244,3 +244,11 @@ def test_a_scan_that_ends_with_a_segment_goes_on_with_the_next(client: Client) -
     for key in [key for n in range(99) if segment_of((key := f"s{n}").encode(), SEGMENTS) == 0][:2]:
         client("SET", key, "v")
     assert [client("SCAN", 0, "COUNT", count)[0] for count in (2, 3)] == [b"4096", b"0"]
+
+
+def test_a_flush_that_never_fits_into_the_op_log_is_refused(served: FakeNode, client: Client) -> None:
+    """It would be tried for ever else."""
+    client("SET", K, "v")
+    served.core.budget.max_bytes = 100
+    assert client.error("FLUSHALL").startswith("ERR captured, this takes ")
+    assert client("GET", K) == b"v"

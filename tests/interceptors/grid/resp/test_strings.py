@@ -162,3 +162,11 @@ def test_bytes_are_taken_where_the_formats_say_so() -> None:
     client = Client(FakeNode(**{"cache.key.format": "bytes", "cache.value.format": "bytes"}).clients)
     assert client("SET", b"{%s}\xff" % K.encode(), b"\xfe\x00") == b"OK"
     assert client("GET", b"{%s}\xff" % K.encode()) == b"\xfe\x00"
+
+
+def test_mget_is_refused_beyond_what_one_reply_may_have(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 kB of keys could ask for gigabytes."""
+    monkeypatch.setattr("deelog_interceptors.grid.resp.strings._MAX_REPLY_BYTES", 100)
+    client("SET", K, "v" * 40)
+    assert client("MGET", K, K) == [b"v" * 40] * 2
+    assert client.error("MGET", K, K, K) == "ERR the values have more than 100 bytes: ask for fewer keys"
