@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from deelog_connector.core.history import History, common_point, last_of
+from deelog_connector.core.history import History, common_point, cut, last_of
 from deelog_connector.core.oplog import Budget
 from deelog_schemas.operation import Entry, Operation, Trace
 
@@ -137,4 +137,4 @@ class ReplicaSink(CaptureSink, Protocol):
         """A copy of the primary's entries, taken at `sequence`, replaced those of this backup."""
 
 
-__all__ = ["Budget", "CacheSide", "CaptureSink", "History", "ReplicaSink", "common_point", "last_of"]
+__all__ = ["Budget", "CacheSide", "CaptureSink", "History", "ReplicaSink", "common_point", "cut", "last_of"]

@@ -33,9 +33,9 @@ class FieldError:
     nearest: str | None = None
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f" = {self.value}"
+        given = "" if self.value is None else f" = {self.value}"
         hint = "" if self.nearest is None else f"; did you mean {self.nearest}?"
-        return f"{self.field}{shown}: {self.problem}{hint}"
+        return f"{self.field}{given}: {self.problem}{hint}"
 
 
 class ConfigError(DeelogError):
@@ -75,3 +75,8 @@ class RegistryError(DeelogError):
 
 class RegistryAwayError(RegistryError):
     """The schema registry does not answer, and all retries are used up: try again later."""
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it; of what has others in it only the kind: they may be nested too deep to be shown."""
+    return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(str(value)[:80])

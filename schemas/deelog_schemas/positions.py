@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from deelog_schemas import canonical
-from deelog_schemas.errors import RecordError
+from deelog_schemas.errors import RecordError, shown
 from deelog_schemas.header import Kind, Position
 
 
@@ -141,6 +141,6 @@ def _state(shape: type[Any], value: bytes, what: str) -> State:
     values = [content[name] for name in fields]
     if [*map(type, values)] != _TYPES[shape]:  # not isinstance: true is no int
         wrong = next(name for name, kind in fields.items() if type(content[name]) is not kind)
-        raise RecordError(f"{what} has in `{wrong}` no {fields[wrong].__name__} but {content[wrong]!r}")
+        raise RecordError(f"{what} has in `{wrong}` no {fields[wrong].__name__} but {shown(content[wrong])}")
     state: State = shape._make(values)
     return state

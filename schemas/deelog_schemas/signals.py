@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from deelog_schemas import canonical
-from deelog_schemas.errors import RecordError
+from deelog_schemas.errors import RecordError, shown
 from deelog_schemas.patterns import PatternError, compiled
 
 MAX_BYTES: Final = 65_536
@@ -27,6 +27,8 @@ MAX_SEGMENTS: Final = 16_384
 MAX_EXPRESSION: Final = 200
 _COSTLY: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?")
 _MAX_REPEATS: Final = 3
+_MAX_CHOICES: Final = 5
+"""Repeats included: each may double the time, or multiply it by the length of the name."""
 
 Expressions = tuple[re.Pattern[str], ...]
 
@@ -226,8 +228,8 @@ class Fields:
         self._asked.add(name)
         value = self._content.get(name, default)
         if type(value) is not kind:  # not isinstance: true is no int
-            shown = "is missing" if name not in self._content else f"is {str(value)[:80]!r}"
-            raise RecordError(f"{self._what}: `{name}` {shown}, and must be {_NAMES[kind]}")
+            problem = "is missing" if name not in self._content else f"is {shown(value)}"
+            raise RecordError(f"{self._what}: `{name}` {problem}, and must be {_NAMES[kind]}")
         return value
 
     def text(self, name: str, limit: int = MAX_BYTES, default: str | None = None) -> str:
@@ -272,14 +274,21 @@ class Fields:
     def _expression(self, text: object) -> re.Pattern[str]:
         if type(text) is not str or len(text) > MAX_EXPRESSION:
             problem = f"is no text of at most {MAX_EXPRESSION} characters"
-        elif _COSTLY.search(text) or sum(map(text.count, "*+{")) > _MAX_REPEATS:
-            problem = f"may take long: repeat no group, refer back to none, and use at most {_MAX_REPEATS} of * + {{"
+        elif (
+            _COSTLY.search(text)
+            or sum(map(text.count, "*+{")) > _MAX_REPEATS
+            or sum(map(text.count, "*+{?|(")) > _MAX_CHOICES
+        ):
+            problem = (
+                f"may take long: repeat no group, refer back to none, and use at most {_MAX_REPEATS} of * + {{, and "
+                f"{_MAX_CHOICES} of * + {{ ? | (; name several collections one by one"
+            )
         else:
             try:
                 return compiled(text)
             except PatternError as error:
                 problem = f"is no regular expression: {error}"
-        raise RecordError(f"{self._what}: `data-collections` has {str(text)[:80]!r}, which {problem}")
+        raise RecordError(f"{self._what}: `data-collections` has {shown(text)}, which {problem}")
 
     def done(self) -> None:
         """Raises `RecordError` for a field that was not asked for."""

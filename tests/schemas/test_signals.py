@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import fields
 from typing import Any
 
@@ -84,6 +85,13 @@ BAD: dict[str, tuple[bytes | None, str]] = {
     "one of Java's": (raw("pause-writing", {"data-collections": ["[a-z&&[^b]]"]}), "put a backslash before"),
     "one that never ends": (raw("pause-writing", {"data-collections": ["(a+)+$"]}), "may take long"),
     "one that takes long": (raw("pause-writing", {"data-collections": [".*.*.*.*x"]}), "may take long"),
+    "many choices": (raw("pause-writing", {"data-collections": [".?" * 40 + "x"]}), "may take long"),
+    "many empty groups": (raw("pause-writing", {"data-collections": ["(|)" * 20 + "x"]}), "may take long"),
+    "a list that is deep": (b'{"id":' + b"[" * 1020 + b"]" * 1020 + b',"type":"log"}', "`id` is a list, and must be"),
+    "a deep list in a list": (
+        b'{"id":"i","type":"pause-writing","data":{"data-collections":[' + b"[" * 1010 + b"]" * 1010 + b"]}}",
+        "has a list, which is no text",
+    ),
     "a back reference": (raw("pause-writing", {"data-collections": [r"(a)\1"]}), "may take long"),
     "no segments": (raw("reset-segment", {"cache": "c"}), "`segments` is missing"),
     "an empty list of segments": (raw("reset-segment", {"cache": "c", "segments": []}), "has 0 entries"),
@@ -103,6 +111,17 @@ def test_what_is_malformed_is_refused_with_what_is_wrong(name: str) -> None:
         decode_signal(value)
     assert not isinstance(caught.value, UnknownSignal)
     assert len(str(caught.value)) < 500
+
+
+def test_no_expression_that_is_taken_takes_long() -> None:
+    """The dearest ones of those that are allowed, against a name as long as one can be."""
+    for text in (".*.*.*.?.?#", "(a|.*).*.*#", "(|)(|)|#", ".+.*.*(b|#)"):
+        signal = decode_signal(raw("pause-writing", {"data-collections": [text]}))
+        assert isinstance(signal, signals._ForCollections)
+        (expression,) = signal.collections or ()
+        begun = time.process_time()
+        assert not expression.fullmatch("a" * 249)
+        assert time.process_time() - begun < 2.0
 
 
 @pytest.mark.parametrize("kind", ["schema-changes", "pause-snapshot", "set-binlog-position", "EXECUTE-SNAPSHOT", ""])

@@ -210,5 +210,9 @@ def _record_of(message: Message) -> InRecord:
     assert partition is not None
     assert offset is not None
     # The client gives a list of pairs, and values as bytes, for records that it read.
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    try:
+        headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    except (SystemError, UnicodeDecodeError):
+        # The binding's answer to a name that is not UTF-8. Without headers a record is refused where some are needed.
+        headers = None
     return InRecord(topic, partition, offset, message.key(), message.value(), headers)

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TRY_AGAIN: Final = frozenset(
+    getattr(errno, name)
+    for name in ("EPROTO", "EPERM", "ENETDOWN", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH", "ENOPROTOOPT", "EOPNOTSUPP")
+)
+"""What accept(2) passes on of the network, and says is to be treated as EAGAIN. asyncio raises it out of a callback."""
+_OF_A_CALLBACK: Final = frozenset({"message", "exception", "handle", "source_traceback"})
 MetricsPage = Callable[[], tuple[bytes, str]]
 
 
@@ -109,6 +115,8 @@ def _unhandled(hosted: Hosted, _: asyncio.AbstractEventLoop, context: dict[str, 
     if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
         # asyncio accepts no more for a second, then tries again.
         log.warning("no connection can be accepted at the moment: %s (ulimit -n)", error.strerror)
+    elif isinstance(error, OSError) and error.errno in _TRY_AGAIN and context.keys() <= _OF_A_CALLBACK:
+        log.warning("a connection was not accepted: %s", error.strerror)
     else:
         hosted.failed(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -358,3 +358,13 @@ def test_a_seek_begins_anew(consumer: Consumer) -> None:
     of(reader.seek({0: 5}))
     looks(consumer, reader, 100)
     assert consumer.closed == 0
+
+
+def test_a_header_that_is_not_utf8_ends_no_reader() -> None:
+    """The binding raises at the name. Anybody may write to a signal topic, whose records need no headers."""
+
+    class Odd(Message):
+        def headers(self) -> list[tuple[str, bytes]]:
+            raise SystemError("returned a result with an exception set")
+
+    assert module._record_of(cast("Any", Odd(3, 5))) == InRecord("t", 3, 5, b"k", b"5", None)

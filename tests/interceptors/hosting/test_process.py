@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any, Final, cast
 import pytest
 
 from deelog_interceptors.hosting import process
-from deelog_interceptors.hosting.process import Hosted, run, signalled
+from deelog_interceptors.hosting.process import Hosted, _unhandled, run, signalled
 from deelog_schemas.errors import DeelogError
 from tests.connector import cache
 from tests.connector.cache import config_of
@@ -232,3 +233,16 @@ def test_more_connections_than_open_files_end_nothing() -> None:
         _, said = child.communicate(timeout=60)
     assert child.returncode == 0
     assert "no connection can be accepted at the moment: Too many open files (ulimit -n)" in said
+
+
+@pytest.mark.parametrize(("code", "ends"), [(errno.EPROTO, False), (errno.EHOSTUNREACH, False), (errno.EIO, True)])
+def test_what_accept_says_is_to_be_tried_again_ends_nothing(code: int, ends: bool) -> None:
+    """asyncio lets it out of the callback that accepts. The same of a task is the node's."""
+    failures: list[BaseException] = []
+    hosted = cast("Hosted", SimpleNamespace(failed=failures.append))
+    loop = cast("asyncio.AbstractEventLoop", None)
+    of_callback = {"message": "Exception in callback", "exception": OSError(code, "words"), "handle": object()}
+    _unhandled(hosted, loop, of_callback)
+    assert bool(failures) is ends
+    _unhandled(hosted, loop, {"message": "", "exception": OSError(code, "words"), "task": object()})
+    assert len(failures) == 1 + ends

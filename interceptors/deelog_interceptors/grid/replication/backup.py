@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from deelog_connector.cache_side import ReplicaSink, last_of
+from deelog_connector.cache_side import ReplicaSink, common_point, cut, last_of
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.replication import frames
@@ -136,14 +136,16 @@ class Backup:
 
     def _apply(self, segment: Segment, operations: Iterable[Operation]) -> int:
         """Applies in sequence order; returns the highest sequence."""
-        last = self._core.last_sequence(segment.number)
+        history = self._core.history(segment.number)
+        epoch, last = history[-1] if history else (0, 0)
         for operation in operations:
             if operation.sequence <= last:
                 continue  # part of the catch-up already
-            if operation.sequence != last + 1:
-                raise FrameError(f"segment {segment.number}: operation {operation.sequence} after {last}")
+            if operation.sequence != last + 1 or not epoch <= operation.epoch <= segment.epoch:
+                at = f"{operation.epoch}.{operation.sequence}"
+                raise FrameError(f"segment {segment.number}: operation {at} after {epoch}.{last}")
             self._store.apply(segment, operation)
-            last = operation.sequence
+            epoch, last = operation.position
             self.applied += 1
         return last
 
@@ -167,6 +169,9 @@ class Backup:
         if segment is None:
             return self._refuse(connection, [(frame.segment, frame.epoch)])
         number = frame.segment
+        held = cut(self._core.history(number), frame.point)
+        if common_point(frame.history, held) != last_of(held):
+            return self._refuse(connection, [(number, frame.epoch)])  # it does not know what this backup holds
         if self._core.last_sequence(number) > frame.point:
             dropped = self._keys_beyond(number, frame.point)
             if dropped is None or not {key for key, _, _ in frame.values}.issuperset(dropped):

@@ -56,12 +56,12 @@ class CatchUp:
         """Sends the operations after `point`, and before them the values of `keys`, which only the backup changed."""
         # CHECK catch-up-by-ops: the state only where the op log lacks some of the missing operations.
         operations = self._core.operations_after(segment.number, point)
-        if operations is None or (keys and len(operations) > _MAX_PATCH_OPERATIONS):
+        if operations is None or (keys and _is_large(segment, keys, operations)):
             self.by_state(segment, session)
             return
         values = [(key, *(peek(segment.data, key) or (None, None))) for key in keys]
         # Present values and all operations up to now go in one frame: between two the backup would be inconsistent.
-        first = len(operations) if keys else min(len(operations), _CHUNK_OPERATIONS)
+        first = len(operations) if keys else frames.fitting(operations, _CHUNK_OPERATIONS)
         history = self._core.history(segment.number)
         patch = Patch(self.topology_id, segment.number, segment.epoch, point, history, values, operations[:first])
         self.operations += 1
@@ -120,8 +120,9 @@ class CatchUp:
                     session.stage, session.asked_in = StreamState.ASKED, self.topology_id
                     link.send(Ask(self.topology_id, [(segment.number, segment.epoch)]))
                     return
-                sent = session.backlog[:_CHUNK_OPERATIONS][-1].sequence
-                chunk, session.backlog = session.backlog[:_CHUNK_OPERATIONS], session.backlog[_CHUNK_OPERATIONS:]
+                count = frames.fitting(session.backlog, _CHUNK_OPERATIONS)
+                chunk, session.backlog = session.backlog[:count], session.backlog[count:]
+                sent = chunk[-1].sequence
                 link.send(Replicate(self.topology_id, [frames.encode_batch(segment.number, segment.epoch, chunk)]))
                 await link.drain()
         except OSError:
@@ -134,3 +135,10 @@ class CatchUp:
         session.stage = StreamState.STREAMING
         session.level_from = segment.last
         self._on_streaming(segment, link.member)
+
+
+def _is_large(segment: Segment, keys: list[bytes], operations: list[Operation]) -> bool:
+    """Whether one frame with the values of these keys and all operations is more than a member should have to take."""
+    values = (peek(segment.data, key) for key in keys)
+    size = sum(len(value[0]) for value in values if value is not None) + sum(operation.size for operation in operations)
+    return len(operations) > _MAX_PATCH_OPERATIONS or size > frames.MAX_FRAME_BYTES // 4

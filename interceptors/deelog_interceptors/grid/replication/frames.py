@@ -7,6 +7,7 @@ same connection, so that requests, stream and answers keep their order and end t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -191,13 +192,41 @@ def encode(frame: AnyFrame) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-async def read(reader: asyncio.StreamReader) -> AnyFrame:
-    """The next frame. Raises `FrameError`, and `asyncio.IncompleteReadError` or `OSError` where the connection ends."""
+def fitting(operations: Sequence[Operation], most: int) -> int:
+    """How many of these operations a frame may have: `most`, and no more bytes than `CHUNK_BYTES` but for the last."""
+    size = 0
+    for count, operation in enumerate(operations[:most], 1):
+        size += operation.size
+        if size >= CHUNK_BYTES:
+            return count
+    return min(len(operations), most)
+
+
+async def read(reader: asyncio.StreamReader, segments: int) -> AnyFrame:
+    """The next frame, with the numbers of `segments` segments in it but for the batches.
+
+    Raises `FrameError`, and `asyncio.IncompleteReadError` or `OSError` where the connection ends.
+    """
     size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
     if size > MAX_FRAME_BYTES:
         raise FrameError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are taken")
     body = await reader.readexactly(size)
     try:
-        return _decoder.decode(body)
+        frame = _decoder.decode(body)
     except _UNDECODABLE as error:
         raise FrameError(f"not a frame: {error}") from error
+    for number in _numbers(frame):
+        if not 0 <= number < segments:
+            raise FrameError(f"segment {number} of {segments}")
+    return frame
+
+
+def _numbers(frame: AnyFrame) -> Iterable[int]:
+    match frame:
+        case Ask() | Answers() | Refused():
+            return (item[0] for item in frame.items)
+        case Heartbeat():
+            return (request.segment for request in frame.requests)
+        case Report() | Diverged() | Wanted() | Patch() | StateChunk():
+            return (frame.segment,)
+    return ()

@@ -89,12 +89,15 @@ class Link:
 
     async def _session(self) -> None:
         host, _, port = self.address.rpartition(":")
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except (ValueError, OverflowError) as error:  # what another node has registered
+            raise FrameError(f"{self.address} is no address: {error}") from error
         self._writer = writer
         writer.write(frames.encode(self._hello))
         async with asyncio.timeout(_HELLO_SECONDS):
-            welcome = await frames.read(reader)
+            welcome = await frames.read(reader, self._hello.segments)
         if not isinstance(welcome, Welcome):
             raise FrameError(f"{type(welcome).__name__} instead of a welcome")
         if welcome.member != self.member:
@@ -104,7 +107,7 @@ class Link:
         self.ready = True
         self._events.link_up(self)
         while True:
-            self._events.link_frame(self, await frames.read(reader))
+            self._events.link_frame(self, await frames.read(reader, self._hello.segments))
 
     def _ended(self) -> None:
         if self._writer is not None:
@@ -189,7 +192,7 @@ class PeerListener:
         connection: Incoming | None = None
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
-                hello = await frames.read(reader)
+                hello = await frames.read(reader, self._hello.segments)
             if not isinstance(hello, Hello):
                 raise FrameError("no hello")
             self._check(hello)
@@ -197,7 +200,7 @@ class PeerListener:
             connection = Incoming(hello.member, writer)
             self._events.incoming_up(connection)
             while True:
-                self._events.incoming_frame(connection, await frames.read(reader))
+                self._events.incoming_frame(connection, await frames.read(reader, self._hello.segments))
                 await writer.drain()
         except _BROKEN as error:
             log.info("connection of %s: %r", connection.member if connection else "a stranger", error)

@@ -57,7 +57,7 @@ class Replicator:
         self._on_level, self._poke, self._leased = on_level, poke, leased
         self._dirty: dict[Segment, None] = {}
         self._scheduled = self._congested = False
-        self._room: list[asyncio.Future[None]] = []
+        self._room: dict[asyncio.Future[None], None] = {}
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
@@ -101,8 +101,11 @@ class Replicator:
     async def room(self) -> None:
         """Returns when a backup acknowledged operations, or after 50 ms."""
         future = asyncio.get_running_loop().create_future()
-        self._room.append(future)
-        await asyncio.wait([future], timeout=0.05)
+        self._room[future] = None
+        try:
+            await asyncio.wait([future], timeout=0.05)
+        finally:
+            self._room.pop(future, None)
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -110,17 +113,30 @@ class Replicator:
         streams: dict[Link, list[msgspec.Raw]] = {}
         for segment in dirty:
             operations, segment.outgoing = segment.outgoing, []
-            raw: msgspec.Raw | None = None
+            streaming = [s.link for s in segment.sessions.values() if s.stage is StreamState.STREAMING]
             for session in segment.sessions.values():
-                if session.stage is StreamState.STREAMING:
-                    # One encoded batch, shared by all backups that get it.
-                    raw = raw or frames.encode_batch(segment.number, segment.epoch, operations)
-                    streams.setdefault(session.link, []).append(raw)
-                elif session.stage is StreamState.RECOVERING:
+                if session.stage is StreamState.RECOVERING:
                     session.backlog += operations
+            while streaming and operations:
+                # One encoded batch, shared by all backups that get it.
+                count = frames.fitting(operations, len(operations))
+                raw = frames.encode_batch(segment.number, segment.epoch, operations[:count])
+                operations = operations[count:]
+                for link in streaming:
+                    streams.setdefault(link, []).append(raw)
         for link, batches in streams.items():
-            link.send(Replicate(self.topology_id, batches))
+            self._send(link, batches)
             self._congested = self._congested or link.queued >= MAX_LINK_BYTES
+
+    def _send(self, link: Link, batches: list[msgspec.Raw]) -> None:
+        """In frames that the other side takes."""
+        first, size = 0, 0
+        for number, batch in enumerate(batches):
+            if size and size + len(batch) > frames.MAX_FRAME_BYTES // 4:
+                link.send(Replicate(self.topology_id, batches[first:number]))
+                first, size = number, 0
+            size += len(batch)
+        link.send(Replicate(self.topology_id, batches[first:]))
 
     # -- acknowledgement ----------------------------------------------------------------------------------------------
 
@@ -201,7 +217,7 @@ class Replicator:
 
     def _wake_writers(self) -> None:
         if self._room:
-            waiting, self._room = self._room, []
+            waiting, self._room = self._room, {}
             for future in waiting:
                 if not future.done():
                     future.set_result(None)

@@ -59,7 +59,8 @@ class Requests:
         if not self._left:
             header = _COUNT.match(data, at)
             if header is None:
-                return self._none(at, b"*", "expected an array of bulk strings", "invalid multibulk length")
+                self._wait(at, b"*", "expected an array of bulk strings", "invalid multibulk length")
+                return None
             self._left = int(header[1])
             if not 0 < self._left <= MAX_ARGUMENTS:
                 raise RequestError("invalid multibulk length")
@@ -72,7 +73,8 @@ class Requests:
                 header = _LENGTH.match(data, at)
                 if header is None:
                     self._left, self._room = left, room - at
-                    return self._none(at, b"$", "expected bulk strings", "invalid bulk length")
+                    self._wait(at, b"$", "expected bulk strings", "invalid bulk length")
+                    return None
                 size = int(header[1])
             end = start + size
             if end > room:
@@ -89,7 +91,7 @@ class Requests:
         self._at, self._left = at, 0
         return arguments
 
-    def _none(self, at: int, sign: bytes, kind: str, length: str) -> None:
+    def _wait(self, at: int, sign: bytes, kind: str, length: str) -> None:
         """A header is not complete. Raises `RequestError` if it never will be."""
         rest = self._data[at : at + _HEADER_BYTES + 1]
         if rest and rest[:1] != sign:

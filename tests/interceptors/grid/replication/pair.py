@@ -37,7 +37,7 @@ def _carried(frame: AnyFrame) -> AnyFrame:
     async def read() -> AnyFrame:
         reader = asyncio.StreamReader()
         reader.feed_data(frames.encode(frame))
-        return await frames.read(reader)
+        return await frames.read(reader, 32)
 
     try:
         asyncio.get_running_loop()

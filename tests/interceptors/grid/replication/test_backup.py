@@ -248,9 +248,25 @@ def test_operations_are_applied_once_and_in_order() -> None:
         assert pair.b.backup.applied == 2
         assert sent(second, third) == [Answers(1, [(0, 1, 3)])]
         assert (pair.b.backup.applied, list(pair.b.entries)) == (3, [b"a", b"b", b"c"])
-        with pytest.raises(frames.FrameError, match="segment 0: operation 5 after 3"):
+        with pytest.raises(frames.FrameError, match=r"segment 0: operation 1.5 after 1.3"):
             sent(fifth)
+        for epoch in (0, 2):  # of no epoch that may follow
+            with pytest.raises(frames.FrameError, match=rf"segment 0: operation {epoch}.4 after 1.3"):
+                sent(third._replace(epoch=epoch, sequence=4))
         assert (pair.b.backup.applied, len(pair.b.entries)) == (3, 3)
+
+    asyncio.run(run())
+
+
+def test_a_patch_that_does_not_know_what_is_held_changes_nothing() -> None:
+    async def run() -> None:
+        pair = Pair()
+        held(pair, "a", "b", "c")
+        answers(pair, Replicate(1, [frames.encode_batch(0, 1, operations(pair))]))
+        for point, history in ((10**9, ()), (3, ((7, 3),)), (2, ())):
+            sent = answers(pair, Patch(1, 0, 1, point, history, [(b"c", None, None)], []))
+            assert sent == [Refused(1, [(0, 1)])]
+        assert (list(pair.b.entries), pair.b.core.history(0)) == ([b"a", b"b", b"c"], ((1, 3),))
 
     asyncio.run(run())
 

@@ -239,6 +239,33 @@ def test_values_that_only_the_backup_changed_go_with_all_operations_in_one_frame
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("room", "kind"), [(0, StateChunk), (1, Patch)])
+def test_the_whole_state_is_sent_where_one_frame_of_operations_had_too_many_bytes(
+    monkeypatch: pytest.MonkeyPatch, room: int, kind: type[AnyFrame]
+) -> None:
+    async def run() -> None:
+        desk = Desk("a", "b", "c")
+        size = len(b"value of a") + sum(operation.size for operation in desk.pair.a.core.operations_after(0, 0) or [])
+        monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 4 * (size - 1 + room))
+        desk.catch_up.by_operations(desk.segment, desk.stream, 0, [b"a", b"missing"])
+        (frame,) = await desk.ended()
+        assert isinstance(frame, kind)
+
+    asyncio.run(run())
+
+
+def test_operations_are_sent_in_chunks_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "CHUNK_BYTES", 1)
+
+    async def run() -> None:
+        desk = Desk("a", "b", "c")
+        desk.catch_up.by_operations(desk.segment, desk.stream, 0, [])
+        *sent, _ = await desk.ended()
+        assert [sent_sequences(frame) for frame in sent] == [[1], [2], [3]]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("most", "keys", "kind"), [(2, [b"a"], StateChunk), (3, [b"a"], Patch), (2, [], Patch)])
 def test_the_whole_state_is_sent_where_one_frame_of_operations_were_too_long(
     monkeypatch: pytest.MonkeyPatch, most: int, keys: list[bytes], kind: type[AnyFrame]

@@ -8,7 +8,22 @@ import msgspec
 import pytest
 
 from deelog_interceptors.grid.replication import frames
-from deelog_interceptors.grid.replication.frames import AnyFrame, FrameError, Welcome
+from deelog_interceptors.grid.replication.frames import (
+    Answers,
+    AnyFrame,
+    Ask,
+    Diverged,
+    FrameError,
+    Heartbeat,
+    Patch,
+    Refused,
+    Report,
+    StateChunk,
+    Wanted,
+    Welcome,
+)
+from deelog_interceptors.grid.topology.requests import SHRINK, Request
+from deelog_schemas.operation import Operation, Reason
 
 
 def read(sent: bytes) -> AnyFrame:
@@ -16,7 +31,7 @@ def read(sent: bytes) -> AnyFrame:
         reader = asyncio.StreamReader()
         reader.feed_data(sent)
         reader.feed_eof()
-        return await frames.read(reader)
+        return await frames.read(reader, 32)
 
     return asyncio.run(work())
 
@@ -24,6 +39,33 @@ def read(sent: bytes) -> AnyFrame:
 def test_a_frame_comes_as_it_was_sent_and_batches_too() -> None:
     assert read(frames.encode(Welcome("n1@5"))) == Welcome("n1@5")
     assert frames.decode_batch(frames.encode_batch(3, 7, [])) == (3, 7, [])
+
+
+@pytest.mark.parametrize("number", [-1, 32, 9999])
+def test_the_number_of_a_segment_that_there_is_not_is_refused(number: int) -> None:
+    """Negative ones would be taken for the last segments."""
+    for frame in (
+        Ask(1, [(0, 1), (number, 1)]),
+        Answers(1, [(0, 1, 1), (number, 1, 1)]),
+        Refused(1, [(number, 1)]),
+        Report(1, number, 1, ()),
+        Wanted(number, 1, 0, []),
+        Diverged(number, 1, 0),
+        Patch(1, number, 1, 0, (), [], []),
+        StateChunk(1, number, 1, 0, (), True, True, []),
+        Heartbeat(1, 1, False, [Request(SHRINK, number, 1, "x")]),
+    ):
+        with pytest.raises(FrameError, match=f"segment {number} of 32"):
+            read(frames.encode(frame))
+
+
+def test_a_frame_has_operations_up_to_a_number_and_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = [Operation(1, n, Reason.PUT, b"k", b"v" * 10, None, 0, True) for n in range(1, 6)]
+    assert [frames.fitting(operations, most) for most in (1, 5, 9)] == [1, 5, 5]
+    monkeypatch.setattr(frames, "CHUNK_BYTES", 2 * operations[0].size)
+    assert frames.fitting(operations, 9) == 2
+    monkeypatch.setattr(frames, "CHUNK_BYTES", 1)
+    assert (frames.fitting(operations, 9), frames.fitting([], 9)) == (1, 0)
 
 
 def test_what_is_no_frame_is_refused_before_it_takes_memory() -> None:

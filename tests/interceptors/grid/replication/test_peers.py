@@ -98,7 +98,7 @@ class Peers:
 
         async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.writers.append(writer)
-            await frames.read(reader)
+            await frames.read(reader, 32)
             for answer in answers:
                 writer.write(frames.encode(answer))
 
@@ -177,7 +177,7 @@ def test_bytes_that_nobody_takes_are_counted_until_they_are_sent(peers: Peers) -
     peers.listen()
     link = peers.up()
     peers.network.part("a", "b")
-    peers.dialler.within(link.send, Ask(1, [(number, 1) for number in range(300_000)]))
+    peers.dialler.within(link.send, Ask(1, [(number % 8, 1) for number in range(300_000)]))
     queued = link.queued
     assert queued > 100_000
     peers.network.heal("a", "b")
@@ -206,6 +206,27 @@ def test_an_address_that_does_not_answer_is_given_up_after_two_seconds(
     assert peers.dialling.told == []
     peers.network.heal("a", "b")
     peers.until(lambda: link.ready)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [f"node..example:{PORT}", f".:{PORT}", f"{'x' * 64}.example:{PORT}", "127.0.0.1:x", "127.0.0.1:99999999999"],
+)
+def test_what_is_no_address_ends_no_node(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Another node has registered it. On sockets of the operating system: names are looked up there."""
+    dialling = Dialling(Engine(1))
+
+    async def dial() -> None:
+        ended = asyncio.Event()
+        monkeypatch.setattr(Link, "_ended", lambda _: ended.set())
+        link = Link(B, address, Hello("p.c", A, 8), dialling)
+        await ended.wait()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the callback of a task that has failed
+        link.close()
+
+    asyncio.run(asyncio.wait_for(dial(), 20))
+    assert dialling.failures == []
 
 
 def test_another_member_at_the_address_is_as_if_nobody_were_there(
@@ -304,7 +325,7 @@ def test_who_is_not_of_this_cache_is_turned_away(
     peers.listen()
     reader = peers.send(hello)
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-        peers.dialler.run_until_complete(frames.read(reader))
+        peers.dialler.run_until_complete(frames.read(reader, 32))
     assert words in caplog.text
     assert (peers.listening.connections, peers.listening.downs) == ([], 0)
 
@@ -315,7 +336,7 @@ def test_who_says_nothing_is_hung_up_on_after_five_seconds(peers: Peers) -> None
     peers.later(4.9)
     assert not reader.at_eof()
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-        peers.dialler.run_until_complete(frames.read(reader))
+        peers.dialler.run_until_complete(frames.read(reader, 32))
     assert peers.engine.now == pytest.approx(5.0, abs=0.1)
 
 
@@ -328,7 +349,7 @@ def test_a_frame_that_the_node_does_not_take_ends_its_connection(
     monkeypatch.setattr(peers.listening, "incoming_frame", refuse)
     peers.listen()
     reader = peers.send(Hello("p.c", A, 8), Welcome(B))
-    assert peers.dialler.run_until_complete(frames.read(reader)) == Welcome(B)
+    assert peers.dialler.run_until_complete(frames.read(reader, 32)) == Welcome(B)
     peers.until(lambda: peers.listening.downs)
     assert f"connection of {A}: FrameError('not for a backup')" in caplog.text
 

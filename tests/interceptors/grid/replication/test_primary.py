@@ -10,7 +10,17 @@ import pytest
 
 from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.data.segment import Role
-from deelog_interceptors.grid.replication.frames import Answers, Ask, FrameError, Refused, Report, Wanted
+from deelog_interceptors.grid.replication import frames
+from deelog_interceptors.grid.replication.frames import (
+    Answers,
+    AnyFrame,
+    Ask,
+    FrameError,
+    Refused,
+    Replicate,
+    Report,
+    Wanted,
+)
 from deelog_interceptors.grid.replication.peers import Link
 from deelog_interceptors.grid.replication.session import StreamState
 from deelog_interceptors.grid.settings import MAX_LINK_BYTES, MAX_UNREPLICATED
@@ -404,5 +414,32 @@ def test_room_is_waited_for_no_longer_than_a_moment(memory: Memory) -> None:
         begun = memory.loop.time()
         await pair.a.replicator.room()
         assert memory.loop.time() - begun == pytest.approx(0.05)
+        assert not pair.a.replicator._room  # else one more each time, for as long as nothing moves
 
     memory.run(run())
+
+
+def test_what_is_much_goes_in_frames_that_a_backup_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 4 * 1000)
+    monkeypatch.setattr(frames, "CHUNK_BYTES", 1000)
+
+    async def run() -> None:
+        pair = await streaming()
+        sent: list[list[int]] = []
+        send = pair.a.wire.send
+
+        def count(frame: AnyFrame) -> None:
+            assert isinstance(frame, Replicate)
+            assert sum(map(len, frame.batches)) <= 1000
+            sent.append([len(frames.decode_batch(raw).operations) for raw in frame.batches])
+            send(frame)
+
+        monkeypatch.setattr(pair.a.wire, "send", count)
+        for number in range(20):
+            put(pair.a, f"k{number}", "v" * 100)
+        await pair.settle()
+        assert max(map(max, sent)) > 1
+        assert (len(sent) > 1, sum(map(sum, sent))) == (True, 20)
+        assert len(pair.b.entries) == 20
+
+    asyncio.run(run())
