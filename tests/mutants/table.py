@@ -62,6 +62,7 @@ GRID_CLI: Final = "interceptors/deelog_interceptors/grid/cli.py"
 PROCESS: Final = "interceptors/deelog_interceptors/hosting/process.py"
 DIFF_JOB: Final = "spark/deelog_spark/diff_job.py"
 CONNECTION: Final = "interceptors/deelog_interceptors/grid/resp/connection.py"
+FRAMES: Final = "interceptors/deelog_interceptors/grid/replication/frames.py"
 ROLES: Final = "interceptors/deelog_interceptors/grid/replication/roles.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
@@ -214,6 +215,50 @@ TAKEOVER: Final = (
         (Edit(TRANSACTIONS, "self._give_up(batch)", "pass"),),
         detector="pytest tests/connector/core/test_transactions.py",
         because=QUOTAS,
+    ),
+    Mutant(
+        "numbers-unchecked",
+        "",
+        "the number of a segment that there is not, in a frame of another member, ends the node",
+        (Edit(FRAMES, "if not 0 <= number < segments:", "if False:"),),
+        detector="pytest tests/interceptors/grid/replication/test_frames.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "frames-of-any-size",
+        "",
+        "operations go in frames that the other side refuses, for ever",
+        (Edit(FRAMES, "if size >= CHUNK_BYTES:", "if False:"),),
+        detector="pytest tests/interceptors/grid/replication/test_frames.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "release-that-nobody-writes",
+        "",
+        "a segment to be handed over takes no writes while its partition has no leader",
+        (
+            Edit(
+                ROLES,
+                "if row.target is not None and not held_up and not self._core.withholds(segment.number):",
+                "if row.target is not None and not held_up:",
+            ),
+        ),
+        detector="pytest tests/interceptors/grid/replication/test_roles.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "release-to-nobody",
+        "",
+        "a segment takes no writes for ever, since who should have it is gone while the connector is held up",
+        (
+            Edit(
+                ROLES,
+                "if segment.role is not Role.PRIMARY or segment.released:",
+                "if segment.role is not Role.PRIMARY or row.target is None or segment.released:",
+            ),
+        ),
+        detector="pytest tests/interceptors/grid/replication/test_roles.py",
+        because=ONE_CASE,
     ),
     Mutant(
         "partition-not-withheld",

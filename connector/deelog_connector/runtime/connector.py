@@ -80,6 +80,8 @@ class Connector:
         self._dropped = 0
         """Announcements that earlier shells could not send."""
         self._changed, self._pruned = asyncio.Event(), asyncio.Event()
+        self._full_since: float | None = None
+        """Since when writes wait for room and nothing was pruned."""
         cache = config.topics.cache
         self._notifications = Notifications(config, cache, self._send, port)
         self._progress = SegmentProgress(self._notifications, member)
@@ -95,7 +97,7 @@ class Connector:
             port=port,
             failure=self.failure,
             wake=self.wake,
-            pruned=self._pruned.set,
+            pruned=self._was_pruned,
             halt=self._halt,
             closed=lambda: self.state.closed,
         )
@@ -195,20 +197,31 @@ class Connector:
         self._changed.set()
 
     async def make_room(self, segment: int, size: int) -> None:
-        """Returns once `size` bytes may be appended, by `oplog.overflow`: block, coalesce or reset."""
+        """Returns once `size` bytes may be appended, by `oplog.overflow`: block, coalesce or reset.
+
+        Who gives up waiting before `max.block.ms` and comes again, as a client does whose command is answered with an
+        error, waits for what is left of it.
+        """
         policy = self.config["oplog.overflow"]
         core = self.core
         if policy == "coalesce":
             core.coalesce_all()
         elif policy == "block" and not core.paused:  # no room is made while nothing is written
-            until = self._port.clock.monotonic() + self.config["max.block.ms"] / 1000
+            now = self._port.clock.monotonic()
+            since = self._full_since = now if self._full_since is None else self._full_since
+            until = since + self.config["max.block.ms"] / 1000
             while not core.has_room(size) and (left := until - self._port.clock.monotonic()) > 0:
                 core.counts.overflow["block"] += 1
                 self._pruned.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await self._pruned.wait()
+        self._full_since = None
         core.make_room(segment, size)
+
+    def _was_pruned(self) -> None:
+        self._full_since = None
+        self._pruned.set()
 
     # -- run state ------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ MAX_UNREPLICATED: Final = 100_000
 """Operations of a node that its in-sync backups do not hold yet; beyond it writes wait."""
 MAX_LINK_BYTES: Final = 16 << 20
 """Bytes that may wait for one backup; beyond it writes wait."""
+MAX_ENTRY_BYTES: Final = 30 << 20
+"""Of `max.entry.bytes`: with the image from before it is twice that, and a frame has 64 MiB at most."""
 MAX_BACKLOG: Final = 200_000
 """Operations kept for one catch-up; beyond it the catch-up starts over."""
 
@@ -61,6 +63,14 @@ class Settings:
         if advertised in ("0.0.0.0", "::"):
             problem = "is needed where a listener names all interfaces: the name by which others reach this node"
             raise ConfigError([FieldError("cache.advertised.host", problem)])
+        try:
+            advertised.encode("idna")
+        except UnicodeError:
+            problem = "is no name that others can look up: none of its parts may be empty or longer than 63 characters"
+            raise ConfigError([FieldError("cache.advertised.host", problem, advertised)]) from None
+        if config["max.entry.bytes"] > MAX_ENTRY_BYTES:
+            problem = f"must be at most {MAX_ENTRY_BYTES} on a grid node: entries go to backups in one frame each"
+            raise ConfigError([FieldError("max.entry.bytes", problem, str(config["max.entry.bytes"]))])
         if config["tracing.headers.enabled"]:
             problem = "must be false on a grid node: the Redis protocol has no place for a client's trace context"
             raise ConfigError([FieldError("tracing.headers.enabled", problem, "true")])

@@ -6,6 +6,8 @@ end in the middle, a configuration that does not work. `tests/connector/seeds` d
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -144,6 +146,31 @@ def test_a_writer_that_waits_for_room_goes_on_as_soon_as_there_is_some(cluster_o
     assert cluster.engine.now < begun + 10
     assert node.core.counts.overflow["block"] > 0
     sound(cluster)
+
+
+def test_writers_that_give_up_and_come_again_wait_once_for_room(cluster_of: Clusters) -> None:
+    """A client's command is answered with an error after 5 s: it comes again, and the log is still full."""
+    cluster = cluster_of(max_queue_size=1, max_block_ms=12_000)
+    (node,) = cluster.nodes.values()
+    cluster.kafka.up = False
+    write(cluster, 1)
+    begun, tries = cluster.engine.now, 0
+    while not node.core.counts.overflow["reset"]:
+        tries += 1
+
+        async def asked() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await node.connector.make_room(0, 1)
+
+        until(cluster, node.ask(asked()).done)
+        assert tries < 9
+    assert tries == 3
+    assert cluster.engine.now - begun == pytest.approx(12, abs=0.5)
+    cluster.kafka.up = True
+    until(cluster, lambda: cluster.at_rest)
+    write(cluster)
+    sound(cluster, overflow=1)
 
 
 def test_what_does_not_work_changes_nothing(cluster_of: Clusters) -> None:

@@ -6,7 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from deelog_interceptors.grid.settings import Settings
+from deelog_interceptors.grid.replication.frames import MAX_FRAME_BYTES
+from deelog_interceptors.grid.settings import MAX_ENTRY_BYTES, Settings
 from deelog_schemas.config import parse
 from deelog_schemas.errors import ConfigError
 
@@ -61,3 +62,16 @@ def test_what_a_grid_node_refuses() -> None:
             of(cache_advertised_host=host)
     with pytest.raises(ConfigError, match=r"tracing\.headers\.enabled = true: must be false"):
         of(tracing_headers_enabled="true")
+
+
+@pytest.mark.parametrize("host", ["node..example", ".", "x" * 64 + ".example"])
+def test_the_advertised_host_is_a_name_that_others_can_look_up(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"cache\.advertised\.host = .*: is no name that others can look up"):
+        of(cache_advertised_host=host)
+
+
+def test_an_entry_fits_into_a_frame_with_the_image_from_before_it() -> None:
+    given = {"producer_override_message_max_bytes": str(2 * MAX_ENTRY_BYTES)}
+    assert of(max_entry_bytes=str(MAX_ENTRY_BYTES), **given).max_entry_bytes * 2 < MAX_FRAME_BYTES
+    with pytest.raises(ConfigError, match=r"max\.entry\.bytes = 31457281: must be at most 31457280 on a grid node"):
+        of(max_entry_bytes=str(MAX_ENTRY_BYTES + 1), **given)
