@@ -146,10 +146,8 @@ class ConnectorCore:
         self._segments[segment].release_wanted = True
 
     def keep(self, segment: int) -> bool:
-        """Takes a release back, unless it is read back already; whether it did.
-
-        One that is on its way to Kafka may be committed all the same: then the segment is claimed again.
-        """
+        """Takes a release back, unless it is read back already; whether it did. It may arrive all the same: then the
+        segment is claimed again."""
         seg = self._segments[segment]
         if seg.phase is not Phase.RELEASED:
             seg.release_wanted = False

@@ -16,6 +16,7 @@ from tests.proof.simulation.rows import RULES
 from tests.support.paths import ROOT
 
 UNNOTICED: Final = {
+    "answers-carry-epochs": "what its mutant lets pass is refused for its epoch: a test of the backup finds it",
     "claims-outlive-compaction": "its mutant forgets a claim that the scenario's node reads in the change topic as "
     "well: a test of the core finds it",
     "position-is-not-claim": "its mutant loses a claim that the scenario's old owner has read before, and so has "
