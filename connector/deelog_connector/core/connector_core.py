@@ -217,7 +217,7 @@ class ConnectorCore:
 
     def epoch_seen(self, epoch: int) -> None:
         """The change topic holds records of this epoch, whatever the positions topic says."""
-        self.table.highest_claim, self.table.is_lost = max(self.table.highest_claim, epoch), epoch > 0
+        self.table.epoch_seen(epoch)
 
     def primaries(self) -> Sequence[Segment]:
         """The segments that this node is primary of."""

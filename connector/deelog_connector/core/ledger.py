@@ -179,8 +179,14 @@ class Ledger:
         self.before_last_look, self.since_last_look = [], []
         self.is_complete = False
 
-    def coalesce(self, upto: int, number: int) -> None:
-        """Of the sequences up to `upto`, so many more gave way to later ones."""
+    def coalesce(self, above: int, upto: int, number: int) -> None:
+        """Of the sequences above `above`, up to `upto`, so many more gave way to later ones.
+
+        Runs of which one begins before the other's end wait for one transaction: they are one.
+        """
+        while self.coalesced_runs and self.coalesced_runs[-1][0] > above:
+            before, more = self.coalesced_runs.pop()
+            upto, number = max(upto, before), number + more
         self.coalesced_runs.append((upto, number))
 
     def _forget_ends(self) -> None:

@@ -44,6 +44,10 @@ class PositionsTable:
             if isinstance(state, ReleaseState):
                 self.highest_claim = max(self.highest_claim, state.epoch)
 
+    def epoch_seen(self, epoch: int) -> None:
+        """The change topic has records of this epoch, which this table knew nothing of; 0: it has none."""
+        self.highest_claim, self.is_lost = max(self.highest_claim, epoch), self.is_lost or epoch > 0
+
     def members(self) -> frozenset[str]:
         """Those that have claimed or released a segment."""
         claimed = frozenset(member for claims in self.claims.values() for member in claims)

@@ -36,7 +36,7 @@ class Room:
         dropped = segment.log.coalesce(low, upto)
         if dropped:
             segment.atomic_to = max(segment.atomic_to, upto)
-            segment.ledger.coalesce(segment.atomic_to, dropped)
+            segment.ledger.coalesce(low, segment.atomic_to, dropped)
             self._node.counts.overflow["coalesce"] += 1
         return dropped
 

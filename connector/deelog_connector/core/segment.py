@@ -264,7 +264,7 @@ class Segment:
         """The operations above this sequence that gave way here will not be written."""
         number = self.log.gaps_after(sequence)
         if number:
-            self.ledger.coalesce(self.last_sequence, number)
+            self.ledger.coalesce(sequence, self.last_sequence, number)
 
     def await_marker(self, marker: bytes, scan_from: int) -> None:
         """Waits until this control record of its own is read back; it is at `scan_from` or later."""

@@ -56,7 +56,7 @@ def test_a_position_says_from_where_to_read() -> None:
     batch, segment = batch_of_one()
     ledger = segment.ledger
     ledger.read_from, ledger.read_from_sequence, ledger.base_offset = 40, 6, 12
-    ledger.coalesce(2, 1)
+    ledger.coalesce(0, 2, 1)
     batch.position(segment, (5, 7))
     batch.position(segment, (5, 7), Kind.POSITION_RENEWAL)
     state = PositionState(5, 7, 40, 6, 2, 1, 12, 4, "t", MEMBER)
