@@ -216,10 +216,14 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRead:
-    """An incremental snapshot of a segment is complete: `rows` are committed, all other keys came as changes."""
+    """An incremental snapshot of a segment is complete: `rows` are committed, all other keys came as changes.
+
+    `epoch` is that in which this was so: a promotion since has forgotten to look for the rows.
+    """
 
     segment: int
     rows: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,12 +100,12 @@ class Snapshots:
                 segment.ledger.rows_committed(chunk.rows, batch.ends.get(segment.partition, -1))
             self._node.counts.snapshot_rows += chunk.rows
             if snapshot.cursor == len(snapshot.keys or ()) and segment.sent >= snapshot.complete_at:
-                self._end(segment, snapshot, SnapshotRead(segment.number, snapshot.rows))
+                self._end(segment, snapshot, SnapshotRead(segment.number, snapshot.rows, segment.epoch))
 
     def covered_by_reset(self, segment: Segment, rows: int) -> None:
         """A reset has sent all of the segment, and later."""
         if segment.snapshot is not None:
-            self._end(segment, segment.snapshot, SnapshotRead(segment.number, rows))
+            self._end(segment, segment.snapshot, SnapshotRead(segment.number, rows, segment.epoch))
 
     def refused(self, segment: Segment, batch: Batch) -> bool:
         """The broker refused a record of this segment: gives up a snapshot with rows in the batch; whether it did."""

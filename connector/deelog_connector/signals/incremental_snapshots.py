@@ -148,7 +148,7 @@ class Snapshots:
             if running is None or effect.segment not in running.left:
                 continue
             if isinstance(effect, SnapshotRead):
-                running.read[effect.segment] = Read(effect.rows, self._core.vouching(effect.segment)[0])
+                running.read[effect.segment] = Read(effect.rows, effect.epoch)
                 continue
             log.error("segment %d: snapshot %s is aborted: a row was refused", effect.segment, running.id)
             self._note(Progress(running.id, self._cache, (effect.segment,), 0, self._member, True))

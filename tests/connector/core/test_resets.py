@@ -476,7 +476,7 @@ def test_rows_are_written_by_chunks_and_the_end_with_the_last() -> None:
     assert (segment.phase, segment.reset, segment.sent) == (Phase.WRITING, None, 0)
     assert (state.counts.resets, state.counts.reset_rows, state.reset_here) == ({"signal": 1}, 3, {0})
     assert segment.ledger.unverified == [CommittedRun(0, 0, 0, 40)]
-    assert state.outbox == [SnapshotRead(0, 3)]
+    assert state.outbox == [SnapshotRead(0, 3, 7)]
 
 
 def test_rows_wait_until_their_position_is_acknowledged() -> None:

@@ -56,7 +56,7 @@ def test_a_segment_is_sent_once_more_chunk_by_chunk_as_debezium_sends_it() -> No
     assert rows(world) == keys
     assert (snapshot.over, n0.core.counts.snapshot_rows, n0.core.snapshot_of(0)) == (True, 5, None)
     assert n0.core.counts.transactions - transactions >= 3  # chunks of two
-    assert n0.announced(SnapshotRead) == [SnapshotRead(0, 5)]
+    assert n0.announced(SnapshotRead) == [SnapshotRead(0, 5, 1)]
     (last,) = [r for r in world.records(0) if r.header.kind is Kind.READ][-1:]
     assert last.value is not None
     envelope = CODEC.decode_value(last.value)
@@ -101,7 +101,7 @@ def test_one_of_keys_that_are_gone_needs_no_transaction() -> None:
     world, (n0, _) = started()
     n0.core.snapshot(3)
     world.settle()
-    assert n0.announced(SnapshotRead) == [SnapshotRead(3, 0)]
+    assert n0.announced(SnapshotRead) == [SnapshotRead(3, 0, 4)]
 
 
 def test_a_reset_meanwhile_completes_it() -> None:
@@ -198,7 +198,7 @@ def test_a_segment_that_was_never_reset_gets_its_base_by_it() -> None:
     world.settle()
     node.core.snapshot(0)
     world.settle()
-    assert node.announced(SnapshotRead) == [SnapshotRead(0, 3)]
+    assert node.announced(SnapshotRead) == [SnapshotRead(0, 3, 1)]
     assert world.reader(0).resets == ["snapshot"]
     world.check()
     node.core.snapshot(0)
@@ -219,7 +219,7 @@ def test_who_has_lost_a_segment_does_not_announce_its_snapshot() -> None:
     assert [e.segment for e in n0.announced(SnapshotRead)] == [1]
     n1.core.snapshot(0)
     world.settle()
-    assert n1.announced(SnapshotRead) == [SnapshotRead(0, 1)]
+    assert n1.announced(SnapshotRead) == [SnapshotRead(0, 1, 5)]
     world.check()
 
 
@@ -239,7 +239,7 @@ def test_it_is_complete_once_the_changes_that_stand_for_rows_are_written(chunks:
     assert not n0.announced(SnapshotRead)
     world.ack(0)
     world.settle()
-    assert n0.announced(SnapshotRead) == [SnapshotRead(0, 2)]
+    assert n0.announced(SnapshotRead) == [SnapshotRead(0, 2, 1)]
     world.check()
 
 

@@ -352,7 +352,7 @@ def test_a_chunk_without_rows_needs_no_transaction() -> None:
     assert not snapshot.over
     one.committed(1)
     assert snapshot.over
-    assert state.take_outbox() == [SnapshotRead(0, 0)]
+    assert state.take_outbox() == [SnapshotRead(0, 0, 7)]
 
 
 def test_segments_of_a_partition_that_is_withheld_are_left_out_and_wait() -> None:

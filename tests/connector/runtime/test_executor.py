@@ -266,7 +266,7 @@ def of_a(test: Callable[[World], Any], pipeline: Any = None) -> None:
 
 def test_the_cache_and_the_snapshots_hear_what_is_theirs(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
-        read = SnapshotRead(3, 5)
+        read = SnapshotRead(3, 5, 1)
         for effect in (Corrected(1, (OPERATION,)), Released(2), SteppedDown(4, "a higher claim"), read):
             world.executor.carry_out(effect)
         assert world.cache.calls == [

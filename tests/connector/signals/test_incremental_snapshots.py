@@ -292,10 +292,10 @@ class Desk:
         self.core, self.told, self.notes = Core(*mine), RecordedNotifications(), list[Progress]()
         self.of = Snapshots(cast(ConnectorCore, self.core), "c", "n1@1", self.notes.append, self.told)
 
-    def read(self, segment: int, rows: int = 1) -> None:
+    def read(self, segment: int, rows: int = 1, epoch: int = 7) -> None:
         """The core has read a segment."""
         self.core.reads[segment].over = True
-        self.of.heard(SnapshotRead(segment, rows))
+        self.of.heard(SnapshotRead(segment, rows, epoch))
 
     def sent(self) -> list[tuple[str, str | None, dict[str, Any]]]:
         """The notifications since the last call."""
@@ -397,6 +397,17 @@ def test_the_writer_of_the_last_note_tells_of_the_end(
     assert f"snapshot s of c is complete: {rows} rows" in caplog.messages
 
 
+def test_what_was_read_before_a_promotion_that_is_heard_of_later_is_not_noted() -> None:
+    """The promotion has forgotten which rows are to be looked for."""
+    desk = Desk(0, 1)
+    desk.of.ask("s", [0, 1])
+    desk.of.work(0.0)
+    desk.read(0, epoch=6)
+    desk.of.work(100.0)
+    desk.of.work(200.0)
+    assert (desk.notes, desk.core.begun) == ([], [0, 1, 0])
+
+
 def test_a_refused_row_is_noted_and_ends_the_snapshot_where_the_note_is_read() -> None:
     desk = Desk(0, 1)
     desk.of.ask("s", [0, 1])
@@ -408,7 +419,7 @@ def test_a_refused_row_is_noted_and_ends_the_snapshot_where_the_note_is_read() -
     desk.of.progressed(desk.notes[0])
     assert (desk.of.running, desk.core.stopped) == ([], [1])
     assert desk.sent() == [("ABORTED", "s", {**MINE, "reason": "refused", "segments": "0"})]
-    desk.of.heard(SnapshotRead(1, 3))
+    desk.of.heard(SnapshotRead(1, 3, 7))
     desk.of.progressed(Progress("s", "c", (1,), 3, "n1@1", False))
     assert len(desk.notes) == 1
 
