@@ -146,6 +146,15 @@ def cut_away(world: World, beginning: int, mark: bytes = b"") -> None:
             slot.record = None
 
 
+def written_over(world: World, owner: Node, beginning: int) -> None:
+    """Segment 0's partition is cut from a slot on; its owner writes in that place, and then looks at the new leader."""
+    cut_away(world, beginning)
+    world.put(key_of(0, 9), b"last")
+    world.settle(owner)
+    world.watching, world.leader_epoch = True, 1
+    world.settle(owner)
+
+
 @pytest.mark.parametrize("clear", [False, True])
 def test_a_reset_that_a_new_owner_has_found_is_missed_when_it_is_cut_away(clear: bool) -> None:
     """It has looked at Kafka once, in READ, and writes on before its next look."""
@@ -165,11 +174,7 @@ def test_a_reset_that_a_new_owner_has_found_is_missed_when_it_is_cut_away(clear:
     world.settle()
     world.own(0, n1, n0)
     world.settle(n1)
-    cut_away(world, beginning)
-    world.put(key_of(0, 2), b"last")
-    world.settle(n1)
-    world.watching, world.leader_epoch = True, 1
-    world.settle(n1)
+    written_over(world, n1, beginning)
     world.check()
 
 
@@ -192,11 +197,7 @@ def test_what_an_old_owner_writes_behind_the_claim_is_missed_when_it_is_cut_away
     n0.step()
     world.settle(n1)
     assert n1.core.written(0) == 3
-    cut_away(world, beginning)
-    world.put(key_of(0, 3), b"last")
-    world.settle(n1)
-    world.watching, world.leader_epoch = True, 1
-    world.settle(n1)
+    written_over(world, n1, beginning)
     world.check()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +23,16 @@ def _writes(count: int, keys: int) -> list[Write]:
         Write(b"k%d" % (n % keys), None if n % 7 == 3 else b"v%d" % n, 60_000 if n % 5 == 0 else None)
         for n in range(count)
     ]
+
+
+@contextlib.contextmanager
+def _playing(player: Player, writes: list[Write]) -> Iterator[None]:
+    """Plays in a thread, which must have ended after the block."""
+    thread = threading.Thread(target=player.run, args=(writes,))
+    thread.start()
+    yield
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def _in_order(applied: list[tuple[bytes, bytes | None]], writes: list[Write]) -> None:
@@ -105,25 +117,19 @@ def test_a_limit_holds_the_rest_back_until_it_is_raised() -> None:
     with FailingCluster(1) as cluster:
         player = Player(cluster.nodes)
         player.limit = 30
-        thread = threading.Thread(target=player.run, args=(_writes(100, 10),))
-        thread.start()
-        waiting(lambda: player.acked == 30, 60, "all writes below the limit")
-        assert player.operations == 30
-        player.limit = None
-        thread.join(60)
-        assert not thread.is_alive()
+        with _playing(player, _writes(100, 10)):
+            waiting(lambda: player.acked == 30, 60, "all writes below the limit")
+            assert player.operations == 30
+            player.limit = None
     assert player.acked == 100
 
 
 def test_stop_ends_a_run_early() -> None:
     with FailingCluster(1) as cluster:
         player = Player(cluster.nodes, rate=20)
-        thread = threading.Thread(target=player.run, args=(_writes(1000, 10),))
-        thread.start()
-        waiting(lambda: player.acked > 0, 60, "a first acknowledgement")
-        player.stop()
-        thread.join(60)
-        assert not thread.is_alive()
+        with _playing(player, _writes(1000, 10)):
+            waiting(lambda: player.acked > 0, 60, "a first acknowledgement")
+            player.stop()
     assert player.operations < 1000
 
 
@@ -131,10 +137,7 @@ def test_stop_ends_a_run_that_waits_below_its_limit() -> None:
     with FailingCluster(1) as cluster:
         player = Player(cluster.nodes)
         player.limit = 10
-        thread = threading.Thread(target=player.run, args=(_writes(100, 10),))
-        thread.start()
-        waiting(lambda: player.acked == 10, 60, "all writes below the limit")
-        player.stop()
-        thread.join(60)
-        assert not thread.is_alive()
+        with _playing(player, _writes(100, 10)):
+            waiting(lambda: player.acked == 10, 60, "all writes below the limit")
+            player.stop()
     assert player.operations == 10

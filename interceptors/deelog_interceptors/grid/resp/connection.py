@@ -6,7 +6,6 @@ Weighed in docs/decisions.md, "Clients are served by a protocol class".
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
@@ -41,9 +40,7 @@ class Execute(Protocol):
 class Clients:
     """All connections of one node. `max_bulk` limits the payload of one command in bytes. `clock` counts seconds."""
 
-    def __init__(
-        self, execute: Execute, max_bulk: int, max_connections: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, execute: Execute, max_bulk: int, max_connections: int, clock: Callable[[], float]) -> None:
         self.execute, self.clock = execute, clock
         self.max_bytes = max_bulk + _MARGIN_BYTES
         self.max_connections = max_connections

@@ -15,6 +15,17 @@ from deelog_interceptors.grid.topology.view import State
 from tests.interceptors.grid.replication.pair import A, B, Client, Pair, put
 
 
+async def handing_over() -> Pair:
+    """A is primary, and is to hand its segment over to B."""
+    pair = Pair()
+    pair.view(1, A, A)
+    await pair.settle()
+    pair.view(2, A, A, B, epoch=1)
+    await pair.settle()
+    pair.view(3, A, A, B, epoch=1, target=B)
+    return pair
+
+
 def test_a_segment_is_released_once_all_of_it_is_acknowledged_and_can_be_taken_back() -> None:
     async def run() -> None:
         pair = Pair()
@@ -43,13 +54,8 @@ def test_a_segment_is_released_once_all_of_it_is_acknowledged_and_can_be_taken_b
 
 def test_a_segment_takes_writes_again_while_its_partition_takes_nothing() -> None:
     async def run() -> None:
-        pair = Pair()
+        pair = await handing_over()
         roles, segment, core = pair.a.roles, pair.a.segment, pair.a.core
-        pair.view(1, A, A)
-        await pair.settle()
-        pair.view(2, A, A, B, epoch=1)
-        await pair.settle()
-        pair.view(3, A, A, B, epoch=1, target=B)
         core.withheld = frozenset({0})
         assert (roles.hand_over(), segment.releasing, core._segments[0].release_wanted) == (True, False, False)
         core.withheld = frozenset()
@@ -61,13 +67,8 @@ def test_a_segment_takes_writes_again_while_its_partition_takes_nothing() -> Non
 @pytest.mark.parametrize("paused", [True, False])
 def test_a_segment_takes_writes_again_when_who_should_have_it_is_gone(paused: bool) -> None:
     async def run() -> None:
-        pair = Pair()
+        pair = await handing_over()
         roles, segment, core = pair.a.roles, pair.a.segment, pair.a.core
-        pair.view(1, A, A)
-        await pair.settle()
-        pair.view(2, A, A, B, epoch=1)
-        await pair.settle()
-        pair.view(3, A, A, B, epoch=1, target=B)
         pair.view(4, A, A, epoch=1)
         core.paused = paused
         roles.hand_over()
@@ -78,13 +79,8 @@ def test_a_segment_takes_writes_again_when_who_should_have_it_is_gone(paused: bo
 
 def test_a_segment_takes_writes_again_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        pair, waited = Pair(), 0.0
+        pair, waited = await handing_over(), 0.0
         roles, segment, core = pair.a.roles, pair.a.segment, pair.a.core
-        pair.view(1, A, A)
-        await pair.settle()
-        pair.view(2, A, A, B, epoch=1)
-        await pair.settle()
-        pair.view(3, A, A, B, epoch=1, target=B)
         core._segments[0].phase = Phase.RELEASING
         monkeypatch.setattr(core, "waits", lambda seconds: waited > seconds)
         assert (roles.hand_over(), segment.releasing) == (False, True)
