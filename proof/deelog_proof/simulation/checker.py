@@ -165,13 +165,15 @@ class Checker:
             if view == before:
                 return
         self.counts["views"] += 1
-        living = {node.member for node in self.world.living()}  # with the topology its last owners may be lost
+        living = {node.member for node in self.world.living()}
+        # With the topology its last owners may be lost: the dead, and those who cannot say that they live.
+        heard = {node.member for node in self.world.living() if node.node_id not in self.world.no_kafka}
         for number, row in enumerate(view.rows):
             old = before.rows[number] if before else None
             if old is None or row != old:
                 end = f"[{','.join(row.in_sync)}]" + (f" {row.must_reset}" if row.must_reset else "")
                 self.say(f"view {view.topology_id} s{number} {row.state} e{row.epoch} {row.primary} {end}")
-            dead = old is not None and old.in_sync and living.isdisjoint(old.in_sync)
+            dead = old is not None and old.in_sync and (heard if anew else living).isdisjoint(old.in_sync)
             if (dead and (anew or not row.in_sync)) or (row.must_reset and (old is None or row.epoch != old.epoch)):
                 self.counts["owners_lost"] += 1
                 self.seen[number].owners_lost.append(self.world.engine.now)
