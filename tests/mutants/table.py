@@ -1738,12 +1738,25 @@ SHELL: Final = (
         (
             Edit(
                 READERS,
-                "            self._tasks.spawn(self._signals.follow(reader))",
-                "            if not self._retries.proven:\n"
-                "                self._tasks.spawn(self._signals.follow(reader))",
+                "        if self._clients.config.topics.signal:\n",
+                "        if self._clients.config.topics.signal and not self._retries.proven:\n",
             ),
         ),
         faults=("connector",),
+    ),
+    Mutant(
+        "signals-of-the-first-log",
+        "",
+        "after their topic was lost no signal is read any more",
+        (
+            Edit(
+                PROCESSOR,
+                "                    if not isinstance(error, KafkaUnavailable):\n                        return\n",
+                "",
+            ),
+        ),
+        detector="pytest tests/interceptors/grid/test_lost_topics.py -k heard",
+        because=ONE_CASE,
     ),
     Mutant(
         "retry-gives-up",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
 from deelog_connector.core.effects import Producer
+from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import KafkaPort, Reader
 from deelog_connector.runtime.producers import Places, Producers
 from deelog_connector.runtime.topics import ensure_topics, look_at_topics
@@ -18,6 +20,17 @@ SCANS: Final = 4
 """The most scans at the same time."""
 
 T = TypeVar("T")
+
+
+@contextmanager
+def moving_log() -> Iterator[None]:
+    """A log that is made again, truncated or shortened while it is read is no error of a topic: it is sought again."""
+    try:
+        yield
+    except KafkaUnavailable:
+        raise
+    except KafkaUnusable as error:
+        raise KafkaUnavailable(str(error)) from error
 
 
 class Clients:
@@ -99,12 +112,16 @@ class Clients:
         return reader
 
     async def scanning(self, scan: Callable[[Reader], Awaitable[T]]) -> T:
-        """Calls it with a reader of the change topic, once few others run."""
+        """Calls it with a reader of the change topic, once few others run.
+
+        Raises `KafkaUnavailable` where the log has moved under the reader.
+        """
         async with self._free:
             topic = self.config.topics.changes
             reader = self._idle.pop() if self._idle else await self._port.reader(self.config, topic)
             try:
-                result = await scan(reader)
+                with moving_log():
+                    result = await scan(reader)
                 await reader.seek({})
             except BaseException:
                 await asyncio.shield(reader.close())

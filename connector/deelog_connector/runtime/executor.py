@@ -245,7 +245,9 @@ class Executor:
         await reader.seek({effect.partition: effect.from_offset})
         began = clock.monotonic()
         while clock.monotonic() - began < SCAN_SECONDS:
-            raw = await self._read(reader)
+            raw = await reader.read(POLL_SECONDS)
+            # A read without records says nothing: a refusal takes a few of them.
+            self._has_read |= bool(raw) or reader.caught_up
             if raw:
                 records = await self._port.work(self.decoder.scanned, raw, effect.keys)
                 self._core.scanned(effect.partition, records)
@@ -255,14 +257,3 @@ class Executor:
                 if effect.keys and clock.monotonic() - began > GATHER_SECONDS:
                     return True
         return False
-
-    async def _read(self, reader: Reader) -> list[InRecord]:
-        try:
-            records = await reader.read(POLL_SECONDS)
-        except KafkaUnauthorized:
-            raise
-        except KafkaUnusable as error:  # the topic is being made again, or was truncated: READ decides by its records
-            raise KafkaUnavailable(str(error)) from error
-        # A read without records says nothing: a refusal takes a few of them.
-        self._has_read |= bool(records) or reader.caught_up
-        return records

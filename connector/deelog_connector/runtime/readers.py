@@ -11,9 +11,10 @@ from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
 from deelog_connector.kept_topic import KeptTopic
-from deelog_connector.runtime.clients import Clients
+from deelog_connector.runtime.clients import Clients, moving_log
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.tasks import Retries, Tasks
+from deelog_connector.runtime.topics import ensure_signal_topic
 from deelog_schemas.config import ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.keys import POSITION_KEYS
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 1.0
 """Interval at which the end offsets of the change topic are read."""
+SIGNALS_SECONDS: Final = 5.0
+"""Interval at which it is looked whether the signal topic is another one."""
 SHORT_LOOKS: Final = 5
 """Looks after which a log of positions that seems shorter than it was is."""
 POLL_SECONDS: Final = 0.1
@@ -74,15 +77,48 @@ class Readers:
     async def follow_signals(self) -> None:
         """Returns once the present signals are read, and reads on. Does nothing without their topic."""
         if self._clients.config.topics.signal:
-            reading = self._retries.reading
-            reader = await reading(self._signal_reader)
-            await self._signals.catch_up(reader, reading)
-            self._tasks.spawn(self._signals.follow(reader))
+            self._tasks.spawn(self._follow_signals(await self._retries.reading(self._signal_reader)))
+            self._tasks.spawn(self._watch_signals())
+
+    async def _follow_signals(self, reader: Reader) -> None:
+        while True:
+            await self._signals.follow(reader)
+            # At once: what comes behind the end that it finds is new, what stands before it is not.
+            reader = await self._retries.reading(self._signal_reader)
+            await asyncio.sleep(DENIED_SECONDS)
+
+    async def _watch_signals(self) -> None:
+        while True:
+            try:
+                await self._look_at_signals()
+            except (KafkaUnusable, ConfigError) as error:  # nothing but signals waits for it
+                log.debug("signals: %s", error)
+            await asyncio.sleep(SIGNALS_SECONDS)
 
     async def _signal_reader(self) -> Reader:
+        """Reads on where the signals were read to, and returns the reader."""
+        if self._retries.proven:  # a start has read nothing yet that another topic could lack
+            await self._look_at_signals()
         topic = self._clients.config.topics.signal
         (end,) = await self._clients.brokers.ends(topic, [0])
-        return await self._clients.following(topic, {0: self._signals.first_offset(end.offset)})
+        reader = await self._clients.following(topic, {0: self._signals.first_offset(end.offset)})
+        try:
+            with moving_log():
+                await self._signals.catch_up(reader)
+        except BaseException:
+            await asyncio.shield(reader.close())
+            raise
+        return reader
+
+    async def _look_at_signals(self) -> None:
+        """Notices a signal topic that was made again; makes it where it is gone."""
+        topic, brokers = self._clients.config.topics.signal, self._clients.brokers
+        try:
+            state = await brokers.state(topic)
+        except KafkaUnavailable:
+            await ensure_signal_topic(brokers, topic)
+            state = await brokers.state(topic)
+        self._signals.topic_is(state.topic_id)
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
         """Follows the positions topic, which prunes op logs and confirms claims."""

@@ -68,6 +68,7 @@ class Shell:
             self.tasks.failure.result()
         await self.retries.reading(self._readers.read_epochs)
         await self._readers.follow_signals()
+        self.retries.proven = True
 
     async def close(self) -> None:
         """Ends what is under way, without waiting for Kafka, and closes every client. Call it once, and shield it."""

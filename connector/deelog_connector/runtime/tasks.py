@@ -64,7 +64,7 @@ class Retries:
     def __init__(self, config: Config, port: KafkaPort, *, proven: bool = False) -> None:
         self._config, self._port = config, port
         self.proven = proven
-        """Whether this process has started before. At its first start, a timeout or a refusal is fatal."""
+        """Whether Kafka has given what a start reads. Before that, a timeout or a refusal is fatal."""
         self._errors = 0
         """Errors of the producer since the last committed transaction."""
 

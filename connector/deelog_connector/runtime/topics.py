@@ -24,8 +24,7 @@ async def ensure_topics(brokers: Brokers, config: Config) -> tuple[int, list[str
     await brokers.ensure(topics.changes, partitions, changes)
     kept = await KeptTopic(brokers, topics.positions, partitions).make()
     if topics.signal:
-        # A signal is in force until the next one.
-        await brokers.ensure(topics.signal, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
+        await ensure_signal_topic(brokers, topics.signal)
     await brokers.ensure(topics.heartbeat, None, COMPACTED)
     if config["notification.sink.topic.name"] is not None:
         await brokers.ensure(config["notification.sink.topic.name"], None, {})
@@ -33,6 +32,12 @@ async def ensure_topics(brokers: Brokers, config: Config) -> tuple[int, list[str
         await brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {})
     found = await brokers.settings(topics.changes)
     return int(found["max.message.bytes"]), _findings(found, kept, config)
+
+
+async def ensure_signal_topic(brokers: Brokers, topic: str) -> None:
+    """Creates it unless it exists."""
+    # A signal is in force until the next one.
+    await brokers.ensure(topic, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
 
 
 async def look_at_topics(brokers: Brokers, config: Config) -> list[str]:

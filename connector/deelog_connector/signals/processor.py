@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from deelog_connector.core import ConnectorCore
-from deelog_connector.errors import KafkaUnusable
+from deelog_connector.core.state import KnownTopic
+from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import InRecord, Reader
 from deelog_connector.runtime.run_state import Event, RunState
 from deelog_connector.signals.incremental_snapshots import Snapshots
@@ -33,10 +34,6 @@ MAX_REPLAY: Final = 100_000
 """Newest records of the topic that are read at the start."""
 POLL_SECONDS: Final = 0.5
 """Seconds that one read of the topic may wait for records."""
-
-
-Reading = Callable[..., Awaitable[Any]]
-"""Calls a coroutine function with arguments until Kafka answers."""
 
 
 class Target(Protocol):
@@ -60,28 +57,36 @@ class Signals:
         self._progress_key = signals.progress_key(config["topic.prefix"])
         self._next: int | None = None
         """The offset of the next record; None before the first catch-up."""
+        self._seen, self._made_again = KnownTopic(), False
         self.counts: Counter[str] = Counter()
 
     def configured(self, config: Config) -> None:
         """Another topic from the next `catch_up` on, or the same."""
         if config.topics.signal != self._topic:
-            self._topic, self._next = config.topics.signal, None
+            self._topic, self._next, self._seen = config.topics.signal, None, KnownTopic()
+
+    def topic_is(self, topic_id: str) -> None:
+        """Takes the topic's id. Whoever follows one that was made again must begin again."""
+        if self._seen.is_another(topic_id) and self._next is not None:
+            log.error("%s was deleted and made again: it is read from its beginning", self._topic)
+            self._next, self._made_again = 0, True
 
     def first_offset(self, end: int) -> int:
         """Where to begin to read the topic, which ends at the offset `end`."""
+        self._made_again = False
         if self._next is None:
             return max(0, end - MAX_REPLAY)
         self._next = min(self._next, end)  # a topic that was made again
         return self._next
 
-    async def catch_up(self, reader: Reader, reading: Reading) -> None:
-        """Reads the topic's present records before anything is written; a later call has nothing to do."""
+    async def catch_up(self, reader: Reader) -> None:
+        """Reads the topic's present records before anything is written; after one that succeeded, does nothing."""
         if self._next is not None:
             return
         paused, snapshots = False, self._target.snapshots
         snapshots.replaying = True
         while not reader.caught_up:
-            for record in await reading(reader.read, 0.05):
+            for record in await reader.read(0.05):
                 paused = self._replay(record, paused)
         self._next = reader.next_offset(0)
         snapshots.replaying = False
@@ -90,13 +95,15 @@ class Signals:
             self._target.pause()
 
     async def follow(self, reader: Reader) -> None:
-        """Follows the topic after `catch_up`, until it is cancelled; then closes the reader."""
+        """Follows the topic after `catch_up`, until the reader cannot go on; then closes the reader."""
         try:
-            while True:
+            while not self._made_again:
                 try:
                     records = await reader.read(POLL_SECONDS)
                 except KafkaUnusable as error:
                     log.warning("signals: %s", error)
+                    if not isinstance(error, KafkaUnavailable):
+                        return
                     await asyncio.sleep(1.0)
                     continue
                 for record in records:

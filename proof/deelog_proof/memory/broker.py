@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import InRecord, OutRecord
@@ -88,6 +88,16 @@ class Failed(BrokerError):
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause)
         self.cause = cause
+
+
+class Fetched(NamedTuple):
+    """Committed records of a partition; which offset to fetch next, behind markers and aborted records; the leader
+    epoch of the one before it, which may be a marker's; and whether there is nothing more."""
+
+    records: list[InRecord]
+    following: int
+    epoch: int
+    at_end: bool
 
 
 @dataclass(slots=True)
@@ -397,8 +407,8 @@ class Kafka:
         known = self._leaderless | self._lacking
         return frozenset(p for p in range(self.described(topic).partitions) if (topic, p) in known)
 
-    def fetch(self, topic: str, partition: int, at: int, epoch: int, limit: int) -> tuple[list[InRecord], int, int]:
-        """As `Log.read`, and the leader epoch of the last offset, which may be that of a marker.
+    def fetch(self, topic: str, partition: int, at: int, epoch: int, limit: int) -> Fetched:
+        """What is there from the offset `at` on.
 
         `epoch` is that of the last offset read. A topic that was made again is not noticed where it has the offset.
         """
@@ -407,7 +417,8 @@ class Kafka:
         if at < log.first or not log.holds(at, log.epoch if epoch < 0 else epoch):
             raise OutOfRange(f"{topic}[{partition}]@{at}")
         records, following = log.read(at, limit)
-        return records, following, log.epoch_of(following - 1) if following > at else epoch
+        epoch = log.epoch_of(following - 1) if following > at else epoch
+        return Fetched(records, following, epoch, at_end=following >= log.stable)
 
     def coordinated(self, transactional_id: str) -> None:
         """Raises unless its coordinator answers."""

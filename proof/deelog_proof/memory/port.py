@@ -32,6 +32,7 @@ from deelog_proof.memory.broker import (
     BrokerError,
     Denied,
     Failed,
+    Fetched,
     InvalidSetting,
     InvalidTimestamp,
     Kafka,
@@ -343,17 +344,17 @@ class Reader:
             raise KafkaUnusable(f"cannot read on: {error} is gone") from error
         except Denied as error:
             raise KafkaUnauthorized(denial(error, "consumer")) from error
-        for partition, (records, following, epoch) in found.items():
-            self._at[partition], self._epochs[partition] = following, epoch
-            if records:
-                self._next[partition] = records[-1].offset + 1
-            if following >= self._ends.get(partition, 0):
+        for partition, fetched in found.items():
+            self._at[partition], self._epochs[partition] = fetched.following, fetched.epoch
+            if fetched.records:
+                self._next[partition] = fetched.records[-1].offset + 1
+            if fetched.at_end or fetched.following >= self._ends.get(partition, 0):
                 self._ends.pop(partition, None)
-        return [record for records, _, _ in found.values() for record in records]
+        return [record for fetched in found.values() for record in fetched.records]
 
-    def _fetch(self, limit: int) -> dict[int, tuple[list[InRecord], int, int]]:
-        """At the brokers: what there is of partitions that have a leader, as `Kafka.fetch`."""
-        found: dict[int, tuple[list[InRecord], int, int]] = {}
+    def _fetch(self, limit: int) -> dict[int, Fetched]:
+        """At the brokers: what there is of partitions that have a leader."""
+        found: dict[int, Fetched] = {}
         partitions = list(self._at)
         self._wire.random.shuffle(partitions)
         for partition in partitions:
@@ -362,7 +363,7 @@ class Reader:
                 found[partition] = self._wire.kafka.fetch(self._topic, partition, at, epoch, limit)
             except (Unanswered, UnknownTopic):
                 continue  # a topic that is gone is waited for, as one that nobody leads
-            limit -= len(found[partition][0])
+            limit -= len(found[partition].records)
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from deelog_connector.core.effects import Producer
-from deelog_connector.errors import KafkaUnusable
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import KafkaPort, Reader
 from deelog_connector.runtime.clients import SCANS, Clients
 from deelog_connector.runtime.producers import Places
@@ -170,6 +170,28 @@ def test_the_reader_of_a_scan_that_failed_is_closed_and_another_one_made() -> No
                 await clients.scanning(scan)
         assert [one.closed for one in port.of_kind("reader")] == [1] * (SCANS + 1)
         assert (await scanned(clients)).closed == 0
+
+    with_clients(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (KafkaUnusable("cannot read on"), KafkaUnavailable),
+        (KafkaUnauthorized("no right"), KafkaUnauthorized),
+        (OSError("something else"), OSError),
+    ],
+)
+def test_a_log_that_moved_under_a_scan_is_unavailable_and_no_error_of_the_topic(
+    error: Exception, becomes: type[Exception]
+) -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        async def scan(reader: Reader) -> None:
+            raise error
+
+        with pytest.raises(type(error)) as failed:
+            await clients.scanning(scan)
+        assert (type(failed.value), str(failed.value)) == (becomes, str(error))
 
     with_clients(test)
 

@@ -297,6 +297,41 @@ def test_a_topic_deleted_and_made_again_is_noticed_and_repaired(kafka: Broker, p
 
 
 @pytest.mark.parametrize("again", [True, False])
+def test_a_signal_topic_that_is_deleted_is_read_from_its_beginning(kafka: Broker, prefix: str, again: bool) -> None:
+    """Deleted, or deleted and made again by somebody at once; it becomes as long as it was."""
+    config = config_of(kafka.bootstrap, prefix)
+    topic, admin = config.topics.signal, AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def delete() -> None:
+        admin.delete_topics([topic])[topic].result()
+        if again:
+            waiting(lambda: topic not in admin.list_topics(timeout=5).topics, 20, "the end of the topic")
+            KafkaAdmin(config).ensure(topic, 1, {})
+
+    def send(count: int) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for number in range(count):
+            value = json.dumps({"id": str(number), "type": "log", "data": {"message": "here"}})
+            producer.produce(topic, value, prefix, partition=0)
+        assert producer.flush(30) == 0
+
+    async def work() -> None:
+        async with cache(config) as found:
+            await started(found)
+            await asyncio.to_thread(send, 3)
+            await found.until(lambda: found.connector.stats.signals.get("log") == 3)
+            await asyncio.to_thread(delete)
+            await found.until(lambda: topic in admin.list_topics(timeout=5).topics)
+            await asyncio.to_thread(send, 2)
+            await found.until(lambda: found.connector.stats.signals.get("log") == 5, 60)
+            await asyncio.to_thread(send, 5)
+            await found.until(lambda: found.connector.stats.signals.get("log") == 10)
+        assert KafkaAdmin(config).settings(topic)["retention.ms"] == ("604800000" if again else "-1")
+
+    run(work())
+
+
+@pytest.mark.parametrize("again", [True, False])
 def test_positions_that_are_deleted_are_written_anew_and_nobody_ends(kafka: Broker, prefix: str, again: bool) -> None:
     """Deleted, or deleted and made again by somebody at once."""
     config = config_of(kafka.bootstrap, prefix)

@@ -190,7 +190,7 @@ class Brokers:
     """Answers with the ends of two partitions, unless there is a problem. No partition still holds what it held."""
 
     problem: Exception | None = None
-    id = positions = "id"
+    id = positions = signals = "id"
 
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
@@ -203,10 +203,18 @@ class Brokers:
             if self.positions == "":
                 raise KafkaUnavailable("topic p.c.positions: it does not exist")
             return TopicState(self.positions, unwritable)
+        if topic == CONFIG.topics.signal:
+            if self.signals == "":
+                raise KafkaUnavailable("topic p-signal: it does not exist")
+            return TopicState(self.signals, unwritable)
         assert topic == "p.c"
         return TopicState(self.id, unwritable)
 
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
+        if topic == CONFIG.topics.signal:
+            assert (partitions, settings) == (1, {"cleanup.policy": "delete", "retention.ms": "-1"})
+            self.signals = "made"
+            return
         assert (topic, partitions, settings) == (CONFIG.topics.positions, 2, COMPACTED)
         if not self.positions:
             self.positions = "made"
@@ -231,20 +239,25 @@ class Signals:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.errors: list[Exception] = []
+        self.ended = asyncio.Event()
 
     def first_offset(self, end: int) -> int:
         return end - 7
 
-    async def catch_up(self, reader: Any, reading: Callable[..., Awaitable[Any]]) -> None:
-        assert (reader.topic, reader.offsets) == (CONFIG.topics.signal, {0: 43})
-        self.calls.append(await reading(self._caught_up))
+    def topic_is(self, topic_id: str) -> None:
+        self.calls.append(topic_id)
 
-    async def _caught_up(self) -> str:
-        return "caught up"
+    async def catch_up(self, reader: Any) -> None:
+        assert (reader.topic, reader.offsets) == (CONFIG.topics.signal, {0: 43})
+        if self.errors:
+            raise self.errors.pop()
+        self.calls.append("caught up")
 
     async def follow(self, reader: Any) -> None:
         self.calls.append("followed")
-        await asyncio.Event().wait()
+        await self.ended.wait()
+        self.ended.clear()
 
 
 class World:
@@ -552,8 +565,46 @@ def test_signals_are_read_before_they_are_followed() -> None:
         await world.tail()
         await world.readers.follow_signals()
         assert world.signals.calls[0] == "caught up"
-        await world.until(lambda: len(world.signals.calls) == 2)
-        assert world.signals.calls == ["caught up", "followed"]
+        await world.until(lambda: len(world.signals.calls) == 3)
+        assert world.signals.calls == ["caught up", "followed", "id"]
+
+    of_a(test)
+
+
+def test_a_log_of_signals_that_moves_under_a_start_is_sought_again() -> None:
+    async def test(world: World) -> None:
+        world.signals.errors.append(KafkaUnusable("gone"))
+        await world.readers.follow_signals()
+        assert world.signals.calls[0] == "caught up"
+        assert [reader.closed for reader in world.clients.made] == [1, 0]
+
+    of_a(test)
+
+
+def test_where_signals_do_not_go_on_another_reader_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DENIED_SECONDS", 0.01)
+    monkeypatch.setattr(module, "SIGNALS_SECONDS", 60.0)
+
+    async def test(world: World) -> None:
+        await world.readers.follow_signals()
+        await world.until(lambda: "id" in world.signals.calls)
+        world.clients.brokers.signals, world.retries.proven = "", True
+        world.signals.ended.set()
+        await world.until(lambda: world.signals.calls.count("followed") == 2)
+        assert world.signals.calls == ["caught up", "followed", "id", "made", "caught up", "followed"]
+        assert len(world.clients.made) == 2
+
+    of_a(test)
+
+
+def test_a_signal_topic_that_is_gone_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIGNALS_SECONDS", 0.01)
+
+    async def test(world: World) -> None:
+        await world.readers.follow_signals()
+        world.clients.brokers.signals = ""
+        await world.until(lambda: "made" in world.signals.calls)
+        assert len(world.clients.made) == 1
 
     of_a(test)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
 
-from deelog_connector.errors import KafkaUnusable
+from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import InRecord
 from deelog_connector.runtime.run_state import Event, RunState
@@ -347,13 +346,10 @@ def test_of_the_signals_of_a_prefix_those_for_its_cache_are_obeyed(replayed: boo
         def next_offset(self, partition: int) -> int:
             return len(records)
 
-    async def reading(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        return await call(*args)
-
     target = Target()
     signals = Signals(config_of("h:1", "p"), cast("Any", target))
     if replayed:
-        run(signals.catch_up(cast("Any", Topic()), reading), 20)
+        run(signals.catch_up(cast("Any", Topic())), 20)
         assert target.heard == [notes[1], "pause"]
     else:
         for record in records:
@@ -387,10 +383,6 @@ class Topic:
 
     async def close(self) -> None:
         self.closed += 1
-
-
-async def at_once(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    return await call(*args)
 
 
 def signal(offset: int, kind: str, identity: str = "i", **data: Any) -> InRecord:
@@ -447,14 +439,14 @@ def test_a_start_goes_on_with_snapshots_and_the_last_pause_and_repeats_nothing_e
     )
     target = OfSegments()
     signals = Signals(config_of("h:1", "p"), cast("Any", target))
-    run(signals.catch_up(cast("Any", topic), at_once), 20)
+    run(signals.catch_up(cast("Any", topic)), 20)
     assert target.snapshots.asked == [("ask", "i", None, True), ("stop", True), ("progressed", "n", True)]
     assert (target.heard, target.snapshots.replaying, topic.closed) == (["pause"], False, 0)
     assert signals.counts == {"malformed": 1}
     assert caplog.messages[-1] == "cache c: pause-writing on p-signal is in force: nothing is written"
     assert signals.first_offset(100) == 77
     topic.caught_up = False
-    run(signals.catch_up(cast("Any", topic), at_once), 20)
+    run(signals.catch_up(cast("Any", topic)), 20)
     assert len(topic.waits) == 1
 
 
@@ -462,7 +454,7 @@ def test_a_pause_that_was_ended_is_not_in_force() -> None:
     target = OfSegments()
     signals = Signals(config_of("h:1", "p"), cast("Any", target))
     topic = Topic(signal(0, "pause-writing"), signal(1, "resume-writing"), signal(2, "log", message="x"))
-    run(signals.catch_up(cast("Any", topic), at_once), 20)
+    run(signals.catch_up(cast("Any", topic)), 20)
     assert target.heard == []
 
 
@@ -482,15 +474,49 @@ def test_the_topic_is_followed_through_errors_and_its_reader_closed(
         target = OfSegments()
         signals = Signals(config_of("h:1", "p"), cast("Any", target))
         others: dict[str, Any] = {"data-collections": ["none"]}
-        topic = Topic(signal(7, "pause-writing", **others), errors=(KafkaUnusable("gone"),))
+        topic = Topic(signal(7, "pause-writing", **others), errors=(KafkaUnavailable("away"),))
         following = asyncio.ensure_future(signals.follow(cast("Any", topic)))
         await awaiting(lambda: signals.counts, 10, "the signal")
         assert memory.loop.time() >= 1.0
         assert (signals._next, topic.waits) == (8, [POLL_SECONDS] * len(topic.waits))
-        assert caplog.messages == ["signals: gone"]
+        assert caplog.messages == ["signals: away"]
         following.cancel()
         await asyncio.wait([following])
         assert topic.closed == 1
+
+    memory.run(work())
+
+
+def test_where_the_log_does_not_go_on_its_following_ends(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        signals = Signals(config_of("h:1", "p"), cast("Any", OfSegments()))
+        topic = Topic(errors=(KafkaUnusable("gone"),))
+        await asyncio.wait_for(signals.follow(cast("Any", topic)), 10)
+        assert (caplog.messages, topic.closed) == (["signals: gone"], 1)
+
+    memory.run(work())
+
+
+def test_a_topic_that_was_made_again_is_read_from_its_beginning(memory: Memory) -> None:
+    others: dict[str, Any] = {"data-collections": ["none"]}
+
+    async def work() -> None:
+        signals = Signals(config_of("h:1", "p"), cast("Any", OfSegments()))
+        signals.topic_is("1")
+        signals.topic_is("2")  # before anything was read: nothing is missing
+        await signals.catch_up(cast("Any", Topic(signal(0, "pause-writing", **others))))
+        signals.topic_is("2")
+        signals.topic_is("1")  # by a broker that is behind
+        assert signals.first_offset(80) == 77
+        topic = Topic(errors=tuple(KafkaUnavailable("away") for _ in range(9)))
+        following = asyncio.ensure_future(signals.follow(cast("Any", topic)))
+        await awaiting(lambda: len(topic.waits) > 3, 10, "reads")
+        signals.topic_is("3")
+        await asyncio.wait_for(following, 10)
+        assert (signals.first_offset(80), topic.closed) == (0, 1)
+        following = asyncio.ensure_future(signals.follow(cast("Any", Topic(signal(0, "pause-writing", **others)))))
+        await awaiting(lambda: signals.counts == {"other": 1}, 10, "the first record")
+        following.cancel()
 
     memory.run(work())
 

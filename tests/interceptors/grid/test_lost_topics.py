@@ -5,12 +5,14 @@ In memory, and once with processes and a real Kafka.
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from deelog_connector.kafka_port import OutRecord
 from tests.interceptors.grid import in_memory
 from tests.interceptors.grid.clients import Writer, assert_copies_equal, assert_nothing_lost
 from tests.interceptors.grid.cluster import Grid, eventually
@@ -18,7 +20,7 @@ from tests.interceptors.grid.test_failures import nothing_is_lost
 from tests.support.kafka import Broker
 from tests.support.topics import derived
 
-POSITIONS, TOPOLOGY = "p.c.positions", "p.c.topology"
+POSITIONS, TOPOLOGY, SIGNALS = "p.c.positions", "p.c.topology", "p-signal"
 
 
 def delete(grid: in_memory.Grid, topic: str) -> None:
@@ -61,6 +63,33 @@ def test_no_node_ends_and_later_ones_find_all(
     content, _ = derived(grid.changes())
     assert content == grid.cached()
     assert grid.resets() == ({"initial", "positions_lost"} if POSITIONS in topics else {"initial"})
+
+
+@pytest.mark.parametrize("lose", [delete, recreate, cut])
+def test_signals_are_heard_after_their_topic_was_lost(
+    memory_grid: in_memory.Grid, lose: Callable[[in_memory.Grid, str], None]
+) -> None:
+    grid = memory_grid
+    grid.start(2)
+
+    def ask(segment: int) -> None:
+        data = {"cache": "c", "segments": [segment], "reason": "asked"}
+        value = json.dumps({"id": "i", "type": "reset-segment", "data": data}).encode()
+        grid.kafka.logs[SIGNALS, 0].append(OutRecord(SIGNALS, 0, b"p", value, []), None)
+
+    def resets() -> int:
+        return sum(node.stats()["resets"].get("signal", 0) for node in grid.live())
+
+    for segment in range(5):
+        ask(segment)
+    grid.eventually(lambda: resets() == 5, what="resets")
+    lose(grid, SIGNALS)
+    grid.eventually(lambda: (SIGNALS, 0) in grid.kafka.logs, what="the topic")
+    grid.engine.run(None, 1.0)
+    ask(6)
+    ask(7)
+    grid.eventually(lambda: resets() == 7, what="resets")
+    assert len(grid.live()) == 2
 
 
 def test_deleted_under_processes_they_are_made_again(grid: Grid, kafka: Broker, prefix: str) -> None:

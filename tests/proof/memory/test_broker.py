@@ -287,14 +287,15 @@ def test_a_setting_that_no_topic_can_have(kafka: Kafka) -> None:
 def test_a_fetch_notices_what_is_gone(kafka: Kafka) -> None:
     write(kafka, b"1")
     write(kafka, b"2")
-    records, following, epoch = kafka.fetch(T, 0, 0, -1, 100)
-    assert ([r.value for r in records], following, epoch) == ([b"1", b"2"], 4, 0)
+    records, following, epoch, at_end = kafka.fetch(T, 0, 0, -1, 100)
+    assert ([r.value for r in records], following, epoch, at_end) == ([b"1", b"2"], 4, 0, True)
+    assert not kafka.fetch(T, 0, 0, -1, 3).at_end
     kafka.truncate(T, 0, 1)
     write(kafka, b"3")
     write(kafka, b"4")
     with pytest.raises(OutOfRange):
         kafka.fetch(T, 0, following, epoch, 100)
-    records, _, epoch = kafka.fetch(T, 0, 2, 0, 100)
+    records, _, epoch, _ = kafka.fetch(T, 0, 2, 0, 100)
     assert ([r.value for r in records], epoch) == ([b"3", b"4"], 1)
     kafka.delete_records(T, 0, 3)
     with pytest.raises(OutOfRange):

@@ -292,6 +292,24 @@ async def test_a_topic_that_is_made_again_and_is_shorter_ends_the_reading(world:
     assert numbers(await read(reader, 2)) == [0, 1]
 
 
+async def test_who_reads_a_topic_that_is_made_again_does_not_wait_for_what_was_there(world: World) -> None:
+    """It has caught up with what stands there now, unless the reading ends."""
+    topic = await world.topic()
+    await written(world, topic, 5)
+    reader = await world.reader(topic, {})
+    await reader.seek({0: 0})
+    await world.recreate_topic(topic)
+
+    async def ended() -> bool:
+        try:
+            await reader.read(0.1)
+        except KafkaUnusable:
+            return True
+        return reader.caught_up
+
+    await eventually(ended, "the end")
+
+
 async def test_records_that_are_deleted_before_they_were_read_are_not_skipped(world: World) -> None:
     """What had come before they were deleted is returned; or the reading ends."""
     topic = await world.topic()
