@@ -41,6 +41,8 @@ SENDS: Final = (
     "sends:ask", "view:backup", "view:demoted",
 )  # fmt: skip
 """The failpoints of generated faults: of a takeover, of a writing owner, of replication."""
+CUTS: Final = ("commit:changes", "commit:changes", "committed:changes", "appended:changes")
+"""When the end of a log is cut away under a new owner."""
 LOSSES: Final = ("zombie", "zombie", "zombie", "pause", "crash", "leave", "cut_both", "nokafka")
 HINDRANCES: Final = (
     "pause", "pause", "crash", "nokafka", "nokafka", "fence", "lose", "hang", "zombie", "compact", "foreign", "signal",
@@ -69,6 +71,9 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "skips": seed // 5 % 4 if seed % 5 == 0 else 0,
         "cost": 3000 if seed % 7 == 0 else 0,
     }
+    narrow = seed % 10 == 7 and "truncation" in faults
+    if narrow:
+        settings |= {"segments": 1, "partitions": 1, "nodes": 2 + seed // 10 % 2}
     seconds = steps / 1000 / settings["nodes"] * 3 * 0.6
     drawn = [name for name in faults if name not in ("connector", "partition", "quota")]
     allowed = chance.sample(drawn, k=chance.randrange(1, len(drawn) + 1)) if drawn else []
@@ -102,6 +107,10 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     writer.chance = random.Random(f"snapshots {seed}")
     for _ in range(writer.chance.choice((0, 0, 1, 3, 6))):
         writer.add(writer.chance.uniform(0.3, 0.3 + seconds), "snapshot", writer.segment())
+    if narrow:
+        writer.chance = random.Random(f"cuts {seed}")
+        for _ in range(1 + int(seconds)):
+            writer.cut_in_a_takeover()
     events = sorted(writer.events, key=lambda e: e.at)
     return Script(settings, tuple(events), f"seed {seed}")
 
@@ -220,6 +229,23 @@ class _Writer:
                     moment = draw.choice((new, old, "*")), draw.choice(TAKEOVER)
                     self.events[number] = Event(start + 0.1, "at", (*moment, event.verb, *event.arguments))
         self._cast = []
+
+    def cut_in_a_takeover(self) -> None:
+        """A segment is handed over, and the new owner's log loses its end before it is looked at again: what the new
+        owner has found there, or what the old one wrote last. Here every millisecond counts."""
+        draw, segment = self.chance, self.segment()
+        start = draw.uniform(0.4, 0.3 + self.seconds)
+        old, new = [self.name(start - 0.1, who, segment) for who in ("primary", "backup")]
+        for _ in range(draw.randrange(1, 4)):
+            self.command(start + draw.uniform(-0.005, 0.001), segment)
+        first = draw.choice(("overflow", "clear", "signal", "coalesce", ""))
+        if first:
+            self.add(start, first, *{"overflow": (old, segment), "coalesce": (old,)}.get(first, (segment,)))
+        self.fault("leave", start, old)
+        last = "RESET_BEGIN" if first in ("overflow", "clear", "signal") else "CHANGE"
+        self.add(start, "at", new, draw.choice(CUTS), "cut_back", segment, last)
+        for _ in range(draw.randrange(1, 6)):
+            self.command(start + draw.uniform(0.02, 0.3), segment)
 
     def name(self, at: float, who: str, segment: int) -> str:
         """A name for the node that has a role at this time."""

@@ -24,6 +24,7 @@ from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import FAILPOINTS
 from deelog_proof.simulation.verbs import LACKS, LET, OPERATIONS, SELDOM, SIGNALS, TOPICS, VERBS
 from deelog_schemas.errors import DeelogError
+from deelog_schemas.header import Kind
 
 
 class ScriptError(DeelogError):
@@ -188,7 +189,14 @@ def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
             return f"{argument} is no whole number"
         if kind == "state" and argument not in ("on", "off"):
             return f"{argument} is neither on nor off"
-        known = {"operation": (*OPERATIONS, *SELDOM), "signal": SIGNALS, "topic": TOPICS, "lack": LACKS}.get(kind)
+        choices = {
+            "kind": Kind.__members__,
+            "operation": (*OPERATIONS, *SELDOM),
+            "signal": SIGNALS,
+            "topic": TOPICS,
+            "lack": LACKS,
+        }
+        known = choices.get(kind)
         if known is not None and argument not in known:
             return f"{argument} is none of {', '.join(known)}"
     return ""

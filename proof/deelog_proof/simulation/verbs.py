@@ -23,6 +23,7 @@ from deelog_proof.simulation.process import Process
 from deelog_schemas import keys
 from deelog_schemas.config import Config
 from deelog_schemas.member import node_id_of
+from deelog_schemas.records import decode
 
 MOST_ARGUMENTS: Final = 40
 """Of `at`, whose arguments include another verb with its own."""
@@ -286,6 +287,19 @@ def truncate(cluster: Cluster, partition: str, count: str) -> bool:
     lost = cluster.kafka.truncate(CHANGES, number, int(count))
     cluster.checker.lose(number, lost)
     return bool(lost)
+
+
+@_verb("segment", "kind")
+def cut_back(cluster: Cluster, segment: str, kind: str) -> bool | None:
+    """The log loses its end, from the segment's last committed record of this kind on."""
+    partition = cluster.partition_of(int(segment))
+    for count, slot in enumerate(reversed(cluster.kafka.logs[CHANGES, partition].slots), 1):
+        if slot.record is None or slot.transaction is None or slot.transaction.state != "committed":
+            continue
+        header = decode(*slot.record).header
+        if header.segment == int(segment) and header.kind.name == kind:
+            return truncate(cluster, str(partition), str(count))
+    return False
 
 
 @_verb("topic", "partition", "lack")

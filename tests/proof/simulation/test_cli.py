@@ -52,6 +52,7 @@ def test_wrong_usage_is_one_clear_line(arguments: tuple[str, ...], said: str) ->
     ("line", "said"),
     [
         ("0.3 fly n1", "fly is none of put, "),
+        ("0.3 cut_back 0 BEGIN", "BEGIN is none of CHANGE, "),
         ("0.3 put x v1", "x is no key: s0k1 is a key of segment 0, the last segment is 3"),
         ("0.3 put s9k1 v1", "s9k1 is no key"),
         ("0.3 clear 4", "4 is no segment: they are 0 to 3"),
