@@ -305,9 +305,10 @@ class JsonCodec(Codec):
             payload = _inner(orjson.loads(raw))
             op = payload["op"]
             payload["source"]["cause"] = cause
+            value = orjson.dumps(payload)
         except (ValueError, TypeError, KeyError) as error:
             raise RecordError(f"{FOREIGN}: {error!r}") from error
-        return op, b"%b%b%b" % (self._wrapped, orjson.dumps(payload), self._closed.encode())
+        return op, b"%b%b%b" % (self._wrapped, value, self._closed.encode())
 
     def _fields(self, raw: bytes) -> dict[str, Any]:
         return _payload(raw, "the record value")

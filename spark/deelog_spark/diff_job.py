@@ -240,7 +240,7 @@ class DiffJob:
         """A start without state: writes how the folded topic differs from the diff topic; the state after it."""
         begun = time.monotonic()
         plan = self._checkpoint.plan(START) if self._checkpoint.begun(plans.identity) else None
-        if plan is None:
+        if plan is None or not self._writer.claimed(range(plans.partitions), plan.checkpoint):
             self._checkpoint.forget()
             self._checkpoint.begin(plans.identity)
             plan = plans.start()
@@ -253,13 +253,12 @@ class DiffJob:
                 mine.setdefault(row.partition, []).append(row)
         elif plan.rows:
             rows = columns.ordered(self._rows_frame(START), plans.partitions)
-            results += tasks.write_kafka(
-                rows, self.config, plan.checkpoint, START, plan.end, self._patience, first=True
-            )
+            results += tasks.write_kafka(rows, self.config, plan.checkpoint, START, plan.end, self._patience)
         for partition in range(plans.partitions):  # each gets its marker, with rows or without
             some = mine.get(partition, [])
             end = plan.end[partition]
-            results.append(self._writer.write(partition, some, plan.checkpoint, START, end, first=True))
+            results.append(self._writer.write(partition, some, plan.checkpoint, START, end))
+        plans.raise_first(written.error for written in results)
         counts = _counts(results)
         self._fence(plans)  # a commit that was answered may not be visible yet
         self._start_sinks(plan, (lambda: self._decoded(self._rows_frame(START))) if plan.rows else None)

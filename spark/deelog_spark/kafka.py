@@ -257,8 +257,8 @@ class Reader:
             while left:
                 began = self._clock()
                 message = client.poll(_POLL)
-                self._heard(message is not None, topic, left, began)
                 partition: Any = -1 if message is None else message.partition()
+                self._heard(partition in left, topic, left, began)
                 if message is None or (partition not in left and message.error() is None):
                     continue
                 end = left.get(partition, 0)
@@ -268,8 +268,8 @@ class Reader:
                     size += len(message.key() or b"") + len(message)
                 if size > most_bytes:
                     return None
-                if done:
-                    left.pop(partition, None)
+                if done and left.pop(partition, None) is not None:
+                    client.incremental_unassign([TopicPartition(topic, partition)])  # it may be a busy one
             return messages
         except KafkaException as error:
             raise self._denied(error, topic) from error

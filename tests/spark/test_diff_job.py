@@ -15,6 +15,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, pack
 from deelog_spark import DiffJob
+from deelog_spark.batches.plan import Planner
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, TopicError
 from tests.spark import scenes
 from tests.spark.reference import expected, held, in_parquet, in_topic, read, unordered
@@ -23,6 +24,7 @@ from tests.spark.tables import Sqlite, in_table
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 from tests.support.topics import messages
+from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,6 +198,8 @@ def die(patch: pytest.MonkeyPatch, name: str, behind: bool) -> None:
     real = getattr(owner, method)
 
     def dying(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("claims"):  # of a start, before it is planned
+            return real(*args, **kwargs)
         if behind:
             real(*args, **kwargs)
         raise Killed
@@ -459,6 +463,104 @@ def test_two_jobs(config: Config, spark: SparkSession, tmp_path: Path) -> None:
     cache.put(cache.key(0, 0), b"v")
     with pytest.raises(BusyError, match="written with another checkpoint"):
         run(config, spark)
+
+
+def test_who_goes_on_while_another_one_starts_writes_nothing(
+    config: Config, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has fenced it, and has not written yet: a fenced producer is replaced."""
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"1")
+    cache.reset(0)
+    first = DiffJob(config, spark).start()
+    waiting(lambda: in_topic(config, 2), 60, "the first entry")
+    real = Planner._fold
+
+    def slow(self: Planner, *args: Any) -> Any:
+        found = real(self, *args)
+        cache.put(cache.key(0, 0), b"2")
+        with pytest.raises(BusyError, match=r"another diff job .* writes"):
+            first.await_termination(60)
+        return found
+
+    monkeypatch.setattr(Planner, "_fold", slow)
+    again = configured_again(config, tmp_path)
+    try:
+        run(again, spark)
+    finally:
+        first.stop()
+    assert [(t.op, t.after and t.after.value) for t in in_topic(again, 2)[0]] == [("c", b"1"), ("u", b"2")]
+
+
+def test_a_start_that_was_not_finished_is_planned_anew_behind_another_job(
+    config: Config, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"1")
+    with monkeypatch.context() as patch:
+        die(patch, "batches.checkpoint.Checkpoint.write_plan", True)
+        with pytest.raises(Killed):
+            run(config, spark)
+    other = configured_again(config, tmp_path)
+    run(other, spark)
+    cache.put(cache.key(0, 0), None)
+    run(other, spark)
+    before = in_topic(config, 2)
+    run(config, spark)
+    assert in_topic(config, 2) == before
+
+
+def test_a_start_whose_rows_cannot_be_written_does_not_count(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was planned with a tolerance that it has no more."""
+    letters = {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": f"{prefix}.dlq"}
+    tolerant = configured(kafka, prefix, tmp_path, on_data_loss="reset", **letters)
+    cache = Cache(tolerant)
+    cache.put(cache.key(0, 0), b"v")
+    cache.garble(cache.key(0, 1))
+    with monkeypatch.context() as patch:
+        die(patch, "batches.checkpoint.Checkpoint.write_plan", True)
+        with pytest.raises(Killed):
+            run(tolerant, spark)
+    with pytest.raises(RecordError, match=r"stop what else writes"):
+        run(configured(kafka, prefix, tmp_path, on_data_loss="reset"), spark)
+    run(tolerant, spark)
+    assert [t.key for t in in_topic(tolerant, 2)[0]] == [cache.key(0, 0)]
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_diff_topic_that_is_another_one_is_refused(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, renamed: bool
+) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"v")
+    run(config, spark)
+    topic = config.topics.diff
+    if renamed:
+        config = configured(kafka, prefix, tmp_path, diff_topic=f"{topic}2")
+    else:
+        cache.admin.delete_topics([topic])[topic].result(30)
+        waiting(lambda: topic not in cache.admin.list_topics(timeout=10).topics, 30, "the end of the topic")
+    with pytest.raises(CheckpointError, match=r"belongs to diff(_id)? .*delete this one"):
+        run(config, spark)
+    more = {"diff_topic": f"{topic}2"} if renamed else {}
+    config = configured(kafka, prefix, tmp_path, diff_checkpoint_location=str(tmp_path / "cp2"), **more)
+    run(config, spark)
+    assert [t.key for t in in_topic(config, 2)[0]] == [cache.key(0, 0)]
+
+
+def test_fewer_segments_than_the_nodes_have_are_refused(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    two = {"topic_creation_default_partitions": 2}
+    cache = Cache(configured(kafka, prefix, tmp_path, **two))
+    for segment in range(8):
+        cache.reset(segment)
+    few = configured(kafka, prefix, tmp_path, segment_count=4, **two)
+    with pytest.raises(CheckpointError, match=r"knows segment 7, and segment\.count is 4"):
+        run(few, spark)
 
 
 def test_lost_group_offset_stops_the_job(config: Config, spark: SparkSession) -> None:

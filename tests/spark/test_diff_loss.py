@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 
+from deelog_schemas.config import Config
 from deelog_spark import DiffJob
 from deelog_spark.errors import LossError
 from tests.spark.processes import WAIT
@@ -64,6 +66,81 @@ def test_lost_records_are_asked_for(kafka: Broker, prefix: str, tmp_path: Path, 
     for segment in (0, 1):
         cache.reset(segment, "signal")
     run(config, spark)
+    found = {t.key: t.after for ts in in_topic(config, 2).values() for t in ts}
+    assert {k: e for k, e in found.items() if e is not None} == cache.entries()
+
+
+def cut_up_to(cache: Cache, offset: int) -> None:
+    """Deletes the records of partition 0 of the change topic before this offset."""
+    for future in cache.admin.delete_records([TopicPartition(cache.topics.changes, 0, offset)]).values():
+        future.result(30)
+
+
+def test_a_reset_that_was_open_and_is_gone_does_not_hold_up_the_next(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config, cleanup="compact,delete")
+    cache.put(cache.key(0, 0), b"v")
+    cache.put(cache.key(0, 1), b"v")
+    cache.reset(0)
+    run(config, spark)
+    cache.begin(0)
+    cache.rows(0, [cache.key(0, 0)])  # its owner dies
+    cache.put(cache.key(1, 0), b"w")
+    run(config, spark)
+    cut_up_to(cache, cache.ends()[0])
+    cache.claim(0)
+    cache.put(cache.key(0, 1), None)
+    cache.reset(0)
+    run(config, spark)
+    found = {t.key: t.after for ts in in_topic(config, 2).values() for t in ts}
+    assert {k: e for k, e in found.items() if e is not None} == cache.entries()
+
+
+def again(config: Config, kafka: Broker, prefix: str, tmp_path: Path, **more: str) -> Config:
+    """With a checkpoint that does not exist yet."""
+    return configured(kafka, prefix, tmp_path, diff_checkpoint_location=str(tmp_path / "cp2"), **more)
+
+
+@pytest.mark.parametrize("policy", ["fail", "reset"])
+def test_a_base_beyond_the_end_is_lost_and_deletes_nothing(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, policy: str
+) -> None:
+    """The change topic was made again, and its nodes have not written yet."""
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    for number in range(5):
+        cache.put(cache.key(0, number), b"v")
+    cache.reset(0)
+    run(config, spark)
+    before = in_topic(config, 2)
+    topic = cache.topics.changes
+    cache.admin.delete_topics([topic])[topic].result(30)
+    waiting(lambda: topic not in cache.admin.list_topics(timeout=10).topics, 30, "the end of the topic")
+    cache.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    later = again(config, kafka, prefix, tmp_path, on_data_loss=policy)
+    if policy == "fail":
+        with pytest.raises(LossError, match=r"the base of segment 0 \(offset \d+\) is not in what the partition holds"):
+            run(later, spark)
+    else:
+        run(later, spark)
+        assert signals_of(cache)[-1]["data"]["segments"] == [0]
+    assert in_topic(config, 2) == before
+
+
+def test_without_a_base_nothing_is_deleted_where_the_head_of_the_log_is_gone(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """As with `snapshot.mode=no_data`."""
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config, cleanup="compact,delete")
+    for number in range(3):
+        cache.put(cache.key(0, number), b"v")
+    run(config, spark)
+    cut_up_to(cache, cache.ends()[0])
+    cache.put(cache.key(0, 1), b"w")
+    run(again(config, kafka, prefix, tmp_path), spark)
     found = {t.key: t.after for ts in in_topic(config, 2).values() for t in ts}
     assert {k: e for k, e in found.items() if e is not None} == cache.entries()
 

@@ -32,6 +32,8 @@ class Consumer:
     def unassign(self) -> None:
         """See `assign`."""
 
+    incremental_unassign = assign
+
     def consume(self, *_: object) -> list[Any]:
         seconds, count = next(self._polls, (1.0, 0))
         self.now += seconds
@@ -85,3 +87,38 @@ def test_who_is_let_in_nowhere_is_told_before_the_silence_is_long(
     with pytest.raises(DiffError, match=r"cannot be read: .*correct sasl\.mechanism"):
         offsets(reader, 9)
     assert HOPELESS_SECONDS < consumer.now < SILENCE_SECONDS
+
+
+class Sized(SimpleNamespace):
+    """A message, with the length of its value."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Busy(Consumer):
+    """Partition 0 goes on for ever, and partition 1 gives nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped: list[int] = []
+
+    def incremental_unassign(self, places: Any) -> None:
+        self.dropped += [place.partition for place in places]
+
+    def poll(self, seconds: float) -> Any:
+        self.now += 0.05
+        if self.dropped:
+            return None
+        self._offset += 1
+        return Sized(error=lambda: None, partition=lambda: 0, offset=lambda: self._offset - 1, key=lambda: b"")
+
+
+def test_a_silent_partition_beside_a_busy_one_is_told(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Busy()
+    reader = reading(consumer, prefix, tmp_path, monkeypatch)
+    with pytest.raises(DiffError, match=r"^t\[1\] gave nothing for 60 s before offset 5"):
+        reader.together("t", {0: 0, 1: 0}, {0: 5, 1: 5}, 1 << 20)
+    assert consumer.dropped == [0]

@@ -44,6 +44,9 @@ class Identity:
     prefix: str
     partitions: int
     segments: int
+    diff: str = ""
+    diff_id: str = ""
+    """Of the diff topic: name and id, empty in a checkpoint of an earlier version."""
 
 
 def _ops() -> dict[str, int]:
@@ -162,7 +165,7 @@ class Checkpoint:
             )
         for name, there in asdict(Identity(**start["identity"])).items():
             here = getattr(identity, name)
-            if there != here:
+            if there not in ("", here):
                 raise CheckpointError(
                     f"the checkpoint {self.root} belongs to {name} {there}, not to {here}: name another "
                     "diff.checkpoint.location, or delete this one; the job then starts over and emits differences only"
@@ -214,7 +217,7 @@ class Checkpoint:
 
     def latest(self) -> Batch | None:
         """The newest state, if a batch is done."""
-        numbers = [int(p.stem) for p in (self.root / "state").glob("*.json")]
+        numbers = [n for p in (self.root / "state").glob("*.json") if (n := _number(p)) is not None]
         return self.state(max(numbers)) if numbers else None
 
     def now(self) -> Batch | None:
@@ -253,7 +256,8 @@ class Checkpoint:
         self._write(f"state/{state.number}.json", _json(state))
         for name in ("plans", "state", "rows"):
             for path in (self.root / name).iterdir():
-                if path.suffix != ".tmp" and int(path.stem) <= state.number - _KEPT:
+                number = _number(path)
+                if number is not None and number <= state.number - _KEPT:
                     _remove(path)
 
     def write_progress(self, state: Batch) -> None:
@@ -290,6 +294,11 @@ class Checkpoint:
         temporary.rename(path)
         if sync:
             _sync(path.parent)
+
+
+def _number(path: Path) -> int | None:
+    """The batch that a file is of; None for a draft, and for what a shared file system has put there."""
+    return int(path.stem) if path.suffix in (".json", ".parquet") and path.stem.lstrip("-").isdecimal() else None
 
 
 def _sync(path: Path) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Batches = Iterator[pa.RecordBatch]
 _CHUNK: Final = 5_000
 _CHUNK_BYTES: Final = 16 << 20
+_LONGEST: Final = str(2**31 - 1)
+"""Characters of a value; where it is longer than Jackson's own limit, Spark makes null of it."""
 _PLAIN: Final = "partition int, offset bigint, cause string, header binary, key binary, value binary"
 
 
@@ -100,13 +102,10 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
     from pyspark.sql import functions as F
 
     entry = "struct<key:string,value:string,expires_at:bigint>"
-    envelope = f"op string, before {entry}, after {entry}, source struct<ts_us:bigint,cause:string>"
-    key, schemas = "key string", [config[f"{part}.converter.schemas.enable"] for part in formats.PARTS]
+    envelope = f"op:string,before:{entry},after:{entry},source:struct<ts_us:bigint,cause:string>"
     rows = rows.select("partition", "offset", "cause", "header", "key", "value")
     if not in_jvm(config):
-        rows, schemas = rows.mapInArrow(functools.partial(_plain, config), _PLAIN), [False, False]
-    envelope = f"payload struct<{envelope}>" if schemas[1] else envelope
-    key = f"payload struct<{key.replace(' ', ':')}>" if schemas[0] else key
+        rows = rows.mapInArrow(functools.partial(_plain, config), _PLAIN)
     parsed = rows.select(
         "partition",
         "offset",
@@ -114,8 +113,8 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
         number("header", 5, 4).cast("int").alias("segment"),
         number("header", 9, 4).alias("epoch"),
         number("header", 13, 8).alias("sequence"),
-        _inner(F.from_json(F.col("key").cast("string"), key), schemas[0]).alias("k"),
-        _inner(F.from_json(F.col("value").cast("string"), envelope), schemas[1]).alias("v"),
+        _parsed("key", "key:string", "key").alias("k"),
+        _parsed("value", envelope, "op").alias("v"),
     )
     binary = config["binary.handling.mode"]
     key_of, value_of = _native(config["cache.key.format"], binary), _native(config["cache.value.format"], binary)
@@ -181,8 +180,20 @@ def number(column: str, first: int, length: int) -> Column:
     return F.conv(F.hex(F.substring(column, first, length)), 16, 10).cast("bigint")
 
 
-def _inner(parsed: Column, wrapped: bool) -> Column:
-    return parsed["payload"] if wrapped else parsed
+def _parsed(column: str, fields: str, needed: str) -> Column:
+    """JSON of these fields, with a schema block or without: what is there may be of another configuration.
+
+    Null where the column is. Ends the query at one that lacks the field `needed`.
+    """
+    from pyspark.sql import functions as F
+
+    text = F.col(column).cast("string")
+    parsed = F.from_json(text, f"struct<payload:struct<{fields}>,{fields}>", {"maxStringLen": _LONGEST})
+    own = F.when(parsed[needed].isNotNull(), parsed)
+    place = F.concat_ws("@", "partition", "offset")
+    foreign = F.raise_error(F.concat(place, F.lit(f": the record {column} is not a Debezium envelope of ours")))
+    whole = F.coalesce(parsed["payload"], own.dropFields("payload"), foreign)
+    return F.when(F.col(column).isNotNull(), whole)
 
 
 def _native(format_name: str, binary: str) -> Callable[[Column], Column]:

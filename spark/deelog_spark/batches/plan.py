@@ -36,6 +36,10 @@ log = logging.getLogger("deelog.diff")
 
 TOPIC_WAIT_SECONDS: Final = 60.0
 START_OVER: Final = "the job then starts over and emits differences only"
+_RESET_FIRST: Final = (
+    "ask for a reset of the segment (signal reset-segment) and wait for its end; then delete the checkpoint, or set "
+    f"on.data.loss=reset: {START_OVER}"
+)
 _LETTER_BYTES: Final = 65_536
 _MOST_BYTES: Final = 2**31 - 1
 """The largest `max.message.bytes` that a topic takes."""
@@ -62,12 +66,13 @@ class Planner:
         self._cluster, self._checkpoint, self._writer, self._renderer = cluster, checkpoint, writer, renderer
         layout = cluster.layout(self.topics.changes, TOPIC_WAIT_SECONDS, stopping)
         self.partitions, self.segments = layout.partitions, int(config["segment.count"])
-        self.identity = Identity(
-            LAYOUT, self.topics.changes, layout.topic_id, config["topic.prefix"], self.partitions, self.segments
-        )
         settings = cluster.settings(self.topics.changes)
         self._check_changes(settings)
-        self._prepare_diff(settings)
+        changes, diff = self.topics.changes, self.topics.diff
+        diff_id, prefix = self._prepare_diff(settings), config["topic.prefix"]
+        self.identity = Identity(
+            LAYOUT, changes, layout.topic_id, prefix, self.partitions, self.segments, diff, diff_id
+        )
         if tolerant(config):
             self._prepare_dead_letters(settings)
         self._layout = ranges.Layout(self.topics.changes, self.topics.diff, self.partitions, self.segments)
@@ -84,7 +89,8 @@ class Planner:
                 "lower reader.max.lag.ms"
             )
 
-    def _prepare_diff(self, changes: Mapping[str, str]) -> None:
+    def _prepare_diff(self, changes: Mapping[str, str]) -> str:
+        """The topic's id."""
         lag = str(self.config["reader.max.lag.ms"])
         # A difference holds two values, each of which filled a record of the change topic.
         largest = str(min(2 * int(changes["max.message.bytes"]), _MOST_BYTES))
@@ -105,6 +111,7 @@ class Planner:
         actual = self._cluster.settings(self.topics.diff)
         self._check_diff(actual)
         self._raise_limit(self.topics.diff, actual, largest)
+        return diff.topic_id
 
     def _check_diff(self, settings: Mapping[str, str]) -> None:
         """The diff topic is the job's state: it may lose only what is overwritten."""
@@ -209,11 +216,19 @@ class Planner:
 
         Raises LossError, RecordError.
         """
+        checkpoint, letters = uuid.uuid4().hex[:12], self._dead_letter_ends()
+        self._writer.claim(range(self.partitions), checkpoint)  # before the diff topic is read
         view = self._cluster.positions(self.topics.positions)
         begins, ends = self._bounds()
         on = {n: partition_of(n, self.partitions, self.segments) for n in range(self.segments)}
         lowest = dict(begins)
-        lost = [n for n, base in sorted(view.base.items()) if base < begins[on[n]]]
+        if foreign := [n for n in {*view.base, *view.open} if n >= self.segments]:
+            raise CheckpointError(
+                f"{self.topics.positions} knows segment {max(foreign)}, and segment.count is {self.segments}: set it "
+                "to what the nodes have"
+            )
+        # A base beyond the end is of a log that was made again or cut.
+        lost = [n for n, base in sorted(view.base.items()) if not begins[on[n]] <= base < ends[on[n]]]
         for partition in range(self.partitions):
             mine = segments_of(partition, self.partitions, self.segments)
             bases = [view.base.get(n, begins[partition]) for n in mine if n not in lost]
@@ -221,16 +236,17 @@ class Planner:
         if lost and self.config["on.data.loss"] == "fail":
             raise LossError(
                 f"{self.topics.changes}[{on[lost[0]]}]: the base of segment {lost[0]} (offset {view.base[lost[0]]}) "
-                f"is below the first offset {begins[on[lost[0]]]}: set on.data.loss=reset, or ask for a reset of the "
-                "segment (signal reset-segment)"
+                f"is not in what the partition holds, [{begins[on[lost[0]]]}, {ends[on[lost[0]]]}): set "
+                "on.data.loss=reset, or ask for a reset of the segment (signal reset-segment)"
             )
-        work = functools.partial(_start, view, begins, ends, self._dead_letter_ends())
+        view.base.update(dict.fromkeys(lost, -1))
+        work = functools.partial(_start, view, begins, ends, letters)
         new = ranges.OffsetRange(self.topics.changes, lowest, ends)
         written, states = self._fold(START, new, on, work)
         for number in on.keys() - states.keys():  # neither topic has a record of it
             _, states[number] = work(ranges.no_records(self.config), self._renderer, number, on[number])
         segments = {n: state for n, state in states.items() if state is not None}
-        plan = Batch(uuid.uuid4().hex[:12], START, ends, ends, segments, Totals(), rows=ranges.count(written))
+        plan = Batch(checkpoint, START, ends, ends, segments, Totals(), rows=ranges.count(written))
         self._request_resets(lost, "records are gone from the change topic")
         return self._checkpoint.write_plan(plan, written)
 
@@ -291,7 +307,7 @@ class Planner:
                 break
             except by_records.ResetMismatch as problem:
                 if self.config["on.data.loss"] == "fail":
-                    raise problem.error from problem
+                    raise RecordError(f"{problem.error}; {_RESET_FIRST}") from problem
                 void.add((problem.ended.segment, problem.ended.end))
                 log.warning("%s", problem.error)
                 self._request_resets([problem.ended.segment], "a reset did not match its count and digest")
@@ -331,11 +347,13 @@ class Planner:
             if one.begin < begins[partition]:
                 problem = RecordError(
                     f"reset {one.reset_id} of segment {one.segment} begins at offset {one.begin}, the partition at "
-                    f"{begins[partition]}: ask for a reset of the segment (signal reset-segment)"
+                    f"{begins[partition]}: {_RESET_FIRST}"
                 )
                 raise by_records.ResetMismatch(one, problem.at(self.topics.changes, partition, one.end))
             by_segment.setdefault(one.segment, []).append(one)
-            reads = by_records.reads_from(before.segments.get(one.segment), before.end[partition])
+            reads = before.end[partition]
+            if one.begin < reads:  # else what was open before was superseded: nothing of it counts
+                reads = by_records.reads_from(before.segments.get(one.segment), reads)
             low[partition] = min(low.get(partition, reads), reads)
             high[partition] = max(high.get(partition, 0), one.end + 1)
         # No record of an earlier attempt may come to the diff topic after the fold has read it.
@@ -382,7 +400,7 @@ def _start(
     partition: int,
 ) -> tuple[list[Row], Segment | None]:
     begin, end = begins[partition], ends[partition]
-    if view.base.get(number, begin) >= begin:
+    if view.base.get(number, 0) >= begin:
         diff, new = tables.columns()
         plain = by_columns.start(diff, new, tables.codec, renderer, partition, view, number, end)
         if plain is not None:

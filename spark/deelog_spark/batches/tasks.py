@@ -215,10 +215,9 @@ def write_kafka(
     batch: int,
     ends: dict[int, int],
     patience: float,
-    first: bool = False,
 ) -> list[Written]:
     """Writes a batch to the diff topic, a transaction per output partition; skips partitions that have it."""
-    task = functools.partial(_write, config, checkpoint, batch, ends, patience, first)
+    task = functools.partial(_write, config, checkpoint, batch, ends, patience)
     return [pickle.loads(row["blob"]) for row in rows.mapInArrow(task, _BLOB).collect()]
 
 
@@ -228,12 +227,11 @@ def _write(
     batch: int,
     ends: dict[int, int],
     patience: float,
-    first: bool,
     batches: Batches,
 ) -> Batches:
     for partition, group in itertools.groupby(rows_of(batches), key=lambda row: row.partition):
         end = ends[partition]
-        yield _blob(writer(config).write(partition, group, checkpoint, batch, end, first, patience=patience))
+        yield _blob(writer(config).write(partition, group, checkpoint, batch, end, patience=patience))
 
 
 def pass_on(

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import Codec
+from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import START, Change, difference
 from deelog_schemas.header import CONTROL_KINDS, POSITION_BYTES, SIZE, Kind, Position
 from deelog_schemas.operation import Entry
@@ -143,6 +144,8 @@ def start(
     mark = counting.raw[-1, POSITION_BYTES].tobytes() if len(counting.raw) else mark
     position = position_tuple(mark)
     changes = _difference(old, entries, codec, position)
+    if changes is None:
+        return None
     rows = _rendered(changes, renderer, partition, max(end - 1, 0), number, by_records.START_REASON)
     return rows, None if position == START else Segment(mark)
 
@@ -185,10 +188,15 @@ def resets(
     if old is None or entries is None:
         return None
     content = control(one.end)
-    native = [codec.decode_after(after) for after in entries.values()]
+    try:
+        native = [codec.decode_after(after) for after in entries.values()]
+    except RecordError:
+        return None
     if (len(native), digest_of((e.key, e.value) for e in native)) != (content["count"], content["digest"]):
         return None
     changes = _difference(old, entries, codec, position_tuple(new.raw[end, POSITION_BYTES].tobytes()))
+    if changes is None:
+        return None
     return _rendered(changes, renderer, partition, one.end, one.segment, one.reason)
 
 
@@ -229,8 +237,8 @@ def _afters(codec: Codec, *columns: Columns) -> Afters | None:
     return afters
 
 
-def _difference(old: Afters, new: Afters, codec: Codec, position: Position) -> list[Change]:
-    """`deelog_schemas.fold.difference` by bytes: only entries whose bytes differ are decoded."""
+def _difference(old: Afters, new: Afters, codec: Codec, position: Position) -> list[Change] | None:
+    """`deelog_schemas.fold.difference` by bytes: only entries whose bytes differ are decoded. None: one cannot be."""
     before: dict[bytes, Entry] = {}
     after: dict[bytes, Entry] = {}
     for key in old.keys() | new.keys():
@@ -238,6 +246,9 @@ def _difference(old: Afters, new: Afters, codec: Codec, position: Position) -> l
         if was != now:
             for raw, entries in ((was, before), (now, after)):
                 if raw is not None:
-                    entry = codec.decode_after(raw)
+                    try:
+                        entry = codec.decode_after(raw)
+                    except RecordError:
+                        return None  # whoever reads the records tells which one it is
                     entries[entry.key] = entry
     return difference(before, after, position)

@@ -172,8 +172,8 @@ def start(
 ) -> Started:
     """Folds the segments `numbers` of a partition up to offset `end`, and compares them with the diff topic.
 
-    `begin` is the partition's first offset. A segment without a base offset starts empty, at `begin`. One with a reset
-    open at `end` gets no rows until the reset ends.
+    `begin` is the partition's first offset. A segment without a base offset starts there: empty, or with the diff
+    topic's entries where earlier records are gone. One with a reset open at `end` gets no rows until the reset ends.
     """
     folds: dict[int, StartFold] = {}
     segments: dict[int, Segment] = {}
@@ -187,6 +187,9 @@ def start(
             folds[number] = StartFold(number, base, positions.open.get(number))
     lowest = min((positions.base.get(n, begin) for n in folds), default=end)
     old = tables.entries(partition)
+    if begin > 0:
+        for number in folds.keys() - positions.base.keys():
+            folds[number].entries.update(old.get(number, {}))
     for record in tables.records(partition, lowest, end):
         fold = folds.get(record.header.segment)
         if fold is not None:
@@ -274,8 +277,9 @@ def resets(
         try:
             changes = reader.apply(record, tables.entry)
         except RecordError as error:
-            if isinstance(error, Undecodable) and reader.open is None:
-                reader.mark = record.header.position  # the key keeps its last good value
+            if isinstance(error, Undecodable) and (reader.open is None or not reader.open.reset_id):
+                # The key keeps its last good value; a segment that waits keeps nothing.
+                (reader.open or reader).mark = record.header.position
                 continue
             closing = ends.get((number, record.offset))
             place = error.at(record.topic, record.partition, record.offset)

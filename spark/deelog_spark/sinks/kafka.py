@@ -29,6 +29,7 @@ from deelog_schemas.header import HEADER_NAME, unpack
 from deelog_schemas.kafka.connections import Connections
 from deelog_schemas.kafka.progress import STALL_SECONDS, Progress
 from deelog_spark import kafka
+from deelog_spark.batches.checkpoint import START
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, LossError
 from deelog_spark.folding.diff_record import CHANGE, DiffRecord, Renderer, Row, Undecodable, tombstone
 
@@ -69,6 +70,11 @@ def _send_offset(producer: Producer, offset: TopicPartition, group: object) -> N
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the marker of a batch was not answered"))
     if raised:
         raise raised[0]
+
+
+def _claim_of(checkpoint: str) -> str:
+    """What a start's claim has in place of its checkpoint's id."""
+    return f"{checkpoint} starts"
 
 
 class NeedsPlan(Exception):
@@ -164,6 +170,22 @@ class Writer:
             refused = kafka.refused(why, "consumer", **needed)
             raise error if refused is why else refused from error
 
+    def claim(self, partitions: Iterable[int], checkpoint: str) -> None:
+        """Marks the diff topic as this start's, before it is read: another job that goes on ends at its next batch.
+
+        The offset stays: below it, dead letters are written.
+        """
+        for partition in partitions:
+            stored = self.stored(partition)
+            end = 0 if stored is None else stored.end
+            self.write(partition, (), _claim_of(checkpoint), START, end, claims=True)
+
+    def claimed(self, partitions: Iterable[int], checkpoint: str) -> bool:
+        """Whether nobody has written since this start's claim but itself."""
+        own = {checkpoint, _claim_of(checkpoint)}
+        marks = map(self.stored, partitions)
+        return all(mark is not None and mark.checkpoint in own for mark in marks)
+
     def write(
         self,
         partition: int,
@@ -171,19 +193,19 @@ class Writer:
         checkpoint: str,
         batch: int,
         end: int,
-        first: bool = False,
+        claims: bool = False,
         renew: bool = False,
         patience: float = STALL_SECONDS,
     ) -> Written:
         """Writes a partition's rows of one batch, in order, unless the marker has reached it.
 
-        `end` is the batch's input end. `first` is a start without state: only then may there be no marker, or that of
-        another checkpoint. `renew` commits the marker even if it is there. `patience`: see `Progress.begin`. An
-        `Undecodable` row goes to the dead-letter topic. A foreign row aborts the transaction and comes back as `error`;
-        `NeedsPlan` aborts it without one.
+        `end` is the batch's input end. Only who `claims` may find no marker, or that of another checkpoint. `renew`
+        commits the marker even if it is there. `patience`: see `Progress.begin`. An `Undecodable` row goes to the
+        dead-letter topic. A foreign row aborts the transaction and comes back as `error`; `NeedsPlan` aborts it without
+        one.
         """
         marker = BatchMarker(checkpoint, batch, end)
-        producer, floor = self._begin(partition, marker, first, renew)
+        producer, floor = self._begin(partition, marker, claims, renew)
         result = Written(partition)
         self._progress.begin(patience)
         try:
@@ -233,7 +255,7 @@ class Writer:
             transactional_id=("Write", topics.transactional_id_diff(partition)),
         )
 
-    def _begin(self, partition: int, marker: BatchMarker, first: bool, renew: bool) -> tuple[Producer | None, int]:
+    def _begin(self, partition: int, marker: BatchMarker, claims: bool, renew: bool) -> tuple[Producer | None, int]:
         """Begins the transaction and adds the marker to it.
 
         Returns its producer, None where the marker has reached the batch, and the input offset below which rows are
@@ -244,7 +266,7 @@ class Writer:
             if fresh:
                 self._producers.pop(partition, None)
             producer = self._producer(partition)
-            done, floor = self._look(partition, self.stored(partition), marker, first)
+            done, floor = self._look(partition, self.stored(partition), marker, claims)
             if done and not renew:
                 return None, floor
             offset = TopicPartition(
@@ -298,12 +320,12 @@ class Writer:
             why = f"{error.args[0].str()}: create it" if refused is error else str(refused)
             raise DiffError(f"the signal reset-segment could not be sent to {topic}: {why}") from error
 
-    def _look(self, partition: int, stored: BatchMarker | None, marker: BatchMarker, first: bool) -> tuple[bool, int]:
+    def _look(self, partition: int, stored: BatchMarker | None, marker: BatchMarker, claims: bool) -> tuple[bool, int]:
         """Whether the batch is written already, and below which input offset rows are written already."""
         if stored is not None and stored.checkpoint == marker.checkpoint:
             # By the input end alone: a batch whose plan was lost may end elsewhere the second time.
             return stored.end >= marker.end, stored.end
-        if first:
+        if claims or (stored is not None and stored.checkpoint == _claim_of(marker.checkpoint)):
             return False, 0
         name = f"{self._topics.changes}[{partition}]"
         if stored is None:

@@ -119,6 +119,19 @@ def test_the_last_three_batches_are_kept(checkpoint: Checkpoint) -> None:
     assert latest.number == 12
 
 
+def test_files_of_a_shared_file_system_are_left_alone(checkpoint: Checkpoint) -> None:
+    names = (".nfs000000000001", ".nfs000000000001.json", "7.json.swp")
+    for place in ("plans", "state", "rows"):
+        for name in names:
+            (checkpoint.root / place / name).touch()
+    for number in range(5):
+        checkpoint.write_state(replace(BATCH, number=number))
+    latest = checkpoint.latest()
+    assert latest is not None
+    assert latest.number == 4
+    assert {p.name for p in (checkpoint.root / "state").iterdir()} == {*names, "2.json", "3.json", "4.json"}
+
+
 def test_forgetting_leaves_nothing_but_the_lock(checkpoint: Checkpoint) -> None:
     checkpoint.begin(IDENTITY)
     checkpoint.finish_start(IDENTITY, BATCH)

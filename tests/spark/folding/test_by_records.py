@@ -109,6 +109,14 @@ def test_a_segment_without_a_base_starts_empty() -> None:
     assert {row.offset for row in started.rows} == {2}
 
 
+def test_without_a_base_what_the_diff_topic_has_stays_where_the_head_of_the_log_is_gone() -> None:
+    log = Log({b"before": b"x", b"deleted": b"x", b"changed": b"x"})
+    log.put(1, b"gone", b"v")
+    log.put(2, b"changed", b"v")
+    log.put(3, b"deleted", None)
+    assert content(log.start(begin=1).rows) == {b"changed": ("u", b"v"), b"deleted": ("d", None)}
+
+
 def test_records_below_the_base_do_not_count() -> None:
     log = Log()
     log.put(1, b"old", b"v")
@@ -340,6 +348,16 @@ def test_a_void_end_closes_nothing_and_the_next_reset_does() -> None:
     log.row(4, b"k", b"v")
     end = log.end(5, "r2", {b"k": b"v"})
     assert content(log.resets(ended(begin, end, "r2"), void=void)) == {b"k": ("c", b"v")}
+
+
+def test_an_undecodable_change_while_a_segment_waits_is_passed_over() -> None:
+    log = Log({b"k": b"old"})
+    log.add(Kind.CHANGE, 1, CODEC.key(b"k"), b"{")
+    begin = log.begin(2, "r1")
+    log.row(2, b"k", b"v")
+    end = log.end(2, "r1", {b"k": b"v"})
+    before = Segment(position_bytes((1, 0)), waiting())
+    assert content(log.resets(ended(begin, end), before)) == {b"k": ("u", b"v")}
 
 
 def test_an_undecodable_change_before_a_reset_is_passed_over_and_inside_it_stops() -> None:
