@@ -55,9 +55,9 @@ class Operation(NamedTuple):
         """The trace headers of its record. Empty, except for a `TracedOperation`."""
         return ()
 
-    def merged(self, first: Operation) -> Operation:
-        """This operation, in place of a run of older ones of its key that began with `first`."""
-        return self._replace(existed=first.existed, before=first.before)
+    def merged(self, first: Operation, reason: str) -> Operation:
+        """This operation, in place of a run of older ones of its key that began with `first`, for another reason."""
+        return self._replace(existed=first.existed, before=first.before, reason=reason)
 
 
 class TracedOperation(Operation):
@@ -83,9 +83,9 @@ class TracedOperation(Operation):
     def trace(self) -> Trace:
         return self._trace
 
-    def merged(self, first: Operation) -> Operation:
+    def merged(self, first: Operation, reason: str) -> Operation:
         """Keeps the newest trace: the replaced operations have no record that could carry theirs."""
-        return TracedOperation.of(super().merged(first), self._trace)
+        return TracedOperation.of(super().merged(first, reason), self._trace)
 
 
 OVERHEAD = 200

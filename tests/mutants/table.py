@@ -1324,7 +1324,7 @@ SHELL: Final = (
         "superseded-and-positions-lost",
         "",
         "an old owner that stood still resets its segment in its old epoch once the positions topic is made again",
-        (Edit(TAKEOVERS, "if segment.owed == POSITIONS_LOST and self._is_superseded(segment, scan):", "if False:"),),
+        (Edit(TAKEOVERS, "        if self._is_superseded(segment, scan):", "        if False:"),),
         detector="pytest tests/proof/simulation/test_scenarios.py -k superseded_and_positions_lost",
         because="a node must stand still from before a takeover to the moment when the positions are lost",
     ),
@@ -1724,6 +1724,94 @@ SHELL: Final = (
         ),
         detector="scenario truncation",
         because="the other ways to notice a loss find most of them",
+    ),
+    Mutant(
+        "owed-overwritten",
+        "",
+        "that the positions were lost is forgotten where a reset is owed for another reason",
+        (
+            Edit(
+                SEGMENT,
+                "        if self.owed != POSITIONS_LOST:\n            self.owed = reason\n",
+                "        self.owed = reason\n",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_two_faults.py -k superseded",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "superseded-only-while-owed",
+        "",
+        "records of a higher epoch are looked at only where the loss of the positions is owed",
+        (
+            Edit(
+                TAKEOVERS,
+                "        if self._is_superseded(segment, scan):\n",
+                "        if segment.owed == POSITIONS_LOST and self._is_superseded(segment, scan):\n",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_two_faults.py -k superseded",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "clear-coalesced",
+        "",
+        "a clear gives way to an operation on the empty key",
+        (
+            Edit(
+                OPLOG,
+                "        kept = within[:1] if within and within[0].reason == Reason.CLEAR else []\n",
+                "        kept = within[:0]\n",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_two_faults.py -k empty_key",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "correction-coalesced",
+        "",
+        "a correction gives way to a write that a filter drops",
+        (Edit(OPLOG, " | {o.key: o.reason for o in within if o.reason == Reason.CORRECT}\n", "\n"),),
+        detector="pytest tests/connector/core/test_two_faults.py -k gives_way",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "runs-outlive-their-reset",
+        "",
+        "what a reset has replaced is missed again",
+        (
+            Edit(
+                LEDGER,
+                "        self.before_last_look, self.since_last_look = [], [reset]\n",
+                "        self.committed(reset)\n",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_two_faults.py -k replaced",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "rows-hide-rows",
+        "",
+        "rows of a snapshot that nobody counted stand for those that are lost",
+        (
+            Edit(
+                SCAN,
+                "        again = [*(run for run in self.runs if not run.number), *self.inherited_runs()]\n"
+                "        if self.snapshot_rows:\n"
+                "            again.append(CommittedRun(-1, -1, len(self.snapshot_rows), self.snapshot_rows[0]))\n",
+                "        again = [*(r for r in self.runs if not r.number or r.is_snapshot), *self.inherited_runs()]\n",
+            ),
+        ),
+        detector="scenario rows_hidden_by_others",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "positions-not-verified",
+        "",
+        "a log that was cut before the first look passes for whole",
+        (Edit(SHELL_FILE, "        await self._readers.verify_positions()\n", ""),),
+        detector="scenario deep_cut_before_the_first_look",
+        because=ONE_CASE,
     ),
     Mutant(
         "ends-of-another-partition",

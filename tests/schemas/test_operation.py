@@ -16,8 +16,8 @@ def test_the_size_is_of_all_payload() -> None:
 
 
 def test_a_merged_one_is_the_last_with_what_was_before_the_first() -> None:
-    merged = LAST._replace(existed=True).merged(FIRST)
+    merged = LAST._replace(existed=True).merged(FIRST, LAST.reason)
     assert merged == LAST._replace(existed=False, before=b"old")
     assert (merged.position, merged.trace) == ((1, 4), ())
-    traced = TracedOperation.of(LAST, TRACE).merged(FIRST)
+    traced = TracedOperation.of(LAST, TRACE).merged(FIRST, LAST.reason)
     assert (traced, traced.trace) == (merged, TRACE)

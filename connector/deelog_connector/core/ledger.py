@@ -163,6 +163,10 @@ class Ledger:
         self.is_complete = True
         self._forget_ends()
 
+    def replaced(self, reset: CommittedRun) -> None:
+        """A reset was committed to its end: what was committed before it is not missed any more."""
+        self.before_last_look, self.since_last_look = [], [reset]
+
     def lose(self) -> None:
         """The log was cut or the topic is another one: no offset holds any more."""
         self.base_offset = self.read_from = 0

@@ -119,8 +119,13 @@ class OpLog:
         dropped = self._operations[run]
         cleared = max((index for index, o in enumerate(dropped) if o.reason == Reason.CLEAR), default=0)
         within = dropped[cleared:]
+        kept = within[:1] if within and within[0].reason == Reason.CLEAR else []
+        within = within[len(kept) :]  # a clear's key is no entry's, and empty as one may be
         first, last = {o.key: o for o in reversed(within)}, {o.key: o for o in within}
-        kept = [o if first[o.key] is o else o.merged(first[o.key]) for o in within if last[o.key] is o]
+        # CHECK correct-phantoms: a filter may drop what a correction gives way to, but no correction.
+        reasons = {o.key: o.reason for o in within} | {o.key: o.reason for o in within if o.reason == Reason.CORRECT}
+        newest = (o for o in within if last[o.key] is o)
+        kept += (o if first[o.key] is o else o.merged(first[o.key], reasons[o.key]) for o in newest)
         self._operations[run] = kept
         self._release(dropped)
         self._budget.operations += len(kept)

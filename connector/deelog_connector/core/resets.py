@@ -43,12 +43,13 @@ class Resets:
         at_once = segment.phase in (Phase.WRITING, Phase.STOPPED)
         instead = segment.phase is Phase.OWED and reset is not None and reset.reason == Reason.CLEAR
         if at_once or instead:
-            segment.reset, segment.owed, segment.generation = None, reason, segment.generation + 1
+            segment.reset, segment.generation = None, segment.generation + 1
+            segment.owe(reason)
             if at_once:
                 # CHECK recheck-after-fence: a stopped segment has looked at nothing since.
                 segment.go(Phase.ACTIVE if segment.phase is Phase.STOPPED and segment.recheck else Phase.OWED)
         elif reset is None or reset.position is not None:
-            segment.owed = reason  # after this takeover, or after the reset whose rows are read already
+            segment.owe(reason)  # after this takeover, or after the reset whose rows are read already
         # CHECK nothing-over-a-hole: from here on nothing of the segment is written but its begin.
 
     def ask(self, number: int, reason: str) -> None:
@@ -200,5 +201,5 @@ class Resets:
             self._snapshots.covered_by_reset(segment, len(reset.entries))
         sequence = reset.position[1]
         segment.reset, segment.sent = None, sequence
-        segment.ledger.committed(CommittedRun(sequence, sequence, 0, reset.begin_offset))
+        segment.ledger.replaced(CommittedRun(sequence, sequence, 0, reset.begin_offset))
         segment.go(Phase.OWED if segment.owed else Phase.WRITING)

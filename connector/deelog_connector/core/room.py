@@ -20,7 +20,7 @@ class Room:
         self._node.counts.overflow["reset" if segment.is_primary else "backup"] += 1
         segment.log.restart(segment.last_sequence + 1)
         if segment.phase is Phase.STOPPED:
-            segment.owed = "overflow"  # somebody has to mend what stopped it first
+            segment.owe("overflow")  # somebody has to mend what stopped it first
         elif segment.is_primary:
             self._resets.request(number, "overflow")
 

@@ -260,6 +260,11 @@ class Segment:
         """Why a reset is under way that comes again if this ends here. A clear's is an operation's, which stays."""
         return self.reset.reason if self.reset and self.reset.reason != Reason.CLEAR else None
 
+    def owe(self, reason: str) -> None:
+        """A reset must come; that positions were lost is not forgotten before it was looked who wrote since."""
+        if self.owed != POSITIONS_LOST:
+            self.owed = reason
+
     def count_gaps(self, sequence: int) -> None:
         """The operations above this sequence that gave way here will not be written."""
         number = self.log.gaps_after(sequence)

@@ -227,7 +227,7 @@ class Takeover:
         assert scan is not None
         if segment.recheck and self._step_down(segment, known.ranked | scan.claims):
             return
-        if segment.owed == POSITIONS_LOST and self._is_superseded(segment, scan):
+        if self._is_superseded(segment, scan):
             return
         segment.recheck = False
         reason = reason_to_reset(scan, segment.log.complete_from, segment.owed)

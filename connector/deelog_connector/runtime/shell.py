@@ -66,6 +66,7 @@ class Shell:
             caught_up.cancel()
         if self.tasks.failure.done():
             self.tasks.failure.result()
+        await self._readers.verify_positions()
         await self.retries.reading(self._readers.read_epochs)
         await self._readers.follow_signals()
         self.retries.proven = True

@@ -1,0 +1,107 @@
+"""Two rare things at once, each of which is survived alone: the reader ends with what the cache holds, or is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from deelog_connector.core.effects import SteppedDown
+from deelog_schemas.header import Kind
+from deelog_schemas.keys import segment_of
+from tests.connector.world import PARTITIONS, POSITIONS, SEGMENTS, Node, World, key_of, lose_unseen, skipping, started
+
+
+def derived(world: World, segment: int) -> dict[bytes, bytes]:
+    return {key: entry.value for key, entry in world.reader(segment).entries.items()}
+
+
+def held(node: Node, segment: int) -> dict[bytes, bytes]:
+    return {entry.key: entry.value for entry in node.entries(segment)}
+
+
+def superseded() -> tuple[World, Node]:
+    """A node whose segment 0 another one has owned since, and died; the positions topic, which told of it, is lost."""
+    world, (old, new) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    world.own(0, new)
+    world.settle(new)
+    world.put(key_of(0), b"b", at=new, acked=False)
+    new.core.acked(0, 2)
+    world.settle(new)
+    new.core.release(0)
+    world.settle(new)
+    world.crash(new)
+    world.broker.recreate(POSITIONS)
+    old.tails = dict.fromkeys(range(PARTITIONS), 0)
+    old.core.positions_lost()
+    return world, old
+
+
+@pytest.mark.parametrize("then", ["nothing", "signal", "overflow", "promoted again"])
+def test_who_was_superseded_steps_down_whatever_else_asks_for_a_reset(then: str) -> None:
+    """Readers drop what is below the records of a higher epoch."""
+    world, old = superseded()
+    if then == "signal":
+        old.core.ask_reset(0, "signal")
+    elif then == "overflow":
+        old.core.overflow(0)
+    elif then == "promoted again":
+        old.core.demote(0)
+        old.core.promote(0, 2)  # with the topology its epochs were lost, too
+        old.core.acked(0, old.core.last_sequence(0))
+    world.settle(old)
+    assert [effect.segment for effect in old.announced(SteppedDown)] == [0]
+    assert world.reader(0).repeats == 0
+
+
+def test_a_clear_does_not_give_way_to_the_empty_key() -> None:
+    segment = segment_of(b"", SEGMENTS)
+    world, (node, _) = started()
+    world.put(key_of(segment), b"old")
+    world.settle()
+    node.core.paused = True
+    world.settle()
+    world.clear(segment)
+    world.put(b"", b"empty")
+    node.core.coalesce(segment)
+    node.core.paused = False
+    world.settle()
+    assert derived(world, segment) == held(node, segment) == {b"": b"empty"}
+
+
+def test_a_correction_that_gives_way_to_what_a_filter_drops_corrects_still() -> None:
+    world, (old, new) = started(2, pipeline=skipping("u"))
+    world.put(key_of(0), b"v1")
+    world.settle()
+    old.core.append(0, "remove", key_of(0), None, None, 0, True)
+    old.core.append(0, "put", key_of(0), b"ghost", None, 0, False)
+    old.core.acked(0, old.core.last_sequence(0))  # the other one never got these
+    world.settle(old)
+    world.crash(old)
+    world.own(0, new)
+    while new.core.phase(0) != "writing":
+        world.now += 0.1
+        new.step()
+    new.core.paused = True
+    world.now += 0.1
+    new.step()
+    world.put(key_of(0), b"v5")  # an update
+    assert new.core.coalesce(0) == 1
+    new.core.paused = False
+    world.settle(new)
+    assert b"ghost" not in derived(world, 0).values()
+
+
+def test_what_a_reset_has_replaced_is_missed_no_more() -> None:
+    world, (node, other) = started()
+    lose_unseen(world, 3)
+    for one in (node, other):
+        one.step()  # the look at the ends tells of the new leader
+    world.watching = False  # and the next two looks are two seconds away
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    for _ in range(3):
+        node.core.session_lost()
+        world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    assert sum(record.header.kind is Kind.RESET_BEGIN for record in world.records(0)) == 2
