@@ -12,9 +12,9 @@ from deelog_connector.kafka_port import COMPACTED, Brokers
 class KeptTopic:
     """One such topic, with as many partitions. Its calls raise what those of `Brokers` raise."""
 
-    def __init__(self, brokers: Brokers, topic: str, partitions: int) -> None:
+    def __init__(self, brokers: Brokers, topic: str, partitions: int, seen: KnownTopic | None = None) -> None:
         self._brokers, self._topic, self._partitions = brokers, topic, partitions
-        self._seen = KnownTopic()
+        self._seen = seen or KnownTopic()
         self.unwritable = frozenset[int]()
         """The partitions that took no records at the last look."""
 

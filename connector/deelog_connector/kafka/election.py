@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -239,10 +240,16 @@ class Election:
                 self._sit(None)
                 # `close` alone tells the group nothing where no partition is assigned (librdkafka 2.16): a member that
                 # is gone would stay, and be assigned the seat in the next rebalance, until its session is over.
-                consumer.unsubscribe()
-                consumer.poll(_POLL_SECONDS)
-                consumer.close()
+                self._leave(consumer)
             self._tell(False)
+
+    def _leave(self, consumer: Any) -> None:
+        """What fails here must not end the thread, which joins again."""
+        for step in consumer.unsubscribe, partial(consumer.poll, _POLL_SECONDS), consumer.close:
+            try:
+                step()
+            except KafkaException as error:
+                log.warning("controller group: %s; leaving it", _error(error).str())
 
     def _subscribe(self, consumer: Any, topic: str) -> None:
         consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
@@ -264,7 +271,8 @@ class Election:
             self._tell(False)
 
     def _is_the_seat(self, partitions: list[TopicPartition]) -> bool:
-        return any(partition.topic == self._topic for partition in partitions)
+        # Its first partition alone: somebody may give the topic more, and one node has one seat.
+        return any((partition.topic, partition.partition) == (self._topic, 0) for partition in partitions)
 
     def _report_denied(self, error: KafkaError, client: str) -> bool:
         """Whether the error is a missing ACL; if so, calls `on_refused`."""

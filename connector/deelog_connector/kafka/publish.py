@@ -31,9 +31,12 @@ def publish(config: Config, topic: str, key: str, value: bytes, seconds: float =
     except KafkaException as error:
         raise failure(what, error, connections, topic=("Write", topic)) from error
     left, waited = 1, 0.0
-    while left and waited < seconds and not connections.hopeless:
-        left = int(producer.flush(_LOOK_SECONDS))
-        waited += _LOOK_SECONDS
+    try:
+        while left and waited < seconds and not connections.hopeless:
+            left = int(producer.flush(_LOOK_SECONDS))
+            waited += _LOOK_SECONDS
+    except KafkaException as error:  # fatal: the user may write nothing at all
+        raise failure(what, error, connections, topic=("Write", topic)) from error
     if failures:
         raise failure(what, KafkaException(failures[0]), connections, topic=("Write", topic))
     if left:

@@ -13,12 +13,14 @@ from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUn
 from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened
 from deelog_connector.kafka.threads import Run
 from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.progress import MAX_STALL_SECONDS
 
 log = logging.getLogger(__name__)
 
+_PAUSE_SECONDS: Final = 0.05
+"""Between two questions, where the client answers at once that it cannot."""
 STALL_SECONDS: Final = 2.0
 """Seconds between two looks at the ends of the log. A partition that does not move from one to the next is lost."""
 _TRUNCATED: Final = frozenset(
@@ -86,9 +88,13 @@ class Reader:
     def _seek(self, offsets: dict[int, int]) -> None:
         until = time.monotonic() + self._seconds
         ends, following = {}, {}
-        for partition, offset in offsets.items():
-            low, high = self._bounds(partition, until)
-            ends[partition], following[partition] = high, offset if low <= offset <= high else low
+        try:
+            for partition, offset in offsets.items():
+                low, high = self._bounds(partition, until)
+                ends[partition], following[partition] = high, offset if low <= offset <= high else low
+        except BaseException:
+            self._assign(self._next)  # to hear why it failed may have taken records
+            raise
         self._assign(following)
         self._ends, self._next, self._problem = ends, following, None
 
@@ -106,6 +112,7 @@ class Reader:
                 if denied or self._connections.hopeless or time.monotonic() > until:
                     what = f"cannot read {self._topic}[{partition}]"
                     raise failure(what, error, self._connections, topic=("Read", self._topic)) from error
+                time.sleep(_PAUSE_SECONDS)
 
     def _read(self, seconds: float) -> list[InRecord]:
         problem, self._problem = self._problem, None
@@ -141,8 +148,14 @@ class Reader:
         lost = [p for p, offset in behind.items() if self._drained and self._behind.get(p) == offset]
         if lost:
             log.warning("%s: the client reads no further in partitions %s: a new one goes on", self._topic, lost)
+            try:
+                client = opened(Consumer, "consumer", consumer_settings(self._config))
+            except (ConfigError, KafkaUnusable) as error:  # a file of secrets or certificates is being written
+                log.warning("%s; trying again", error)
+                self._look_at = time.monotonic() + self._patience
+                return
             self._consumer.close()
-            self._consumer, self._connections = opened(Consumer, "consumer", consumer_settings(self._config))
+            self._consumer, self._connections = client
             self._patience = min(2 * self._patience, MAX_STALL_SECONDS)  # it may be the brokers that are slow
             self._assign(self._next)
             return

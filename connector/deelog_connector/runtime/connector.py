@@ -21,6 +21,7 @@ from deelog_connector.cache_side import CacheSide, ReplicaSink
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
+from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import NodeSuperseded
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import Clock, KafkaPort
@@ -97,6 +98,7 @@ class Connector:
             port=port,
             failure=self.failure,
             wake=self.wake,
+            positions=KnownTopic(),
             pruned=self._was_pruned,
             halt=self._halt,
             closed=lambda: self.state.closed,

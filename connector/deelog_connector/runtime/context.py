@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from deelog_connector.cache_side import CacheSide
 from deelog_connector.core import ConnectorCore
+from deelog_connector.core.state import KnownTopic
 from deelog_connector.kafka_port import KafkaPort
 from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.signals.incremental_snapshots import Snapshots
@@ -30,6 +31,8 @@ class Context:
     """Gets the exception after which the connector cannot go on."""
     wake: Callable[[], None]
     """Polls the core soon."""
+    positions: KnownTopic
+    """The positions topic as it was last seen."""
     pruned: Callable[[], None]
     """Called after each state read."""
     halt: Callable[[DeelogError], None]

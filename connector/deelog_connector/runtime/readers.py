@@ -14,7 +14,7 @@ from deelog_connector.kept_topic import KeptTopic
 from deelog_connector.runtime.clients import Clients, moving_log
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.tasks import Retries, Tasks
-from deelog_connector.runtime.topics import ensure_signal_topic
+from deelog_connector.runtime.topics import ensure_change_topic, ensure_dead_letter_topic, ensure_signal_topic
 from deelog_schemas.config import ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.keys import POSITION_KEYS, partition_of
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 1.0
 """Interval at which the end offsets of the change topic are read."""
-SIGNALS_SECONDS: Final = 5.0
-"""Interval at which it is looked whether the signal topic is another one."""
+OTHERS_SECONDS: Final = 5.0
+"""Interval at which it is looked whether the topics beside those two are there."""
 SHORT_LOOKS: Final = 5
 """Looks after which a log of positions that seems shorter than it was is."""
 POLL_SECONDS: Final = 0.1
@@ -43,7 +43,7 @@ class Readers:
         self._clients, self._tasks, self._retries = clients, tasks, retries
         config = clients.config
         self._positions = KeptTopic(
-            clients.brokers, config.topics.positions, config["topic.creation.default.partitions"]
+            clients.brokers, config.topics.positions, config["topic.creation.default.partitions"], context.positions
         )
         self._recreated = ""
         self._claims_lost = False
@@ -75,33 +75,46 @@ class Readers:
         return caught_up
 
     async def follow_signals(self) -> None:
-        """Returns once the present signals are read, and reads on. Does nothing without their topic."""
+        """Returns once the present signals are read, and reads on. Does nothing without their topic.
+
+        In a restart they were read before: nothing waits for them.
+        """
         if self._clients.config.topics.signal:
-            self._tasks.spawn(self._follow_signals(await self._retries.reading(self._signal_reader)))
-            self._tasks.spawn(self._watch_signals())
+            reader = None if self._signals.caught_up else await self._retries.reading(self._signal_reader)
+            self._tasks.spawn(self._follow_signals(reader))
 
-    async def _follow_signals(self, reader: Reader) -> None:
+    async def _follow_signals(self, reader: Reader | None) -> None:
         while True:
-            await self._signals.follow(reader)
-            # At once: what comes behind the end that it finds is new, what stands before it is not.
+            if reader is not None:
+                await self._signals.follow(reader)
+                # At once: what comes behind the end that it finds is new, what stands before it is not.
+                await self._retries.reading(self._signal_place)
+                await asyncio.sleep(DENIED_SECONDS)
             reader = await self._retries.reading(self._signal_reader)
-            await asyncio.sleep(DENIED_SECONDS)
 
-    async def _watch_signals(self) -> None:
+    async def watch_others(self) -> None:
+        """Makes the topics of signals and of dead letters again where they are gone."""
+        config, brokers = self._clients.config, self._clients.brokers
         while True:
             try:
-                await self._look_at_signals()
-            except (KafkaUnusable, ConfigError) as error:  # nothing but signals waits for it
-                log.debug("signals: %s", error)
-            await asyncio.sleep(SIGNALS_SECONDS)
+                if config.topics.signal:
+                    await self._look_at_signals()
+                await ensure_dead_letter_topic(brokers, config)
+            except (KafkaUnusable, ConfigError) as error:  # nothing else waits for it
+                log.debug("signals and dead letters: %s", error)
+            await asyncio.sleep(OTHERS_SECONDS)
+
+    async def _signal_place(self) -> dict[int, int]:
+        """Where the signals are to be read on."""
+        if self._retries.proven:  # a start has read nothing yet that another topic could lack
+            await self._look_at_signals()
+        (end,) = await self._clients.brokers.ends(self._clients.config.topics.signal, [0])
+        return {0: self._signals.first_offset(end.offset)}
 
     async def _signal_reader(self) -> Reader:
         """Reads on where the signals were read to, and returns the reader."""
-        if self._retries.proven:  # a start has read nothing yet that another topic could lack
-            await self._look_at_signals()
-        topic = self._clients.config.topics.signal
-        (end,) = await self._clients.brokers.ends(topic, [0])
-        reader = await self._clients.following(topic, {0: self._signals.first_offset(end.offset)})
+        place = await self._signal_place()
+        reader = await self._clients.following(self._clients.config.topics.signal, place)
         try:
             with moving_log():
                 await self._signals.catch_up(reader)
@@ -138,7 +151,9 @@ class Readers:
                 self._context.wake()
             else:
                 await asyncio.sleep(DENIED_SECONDS)
-            await self._retries.reading(self.look_at_positions)  # what the reader has noticed counts once
+            await self._retries.reading(self.look_at_positions)
+            if lost:
+                self._recreated = ""  # what the reader has noticed counts once
 
     def _readable(self) -> dict[int, int]:
         """What to read next of the positions topic, without partitions that may have no leader."""
@@ -147,7 +162,6 @@ class Readers:
     async def _follow_with(self, reader: Reader, reading: Mapping[int, int], caught_up: asyncio.Event) -> str:
         """Returns once the reader cannot go on: what the topic has lost, or nothing where it never came to its end."""
         has_read, whole = self._retries.proven or caught_up.is_set(), False
-        self._recreated = ""
         while not self._recreated:
             try:
                 readable = self._readable()
@@ -279,9 +293,13 @@ class Readers:
             self._context.wake()
 
     async def look_at_changes(self) -> None:
-        """Passes the id of the change topic to the core."""
-        topic = self._clients.config.topics.changes
-        state = await self._clients.brokers.state(topic)
+        """Passes the id of the change topic to the core; makes the topic where it is gone."""
+        topic, brokers = self._clients.config.topics.changes, self._clients.brokers
+        try:
+            state = await brokers.state(topic)
+        except KafkaUnavailable:
+            await ensure_change_topic(brokers, self._clients.config)
+            state = await brokers.state(topic)
         if self._core.topic_is(state.topic_id):
             log.error("%s was deleted and made again: all of its segments are reset", topic)
         self._unwritable = state.unwritable

@@ -69,6 +69,7 @@ class Shell:
         await self._readers.verify_positions()
         await self.retries.reading(self._readers.read_epochs)
         await self._readers.follow_signals()
+        self.tasks.spawn(self._readers.watch_others())
         self.retries.proven = True
 
     async def close(self) -> None:

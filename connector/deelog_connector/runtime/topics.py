@@ -17,21 +17,31 @@ async def ensure_topics(brokers: Brokers, config: Config) -> tuple[int, list[str
     compacted.
     """
     topics, partitions = config.topics, config["topic.creation.default.partitions"]
-    lag = str(config["reader.max.lag.ms"])
-    cleanup = ",".join(config["topic.creation.default.cleanup.policy"])
-    keeping = {"min.compaction.lag.ms": lag, "delete.retention.ms": lag}
-    changes = {**keeping, "cleanup.policy": cleanup} if "compact" in cleanup else {"cleanup.policy": cleanup}
-    await brokers.ensure(topics.changes, partitions, changes)
+    await ensure_change_topic(brokers, config)
     kept = await KeptTopic(brokers, topics.positions, partitions).make()
     if topics.signal:
         await ensure_signal_topic(brokers, topics.signal)
     await brokers.ensure(topics.heartbeat, None, COMPACTED)
     if config["notification.sink.topic.name"] is not None:
         await brokers.ensure(config["notification.sink.topic.name"], None, {})
-    if config["event.processing.failure.handling.mode"] == "dead-letter":
-        await brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {})
+    await ensure_dead_letter_topic(brokers, config)
     found = await brokers.settings(topics.changes)
     return int(found["max.message.bytes"]), _findings(found, kept, config)
+
+
+async def ensure_change_topic(brokers: Brokers, config: Config) -> None:
+    """Creates it unless it exists. Raises `KafkaUnusable` where it has another number of partitions."""
+    lag = str(config["reader.max.lag.ms"])
+    cleanup = ",".join(config["topic.creation.default.cleanup.policy"])
+    keeping = {"min.compaction.lag.ms": lag, "delete.retention.ms": lag} if "compact" in cleanup else {}
+    settings = {**keeping, "cleanup.policy": cleanup}
+    await brokers.ensure(config.topics.changes, config["topic.creation.default.partitions"], settings)
+
+
+async def ensure_dead_letter_topic(brokers: Brokers, config: Config) -> None:
+    """Creates it unless it exists, or none is wanted."""
+    if config["event.processing.failure.handling.mode"] == "dead-letter":
+        await brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {})
 
 
 async def ensure_signal_topic(brokers: Brokers, topic: str) -> None:

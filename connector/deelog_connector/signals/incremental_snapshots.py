@@ -35,6 +35,8 @@ MAX_PASSES: Final = 8
 """Segments read at the same time: each holds a list of its keys."""
 NOTE_SECONDS: Final = 0.5
 """Interval of notes and of IN_PROGRESS notifications."""
+NOTED_AT_ONCE: Final = 4_096
+"""Segments of one note: their numbers fit into what a reader takes."""
 AGAIN_SECONDS: Final = 10.0
 """After this, a note that was not read back is written again."""
 
@@ -189,9 +191,13 @@ class Snapshots:
                 running.noted.pop(segment, None)
             elif whole and now - running.noted.get(segment, -AGAIN_SECONDS) >= AGAIN_SECONDS:
                 new[segment] = read.rows
+        running.noted.update(dict.fromkeys(new, now))
+        order = sorted(new)
+        for at in range(0, len(order), NOTED_AT_ONCE):
+            some = tuple(order[at : at + NOTED_AT_ONCE])
+            rows = sum(new[segment] for segment in some)
+            self._note(Progress(running.id, self._cache, some, rows, self._member, False))
         if new:
-            running.noted.update(dict.fromkeys(new, now))
-            self._note(Progress(running.id, self._cache, tuple(sorted(new)), sum(new.values()), self._member, False))
             self._tell_progress(running, len(new))
 
     # -- notifications ------------------------------------------------------------------------------------------------

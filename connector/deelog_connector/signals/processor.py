@@ -65,6 +65,11 @@ class Signals:
         if config.topics.signal != self._topic:
             self._topic, self._next, self._seen = config.topics.signal, None, KnownTopic()
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether earlier signals of this topic were read."""
+        return self._next is not None
+
     def topic_is(self, topic_id: str) -> None:
         """Takes the topic's id. Whoever follows one that was made again must begin again."""
         if self._seen.is_another(topic_id) and self._next is not None:
@@ -106,6 +111,8 @@ class Signals:
                         return
                     await asyncio.sleep(1.0)
                     continue
+                if self._made_again:
+                    return  # they may be of the former one
                 for record in records:
                     # Where the log is shorter for a moment than its end was, it is read from its beginning.
                     if self._next is None or record.offset >= self._next:

@@ -435,6 +435,26 @@ def test_the_member_to_which_the_partition_is_assigned_is_elected(monkeypatch: p
     with_group(monkeypatch, test)
 
 
+def test_other_partitions_of_the_topic_are_no_seat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has given it more."""
+
+    async def test(group: Group) -> None:
+        assert await group.go(lambda: group.assign(1, 2)) == [False]
+
+    with_group(monkeypatch, test)
+
+
+def test_what_fails_while_it_leaves_does_not_end_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(group: Group) -> None:
+        def fails() -> None:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "fatal"))
+
+        monkeypatch.setattr(group.consumer, "close", fails)
+        assert await group.go(lambda: group.assign(0)) == [True, False]
+
+    with_group(monkeypatch, test)
+
+
 @pytest.mark.parametrize("how", ["on_revoke", "on_lost"])
 def test_the_member_that_loses_the_partition_is_told_so(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     async def test(group: Group) -> None:

@@ -22,6 +22,7 @@ class Producer:
         self.answers_after = 1
         self.error: KafkaError | None = None
         self.refuses: Exception | None = None
+        self.fatal: Exception | None = None
         self.settings: dict[str, Any] = {}
         self.connections = Connections("producer", {})
         self.produced: list[tuple[Any, ...]] = []
@@ -47,6 +48,8 @@ class Producer:
 
     def flush(self, seconds: float) -> int:
         self.flushes.append(seconds)
+        if self.fatal is not None:
+            raise self.fatal
         if len(self.flushes) < self.answers_after:
             return 1
         self._report(self.error, None)
@@ -81,12 +84,14 @@ def test_a_record_is_written_to_the_first_partition_and_acknowledged_by_all(prod
         (KafkaError.MSG_SIZE_TOO_LARGE, KafkaUnavailable, "the broker's words"),
     ],
 )
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", [True, False, None])
 def test_what_the_brokers_refuse_says_why(
-    producer: Producer, code: int, kind: type[Exception], words: str, at_once: bool
+    producer: Producer, code: int, kind: type[Exception], words: str, at_once: bool | None
 ) -> None:
     error = KafkaError(code, "the broker's words")
-    if at_once:
+    if at_once is None:  # fatal for the client: a user that may write nothing
+        producer.fatal = KafkaException(error)
+    elif at_once:
         producer.refuses = KafkaException(error)
     else:
         producer.error = error

@@ -13,6 +13,8 @@ from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUn
 from deelog_connector.kafka import reader as module
 from deelog_connector.kafka.reader import Reader, consumer_settings, first_behind, still_holds
 from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
+from deelog_schemas.config import ConfigError
+from deelog_schemas.errors import FieldError
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of, run
 
@@ -60,13 +62,17 @@ class Consumer:
         self.consumed: list[tuple[int, float]] = []
         self.closed = 0
         self.now = 100.0
+        self.rests: list[float] = []
+        self.refuses: list[Exception] = []
         self.connections = Connections("consumer", {})
         monkeypatch.setattr(module, "opened", self._opened)
         monkeypatch.setattr(module, "hear", lambda consumer, connections: None)
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self._monotonic))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self._monotonic, sleep=self.rests.append))
 
     def _opened(self, make: object, client: str, settings: dict[str, Any]) -> tuple[Consumer, Connections]:
         assert client == "consumer"
+        if self.refuses:
+            raise self.refuses.pop()
         self.settings = settings
         return self, self.connections
 
@@ -313,6 +319,31 @@ def test_a_new_consumer_goes_on_behind_the_last_record_and_gets_twice_the_time(c
     looks(consumer, reader, 9, 9, 9, 9, 9)  # it has caught up: as at first
     looks(consumer, reader, 100, 100)
     assert consumer.closed == 3
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaUnusable("ssl.ca.location is not there"), ConfigError([FieldError("x", "cannot be resolved")])]
+)
+def test_where_no_new_consumer_can_be_made_the_old_one_stays_until_the_next_look(
+    consumer: Consumer, error: Exception
+) -> None:
+    """A file of certificates or secrets is being written."""
+    reader = sought(p0=5)
+    consumer.refuses = [error]
+    looks(consumer, reader, 100, 100)
+    assert consumer.closed == 0
+    looks(consumer, reader, 100)
+    assert consumer.closed == 1
+
+
+def test_a_seek_that_failed_leaves_the_reader_where_it_was(consumer: Consumer) -> None:
+    """To hear why it failed, records of the client were taken and dropped."""
+    reader = sought(p0=5)
+    consumer.bounds = [(0, 100), *[KafkaException(KafkaError(KafkaError._TRANSPORT, "away"))] * 2]
+    with pytest.raises(KafkaUnavailable):
+        of(reader.seek({0: 7, 1: 7}))
+    assert [(where.partition, where.offset) for where in consumer.assigned[-1]] == [(0, 5)]
+    assert consumer.rests
 
 
 def test_a_partition_that_moves_or_that_has_reached_its_end_keeps_its_consumer(consumer: Consumer) -> None:

@@ -78,6 +78,40 @@ def test_a_takeover_under_way_ends(cluster_of: Clusters, lose: Lose, seconds: fl
     sound(cluster, positions_lost=SEGMENTS)
 
 
+@pytest.mark.parametrize("lose", [delete, recreate])
+def test_positions_that_are_lost_just_before_a_restart_are_missed(cluster_of: Clusters, lose: Lose) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    until(cluster, lambda: cluster.at_rest)
+    lose(cluster)
+    asked = node.ask(node.lifecycle.restart())
+    until(cluster, asked.done)
+    write(cluster)
+    sound(cluster, positions_lost=SEGMENTS)
+
+
+def test_a_change_topic_that_is_gone_is_made_again(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    write(cluster)
+    until(cluster, lambda: cluster.at_rest)
+    cluster.kafka.delete(CHANGES)
+    write(cluster)
+    sound(cluster, topic_recreated=SEGMENTS)
+
+
+def test_a_dead_letter_topic_that_is_gone_holds_nothing_up_for_long(cluster_of: Clusters) -> None:
+    letters = {"event.processing.failure.handling.mode": "dead-letter", "errors.deadletterqueue.topic.name": "dlq"}
+    mask = {"transforms": "m", "transforms.m.type": "deelog_connector.transforms.builtin.MaskField"}
+    cluster = cluster_of(1, **letters, **mask, **{"transforms.m.fields": "x", "cache.value.format": "json"})
+    cluster.kafka.delete("dlq")
+    assert cluster.put(b"bad", b"[1]")
+    assert cluster.put(b"good", b'{"x":1}')
+    until(cluster, lambda: ("dlq", 0) in cluster.kafka.logs and cluster.at_rest)
+    until(cluster, lambda: any(slot.record is not None for slot in cluster.kafka.logs["dlq", 0].slots))
+    until(cluster, lambda: not any(node.core.unwritten() for node in cluster.nodes.values()))
+
+
 @pytest.mark.parametrize("lose", LOSSES)
 def test_who_starts_without_positions_writes_above_what_the_change_topic_holds(
     cluster_of: Clusters, lose: Lose

@@ -13,6 +13,7 @@ import pytest
 
 from deelog_connector.core.effects import Cause, OperationsItem, StateItem
 from deelog_connector.core.segment import Phase
+from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, PartitionEnd, TopicState, WriteFailed
@@ -194,7 +195,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
-        self.asked, self.end = 0, 50
+        self.asked, self.end, self.letters = 0, 50, 0
         self.unwritable: dict[str, set[int]] = {}
 
     async def state(self, topic: str) -> TopicState:
@@ -211,6 +212,10 @@ class Brokers:
         return TopicState(self.id, unwritable)
 
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
+        if topic == "dlq":
+            assert (partitions, settings) == (None, {})
+            self.letters += 1
+            return
         if topic == CONFIG.topics.signal:
             assert (partitions, settings) == (1, {"cleanup.policy": "delete", "retention.ms": "-1"})
             self.signals = "made"
@@ -240,6 +245,7 @@ class Signals:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.errors: list[Exception] = []
+        self.caught_up = False
         self.ended = asyncio.Event()
 
     def first_offset(self, end: int) -> int:
@@ -269,6 +275,7 @@ class World:
         self.tasks = Tasks(asyncio.get_running_loop().create_future())
         self.retries = Retries(config, self.port)
         self.wakes = self.states = 0
+        self.positions = KnownTopic()
         self.readers = Readers(cast("Any", self), cast("Any", self.clients), self.tasks, self.retries)
 
     def wake(self) -> None:
@@ -565,8 +572,8 @@ def test_signals_are_read_before_they_are_followed() -> None:
         await world.tail()
         await world.readers.follow_signals()
         assert world.signals.calls[0] == "caught up"
-        await world.until(lambda: len(world.signals.calls) == 3)
-        assert world.signals.calls == ["caught up", "followed", "id"]
+        await world.until(lambda: len(world.signals.calls) == 2)
+        assert world.signals.calls == ["caught up", "followed"]
 
     of_a(test)
 
@@ -583,30 +590,41 @@ def test_a_log_of_signals_that_moves_under_a_start_is_sought_again() -> None:
 
 def test_where_signals_do_not_go_on_another_reader_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DENIED_SECONDS", 0.01)
-    monkeypatch.setattr(module, "SIGNALS_SECONDS", 60.0)
 
     async def test(world: World) -> None:
         await world.readers.follow_signals()
-        await world.until(lambda: "id" in world.signals.calls)
+        await world.until(lambda: "followed" in world.signals.calls)
         world.clients.brokers.signals, world.retries.proven = "", True
         world.signals.ended.set()
         await world.until(lambda: world.signals.calls.count("followed") == 2)
-        assert world.signals.calls == ["caught up", "followed", "id", "made", "caught up", "followed"]
+        assert world.signals.calls == ["caught up", "followed", "made", "made", "caught up", "followed"]
         assert len(world.clients.made) == 2
 
     of_a(test)
 
 
-def test_a_signal_topic_that_is_gone_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SIGNALS_SECONDS", 0.01)
-
+def test_a_restart_does_not_wait_for_signals() -> None:
     async def test(world: World) -> None:
-        await world.readers.follow_signals()
-        world.clients.brokers.signals = ""
-        await world.until(lambda: "made" in world.signals.calls)
-        assert len(world.clients.made) == 1
+        world.signals.caught_up = world.retries.proven = True
+        world.clients.brokers.problem = KafkaUnavailable("no leader")
+        await asyncio.wait_for(world.readers.follow_signals(), 1)
+        world.clients.brokers.problem = None
+        await world.until(lambda: "followed" in world.signals.calls)
 
     of_a(test)
+
+
+def test_topics_of_signals_and_dead_letters_that_are_gone_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OTHERS_SECONDS", 0.01)
+    mode = {"event.processing.failure.handling.mode": "dead-letter", "errors.deadletterqueue.topic.name": "dlq"}
+
+    async def test(world: World) -> None:
+        world.tasks.spawn(world.readers.watch_others())
+        await world.until(lambda: world.clients.brokers.letters > 1)
+        world.clients.brokers.signals = ""
+        await world.until(lambda: "made" in world.signals.calls)
+
+    of_a(test, config_of("h:1", "p", **mode))
 
 
 def test_without_their_topic_no_signal_is_read() -> None:

@@ -15,9 +15,10 @@ from deelog_connector.signals.incremental_snapshots import (
     MAX_PASSES,
     MAX_RUNNING,
     NOTE_SECONDS,
+    NOTED_AT_ONCE,
     Snapshots,
 )
-from deelog_schemas.signals import Progress
+from deelog_schemas.signals import Progress, encode_progress
 from tests.connector.signals.told import ALL, RecordedNotifications
 from tests.connector.world import SEGMENTS, Node, World, key_of, partition_log
 
@@ -357,6 +358,11 @@ def test_a_read_that_a_takeover_dropped_begins_again() -> None:
     del desk.core.reads[0]  # it was read, and the core tells of it next
     desk.of.work(0.3)
     assert desk.core.begun == [0, 0]
+
+
+def test_notes_are_cut_to_what_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(encode_progress(Progress("i" * 255, "c" * 99, tuple(range(12_288, 16_384)), 1, "n@1", False))) < 65_536
+    assert NOTED_AT_ONCE == 4_096
 
 
 def test_notes_are_written_at_an_interval_and_again_until_they_are_read_back() -> None:

@@ -521,6 +521,25 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(memory: Memory) 
     memory.run(work())
 
 
+def test_what_is_read_while_the_topic_is_found_to_be_another_is_left(memory: Memory) -> None:
+    others: dict[str, Any] = {"data-collections": ["none"]}
+
+    async def work() -> None:
+        signals = Signals(config_of("h:1", "p"), cast("Any", OfSegments()))
+        signals.topic_is("1")
+        signals._next = 0
+
+        class Former(Topic):
+            async def read(self, seconds: float) -> list[InRecord]:
+                signals.topic_is("2")
+                return [signal(1, "pause-writing", **others)]
+
+        await signals.follow(cast("Any", Former()))
+        assert (signals.counts, signals.first_offset(2)) == ({}, 0)
+
+    memory.run(work())
+
+
 def test_a_reset_is_asked_for_by_all_and_logged_by_the_primary(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     target = OfSegments()
