@@ -10,9 +10,9 @@ from deelog_connector.kafka_port import COMPACTED, Brokers
 
 
 class KeptTopic:
-    """One such topic, with as many partitions. Its calls raise what those of `Brokers` raise."""
+    """One such topic, with as many partitions (None: one, or more). Its calls raise what those of `Brokers` raise."""
 
-    def __init__(self, brokers: Brokers, topic: str, partitions: int, seen: KnownTopic | None = None) -> None:
+    def __init__(self, brokers: Brokers, topic: str, partitions: int | None, seen: KnownTopic | None = None) -> None:
         self._brokers, self._topic, self._partitions = brokers, topic, partitions
         self._seen = seen or KnownTopic()
         self.unwritable = frozenset[int]()

@@ -260,7 +260,9 @@ class Readers:
         core, asked = self._core, dict[int, PartitionEnd]()
         for number, position in core.table.positions.items():
             partition = partition_of(number, core.settings.partitions, core.settings.segments)
-            if 0 <= position.leader_epoch < core.end_of(partition)[1]:
+            # One that begins where its segment does may have been written under a later leader than was known then.
+            looked = position.read_from_sequence > 0 or position.read_from > position.base_offset >= 0
+            if looked and 0 <= position.leader_epoch < core.end_of(partition)[1]:
                 place = PartitionEnd(partition, position.read_from, position.leader_epoch)
                 asked[partition] = max(place, asked.get(partition, place), key=lambda end: end.offset)
         await asyncio.gather(*map(self._verify, asked.values()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -17,9 +18,18 @@ log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS: Final = 2.0
 _HELLO_SECONDS: Final = 5.0
+SILENCE_MS: Final = 10_000
 _BACK_OFF_SECONDS: Final = 0.025
 _MAX_BACK_OFF_SECONDS: Final = 0.4
 _BROKEN: Final = (OSError, EOFError, asyncio.IncompleteReadError, FrameError, TimeoutError)
+
+
+def _limit_silence(writer: asyncio.StreamWriter) -> None:
+    """Has the system end a connection on which nothing that was sent is acknowledged, as behind a firewall that has
+    forgotten it; else that may take a quarter of an hour."""
+    plain, limit = writer.get_extra_info("socket"), getattr(socket, "TCP_USER_TIMEOUT", None)
+    if plain is not None and limit is not None:
+        plain.setsockopt(socket.IPPROTO_TCP, limit, SILENCE_MS)
 
 
 class LinkEvents(Protocol):
@@ -95,6 +105,7 @@ class Link:
         except (ValueError, OverflowError) as error:  # what another node has registered
             raise FrameError(f"{self.address} is no address: {error}") from error
         self._writer = writer
+        _limit_silence(writer)
         writer.write(frames.encode(self._hello))
         async with asyncio.timeout(_HELLO_SECONDS):
             welcome = await frames.read(reader, self._hello.segments)
@@ -189,6 +200,7 @@ class PeerListener:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open[writer] = None
+        _limit_silence(writer)
         connection: Incoming | None = None
         try:
             async with asyncio.timeout(_HELLO_SECONDS):

@@ -68,7 +68,7 @@ class Replicator:
             self.unreplicated += 1
             if not self._acks_all:
                 self._core.acked_here(segment.number, operation.sequence)
-        else:
+        elif not segment.pendings:  # else there is no lease, and what waits for it comes first
             self._core.acked(segment.number, operation.sequence)
             segment.acked = operation.sequence
         if segment.sessions:

@@ -9,7 +9,7 @@ from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.resp import replies
 from deelog_interceptors.grid.resp.commands import Call, Reply, command, integer_of, unknown_subcommand
 from deelog_interceptors.grid.resp.host import Host
-from deelog_interceptors.grid.topology.view import Registration, State, View, first_slot
+from deelog_interceptors.grid.topology.view import State, View, first_slot
 from deelog_schemas.keys import slot_of
 
 
@@ -36,11 +36,6 @@ def slot_ranges(view: View) -> Iterator[tuple[int, int, str]]:
             if before is not None:
                 yield start, slot - 1, before
             start, before = slot, primary
-
-
-def _address(member: Registration) -> tuple[str, int]:
-    host, _, port = member.client.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 @command("CLUSTER", -2)
@@ -77,7 +72,7 @@ def _keys_in(node: Host, slot: int) -> list[bytes]:
 
 def _slots(node: Host, view: View) -> bytes:
     def described(name: str) -> bytes:
-        host, port = _address(view.members[name])
+        host, port = view.members[name].client_place
         return replies.array(
             (replies.bulk(host), replies.integer(port), replies.bulk(short_id(name)), replies.array(()))
         )
@@ -95,7 +90,7 @@ def _shards(node: Host, view: View, protocol: int) -> bytes:
         shards.setdefault(primary, []).append((first, last))
 
     def described(name: str) -> bytes:
-        host, port = _address(view.members[name])
+        host, port = view.members[name].client_place
         facts = {
             "id": replies.bulk(short_id(name)),
             "port": replies.integer(port),
@@ -121,7 +116,7 @@ def _nodes(node: Host, view: View) -> str:
         ranges.setdefault(primary, []).append(f"{first}-{last}" if last > first else str(first))
     lines = []
     for number, (name, member) in enumerate(view.members.items(), 1):
-        host, port = _address(member)
+        host, port = member.client_place
         flags = "myself,master" if name == node.member else "master"
         slots = " ".join(ranges.get(name, ()))
         line = f"{short_id(name)} {host}:{port}@{member.peer.rpartition(':')[2]} {flags} - 0 0 {number} connected"

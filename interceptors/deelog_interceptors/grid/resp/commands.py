@@ -162,7 +162,8 @@ class Dispatcher:
                 raise Blocked(self._node.role_changed)
             return None
         if segment.role is Role.BACKUP:
-            if connection.readonly and READONLY in spec.flags:
+            # One that is not in sync may have nothing yet, or what was.
+            if connection.readonly and READONLY in spec.flags and self._node.member in segment.in_sync:
                 return None
             # Often the old primary redirects the client here before this node has read the view. Wait for it a little,
             # or the two nodes would redirect the client to one another until it gives up.

@@ -34,7 +34,7 @@ class TopologyTopic:
     def __init__(self, config: Config, port: KafkaPort) -> None:
         self._config, self._port, self._topic = config, port, config.topics.topology
         self._brokers = port.brokers(config)
-        self._kept = KeptTopic(self._brokers, self._topic, 1)
+        self._kept = KeptTopic(self._brokers, self._topic, None)  # one; where it has more, the first
         self._audit = TopicAudit(self._findings, config)
         self._recreated = self._has_read = False
 

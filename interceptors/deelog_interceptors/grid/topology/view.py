@@ -53,6 +53,12 @@ class Registration(NamedTuple):
     peer: str
     leaving: bool = False
 
+    @property
+    def client_place(self) -> tuple[str, int]:
+        """Host and port for clients, an IPv6 address without brackets."""
+        host, _, port = self.client.rpartition(":")
+        return host.strip("[]"), int(port)
+
 
 class View(NamedTuple):
     """The state of the cluster that all nodes apply. `rows[n]` is segment n."""
@@ -63,9 +69,12 @@ class View(NamedTuple):
     rows: tuple[SegmentState, ...]
 
     def client_address(self, member: str | None) -> str | None:
-        """Where clients reach a member, `host:port`; None for None, and for a member that is not in the view."""
+        """Where clients reach a member, `host:port` as Redis writes it, so IPv6 without brackets.
+
+        None for None, and for a member that is not in the view.
+        """
         registration = None if member is None else self.members.get(member)
-        return None if registration is None else registration.client
+        return None if registration is None else "{}:{}".format(*registration.client_place)
 
 
 def first_slot(segment: int, segments: int) -> int:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.replication.frames import AnyFrame, Ask, FrameError, Heard, Hello, Refused, Welcome
-from deelog_interceptors.grid.replication.peers import Incoming, Link, Links, PeerListener
+from deelog_interceptors.grid.replication.peers import SILENCE_MS, Incoming, Link, Links, PeerListener
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.network import Network
+from tests.connector.cache import run
+from tests.support.waiting import awaiting
 
 A, B = "a@1", "b@1"
 PORT = 7000
@@ -289,6 +292,26 @@ def test_a_defect_in_taking_a_frame_ends_the_link_and_is_reported(peers: Peers) 
     assert peers.dialling.failures == [peers.dialling.defect]
     peers.later(5.0)
     assert peers.dialling.told == ["up", "down"]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit: Linux alone has it")
+def test_the_system_ends_connections_on_which_nothing_is_acknowledged() -> None:
+    """A firewall may have forgotten them."""
+
+    async def work() -> None:
+        dialling, listening = Dialling(Engine(1)), Listening()
+        listener = PeerListener(Hello("p.c", B, 8), listening)
+        port = await listener.listen("127.0.0.1", 0)
+        link = Link(B, f"127.0.0.1:{port}", Hello("p.c", A, 8), dialling)
+        await awaiting(lambda: link.ready and listening.connections, 20, "the link")
+        for writer in link._writer, listening.connections[0]._writer:
+            assert writer is not None
+            plain = writer.get_extra_info("socket")
+            assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == SILENCE_MS
+        link.close()
+        await listener.close()
+
+    run(work(), 30)
 
 
 def test_an_address_of_ip_version_6_may_have_brackets(peers: Peers) -> None:

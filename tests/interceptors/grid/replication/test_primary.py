@@ -25,8 +25,34 @@ from deelog_interceptors.grid.replication.peers import Link
 from deelog_interceptors.grid.replication.session import StreamState
 from deelog_interceptors.grid.settings import MAX_LINK_BYTES, MAX_UNREPLICATED
 from deelog_interceptors.grid.topology.requests import GROW, SHRINK
+from deelog_schemas.operation import Reason
 from tests.interceptors.grid.replication.pair import A, B, Client, Pair, Wire, put
 from tests.support.memory import Memory
+
+
+def test_an_expiry_without_a_lease_is_not_acknowledged_before_the_writes_that_wait() -> None:
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A, B)
+        await pair.settle()
+        node, segment = pair.a, pair.a.segment
+        put(node, "t", "x")
+        await pair.settle()
+        node.wire.ready = False
+        node.replicator.link_down(cast(Link, node.wire))
+        sequence, client = put(node, "k", "v"), Client()
+        waits = node.replicator.reply(client, b"+OK", [(segment, sequence)])
+        node.leased = False
+        pair.view(2, A, A, epoch=1, to=A)
+        node.store._gone(segment, b"t", Reason.EXPIRE)  # the timer asks for no lease
+        assert segment.acked < sequence
+        node.leased = True
+        node.replicator.renewed()
+        assert (segment.acked, client.flushes, list(segment.pendings)) == (segment.last, 1, [])
+        assert isinstance(waits, Pending)
+        assert waits.left == 0
+
+    asyncio.run(run())
 
 
 def test_a_newcomer_is_streamed_to_waited_for_and_let_in() -> None:

@@ -87,6 +87,11 @@ def test_a_backup_serves_reads_to_who_asked_for_them_and_redirects_after_one_wai
         assert (client.wire.written, client.connection.waited) == (moved, False)
         assert client("READONLY") == b"OK"
         assert client.raw(b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(K), K.encode())) == b"$-1\r\n"
+        served.follow(primary=OTHER, in_sync=(OTHER,), owners=(OTHER, ME))
+        client("GET", K)  # here it may have nothing yet
+        await answered(client)
+        assert client.wire.written == moved
+        served.follow(primary=OTHER, in_sync=(OTHER, ME), owners=(OTHER, ME))
         client("SET", K, "v")
         assert client.connection.waited
         await answered(client)

@@ -41,7 +41,7 @@ class Kafka:
     async def reader(self, config: object, topic: str) -> Kafka:
         return self
 
-    async def ensure(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+    async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         self.calls.append(f"ensure {topic} {partitions} {dict(settings)}")
 
     async def settings(self, topic: str) -> Mapping[str, str]:
@@ -120,7 +120,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_created_compacted() -> None:
     kafka = Kafka()
     with_topic(kafka, TopologyTopic.create)
-    assert kafka.calls == [f"ensure {CONFIG.topics.topology} 1 {COMPACTED}"]
+    assert kafka.calls == [f"ensure {CONFIG.topics.topology} None {COMPACTED}"]
 
 
 def test_what_is_unsafe_is_told_at_the_start_and_once_it_changes(
@@ -201,7 +201,7 @@ def test_a_topic_that_was_made_again_is_told_and_read_again(gone: bool) -> None:
     kafka.idle = 0.0
     with_topic(kafka, test)
     assert losses == [1]
-    assert (f"ensure {CONFIG.topics.topology} 1 {COMPACTED}" in kafka.calls) is gone
+    assert (f"ensure {CONFIG.topics.topology} None {COMPACTED}" in kafka.calls) is gone
 
 
 def test_what_kafka_does_not_take_is_tried_again_by_the_caller_and_a_wrong_client_is_not() -> None:

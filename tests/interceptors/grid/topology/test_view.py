@@ -24,6 +24,8 @@ def test_a_view_comes_back_from_its_record_and_nothing_else_does() -> None:
     )
     assert decode_view(encode_view(before)) == before
     assert [before.client_address(name) for name in (A, None, "x@9")] == ["127.0.0.1:97", None, None]
+    there = before._replace(members={A: before.members[A]._replace(client="[::1]:7001")})
+    assert there.client_address(A) == "::1:7001"  # as Redis writes it
     assert [first_slot(segment, 3) for segment in range(4)] == [0, 5462, 10923, 16384]
     short = encode_view(before).replace(b'"segment_count":3', b'"segment_count":4')
     for data in (b"", b"{}", b"[]", b'{"version":2}', encode_view(before)[:-5], short):
