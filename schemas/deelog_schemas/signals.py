@@ -26,6 +26,8 @@ MAX_COLLECTIONS: Final = 100
 MAX_SEGMENTS: Final = 16_384
 MAX_EXPRESSION: Final = 200
 _COSTLY: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?")
+_MAX_EXPRESSIONS: Final = 4_000
+"""Of all together: to compile them takes milliseconds of who reads the signal."""
 _MAX_REPEATS: Final = 3
 _MAX_CHOICES: Final = 5
 """Repeats included: each may double the time, or multiply it by the length of the name."""
@@ -265,6 +267,8 @@ class Fields:
             return None
         texts = self._take(name, list)
         self._count(name, texts, MAX_COLLECTIONS)
+        if (size := sum(len(text) for text in texts if type(text) is str)) > _MAX_EXPRESSIONS:
+            raise RecordError(f"{self._what}: `{name}` has {size} characters, and {_MAX_EXPRESSIONS} are allowed")
         return tuple(self._expression(one) for one in texts)
 
     def _count(self, name: str, entries: list[Any], limit: int) -> None:

@@ -47,7 +47,7 @@ def test_each_kind_as_debeziums_tools_send_it() -> None:
 
 def test_what_just_fits() -> None:
     assert decode_signal(raw("log", {"message": "m"}, "i" * 255)).id == "i" * 255
-    pause = decode_signal(raw("pause-writing", {"data-collections": ["c" * 200] * 100}))
+    pause = decode_signal(raw("pause-writing", {"data-collections": ["c" * 200, *["c" * 38] * 99]}))
     assert pause.concerns("c" * 200)
 
 
@@ -78,6 +78,10 @@ BAD: dict[str, tuple[bytes | None, str]] = {
     "one without an id": (raw("execute-snapshot", {"data-collections": ["c"]}, None), "`id` is missing"),
     "no collections": (raw("execute-snapshot", {}), "`data-collections` is missing"),
     "an empty list of them": (raw("stop-snapshot", {"data-collections": []}), "has 0 entries, and 1 to 100 are"),
+    "too long together": (
+        raw("stop-snapshot", {"data-collections": ["c" * 41] * 100}),
+        "has 4100 characters, and 4000",
+    ),
     "too many": (raw("stop-snapshot", {"data-collections": ["c"] * 101}), "has 101 entries"),
     "one that is a number": (raw("pause-writing", {"data-collections": [1]}), "is no text of at most 200"),
     "a long one": (raw("pause-writing", {"data-collections": ["c" * 201]}), "is no text of at most 200"),

@@ -120,7 +120,7 @@ class ConnectorCore:
             raise ValueError(f"segment {segment}: epoch {epoch} is not above {seg.epoch}")
         seg.epoch, seg.acked, seg.replicated, seg.generation = epoch, 0, 0, seg.generation + 1
         seg.history = past.opened(seg.history, epoch)
-        requested = self._resets.take_request(seg)
+        requested = self._resets.requested(seg)
         seg.owed = must_reset or seg.owed or seg.aborted_reset or requested
         seg.reset, seg.recheck, seg.release_wanted, seg.promoted_at = None, False, False, None
         seg.noted = Phase.IDLE

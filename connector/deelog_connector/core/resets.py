@@ -55,19 +55,20 @@ class Resets:
     def ask(self, number: int, reason: str) -> None:
         """A reset of any segment: its primary does it.
 
-        The primary may be gone and its successor not be known yet, so that nobody would do it: a backup remembers the
+        The primary may be gone and its successor not be known yet, so that nobody would do it: each owner remembers the
         request for `REQUESTED_SECONDS`, and resets if it is promoted by then and no other reset has ended since.
         """
         segment = self._node.segments.get(number)
-        if segment is not None and segment.is_primary:
+        if segment is None:
+            return
+        base_offset = self._node.positions.base_offset(number)
+        segment.requested = Requested(reason, base_offset, self._node.now + REQUESTED_SECONDS)
+        if segment.is_primary:
             self.request(number, reason)
-        elif segment is not None:
-            base_offset = self._node.positions.base_offset(number)
-            segment.requested = Requested(reason, base_offset, self._node.now + REQUESTED_SECONDS)
 
-    def take_request(self, segment: Segment) -> str | None:
-        """The reason of a reset that was asked for while this node was a backup, and that is still to be done."""
-        requested, segment.requested = segment.requested, None
+    def requested(self, segment: Segment) -> str | None:
+        """The reason of a reset that was asked for before this node was promoted, and that is still to be done."""
+        requested = segment.requested
         if requested is None or self._node.now >= requested.until:
             return None
         base_offset = self._node.positions.base_offset(segment.number)

@@ -118,6 +118,7 @@ class Signals:
                     if self._next is None or record.offset >= self._next:
                         self.take(record)
                         self._next = record.offset + 1
+                        await asyncio.sleep(0)
         finally:
             await asyncio.shield(reader.close())
 

@@ -440,11 +440,10 @@ def test_a_backup_remembers_a_request_for_a_while_and_once() -> None:
         state.now = 100.0
         one.ask(0, "signal")
         state.now += waited
-        assert one.take_request(backup) == reason
-        assert one.take_request(backup) is None
+        assert one.requested(backup) == reason
     one.ask(0, "signal")
     state.positions.apply(StateRecord("position", 0, "", PositionState(7, 0, 0, 0, 0, 0, 12, 0, "t", "n1@1")))
-    assert one.take_request(backup) is None  # another reset has ended since
+    assert one.requested(backup) is None  # another reset has ended since
 
 
 def test_rows_are_written_by_chunks_and_the_end_with_the_last() -> None:

@@ -54,6 +54,28 @@ def test_who_was_superseded_steps_down_whatever_else_asks_for_a_reset(then: str)
     assert world.reader(0).repeats == 0
 
 
+@pytest.mark.parametrize("before", ["asked as a backup", "asked as the primary"])
+def test_a_reset_that_was_asked_for_is_done_by_whoever_is_promoted_twice(before: str) -> None:
+    world, (old, new) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    if before == "asked as a backup":
+        new.core.ask_reset(0, "signal")
+    world.crash(old)
+    world.own(0, new)
+    if before == "asked as the primary":
+        new.core.ask_reset(0, "signal")
+    new.step()
+    new.core.demote(0)  # e.g. a lease that has run out
+    world.own(0, new)
+    world.settle(new)
+    assert world.reader(0).resets == ["initial", "signal"]
+    new.core.demote(0)
+    world.own(0, new)
+    world.settle(new)
+    assert world.reader(0).resets == ["initial", "signal"]
+
+
 def test_a_clear_does_not_give_way_to_the_empty_key() -> None:
     segment = segment_of(b"", SEGMENTS)
     world, (node, _) = started()

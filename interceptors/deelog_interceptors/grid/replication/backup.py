@@ -26,6 +26,7 @@ from deelog_interceptors.grid.replication.frames import (
     Wanted,
 )
 from deelog_interceptors.grid.replication.peers import Incoming
+from deelog_interceptors.grid.settings import MAX_LINK_BYTES
 from deelog_schemas.operation import Operation, Reason
 
 log = logging.getLogger(__name__)
@@ -161,7 +162,9 @@ class Backup:
         beyond = self._core.operations_after(number, point)
         if beyond is None or any(operation.reason == Reason.CLEAR for operation in beyond):
             return None
-        return sorted({operation.key for operation in beyond})
+        keys = {operation.key for operation in beyond}
+        # They are named in one frame.
+        return sorted(keys) if sum(map(len, keys)) <= MAX_LINK_BYTES else None
 
     def _patch(self, connection: Incoming, frame: Patch) -> None:
         """In one step: drops what the primary does not have, sets those keys, and applies its operations."""

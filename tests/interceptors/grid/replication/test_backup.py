@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from deelog_interceptors.grid.replication import backup as module
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.replication.frames import (
     Answers,
@@ -277,6 +278,9 @@ def test_the_keys_changed_after_a_point_are_named_unless_only_the_state_can_undo
         held(pair, "b", "c", "a", "c")
         pair.b.backup.frame(pair.a.incoming, Replicate(1, [frames.encode_batch(0, 1, operations(pair))]))
         assert answers(pair, Diverged(0, 1, 1))[-1] == Wanted(0, 1, 1, [b"a", b"c"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "MAX_LINK_BYTES", 1)  # more keys than one frame takes
+            assert answers(pair, Diverged(0, 1, 1)) == [Wanted(0, 1, 1, None)]
         assert answers(pair, Diverged(0, 1, 4)) == [Wanted(0, 1, 4, [])]
         pair.a.store.clear(pair.a.segment)
         pair.b.backup.frame(pair.a.incoming, Replicate(1, [frames.encode_batch(0, 1, operations(pair))]))
