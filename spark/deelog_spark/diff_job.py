@@ -246,6 +246,8 @@ class DiffJob:
             plan = plans.start()
         results: list[Written] = []
         few = plan.rows <= self.SMALL_RECORDS
+        if few and plan.rows:
+            few = ranges.size(self._checkpoint.rows_path(START)) <= self.SMALL_BYTES
         mine: dict[int, list[Row]] = {}
         if few and plan.rows:
             table = ranges.rows_of(self._checkpoint.rows_path(START))

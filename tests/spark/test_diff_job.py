@@ -563,6 +563,28 @@ def test_fewer_segments_than_the_nodes_have_are_refused(
         run(few, spark)
 
 
+def test_large_rows_of_a_reset_do_not_go_through_the_driver(
+    config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch in which the reset ends is small; what it brings is not."""
+    monkeypatch.setattr(DiffJob, "SMALL_BYTES", 100_000)
+    cache = Cache(config)
+    for number in range(3):
+        cache.put(cache.key(0, number), b"%d" % number * 50_000)
+    run(config, spark)  # neither do those of a start
+    for number in range(3):
+        cache.put(cache.key(0, number), b"x%d" % number * 50_000, lost=True)
+    cache.begin(0)
+    cache.rows(0)
+    run(config, spark)
+    cache.end(0)
+    run(config, spark)
+    states = (Path(config["diff.checkpoint.location"]) / "state").glob("*.json")
+    last = max((json.loads(path.read_text()) for path in states), key=lambda state: int(state["number"]))
+    assert (last["rows"], last["small"]) == (3, False)
+    check(cache, config)
+
+
 def test_lost_group_offset_stops_the_job(config: Config, spark: SparkSession) -> None:
     cache = run_on(config, spark)
     cache.admin.delete_consumer_groups([config.topics.diff_group])[config.topics.diff_group].result(30)

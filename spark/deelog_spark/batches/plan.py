@@ -313,7 +313,7 @@ class Planner:
                 self._request_resets([problem.ended.segment], "a reset did not match its count and digest")
         count = ranges.count(written)
         plan = replace(self.gathered(before, number, end, walked), rows=count, void=sorted(void))
-        plan = replace(plan, small=rows is not None and count <= small)
+        plan = replace(plan, small=rows is not None and count <= small and ranges.size(written) <= bytes_)
         return self._checkpoint.write_plan(plan, written), rows or []
 
     def raise_first(self, errors: Iterable[str | None]) -> None:

@@ -280,6 +280,13 @@ def count(written: Path | None) -> int:
     return 0 if written is None else ds.dataset(written).count_rows(filter=_ROWS)
 
 
+def size(written: Path | None) -> int:
+    """About how many bytes they take in memory: what they take in the files before these are compressed."""
+    files = [] if written is None else list(written.glob("*.parquet"))
+    metadata = map(pq.read_metadata, files)
+    return sum(one.row_group(group).total_byte_size for one in metadata for group in range(one.num_row_groups))
+
+
 def rows_of(written: Path) -> pa.Table:
     """The rows in such a directory, in the order in which they are written to the diff topic."""
     table = ds.dataset(written).to_table(filter=_ROWS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from deelog_interceptors.grid.topology.placement import place
 from deelog_schemas.keys import segment_of
 from tests.interceptors.grid.in_memory import SEGMENTS, Client, Grid, Writer
 
@@ -185,6 +186,23 @@ def test_the_controller_may_be_killed(memory_grid: Grid) -> None:
     writer.end()
     nothing_is_lost(grid, writer)
     grid.equal_copies()
+
+
+def test_a_killed_controller_costs_others_nothing_that_they_own(memory_grid: Grid) -> None:
+    """The next one hears the others one after the other."""
+    grid = memory_grid
+    grid.start(5)
+    grid.put(100, "v")
+    controller = next(node for node in grid.live() if node.stats()["grid"]["office"]["holds"])
+    view = controller.node.view
+    before = [row.owners for row in view.rows]
+    left = sorted(member for member in view.members if member != controller.member)
+    needed = sum(len(set(new) - set(old)) for old, new in zip(before, place(before, left, 2), strict=True))
+    others = [node for node in grid.live() if node is not controller]
+    taken = sum(node.stats()["grid"]["states_taken"] for node in others)
+    controller.signal(signal.SIGKILL)
+    grid.complete(4)
+    assert sum(node.stats()["grid"]["states_taken"] for node in others) - taken <= needed
 
 
 def test_of_two_nodes_with_one_id_the_newer_stays(memory_grid: Grid) -> None:

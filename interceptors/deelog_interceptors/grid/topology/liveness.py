@@ -213,7 +213,9 @@ class Liveness:
             for m, beat in self._beats.items()
             if m in members and beat.topology_id == self.view.topology_id
         }
-        settled = now - self._since > settle or len(members) > copies
+        # Who lives and was not heard yet would lose what it owns.
+        unheard = self.view.members.keys() - members.keys() - dead
+        settled = now - self._since > settle or (len(members) > copies and not unheard)
         for member in dead:
             self._heard.pop(member, None)
             self._beats.pop(member, None)

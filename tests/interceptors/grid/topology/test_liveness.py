@@ -51,9 +51,9 @@ class Desk:
         assert self.book.refuse(member)
         self.now += 0.21
 
-    def situation(self, *dead: str) -> Situation:
+    def situation(self, *dead: str, copies: int = 2) -> Situation:
         lapsed = self.book.lapsed(self.now)
-        return self.book.situation(frozenset(dead), lapsed, self.now, floor=0, copies=2, unclean=False, settle=1.0)
+        return self.book.situation(frozenset(dead), lapsed, self.now, floor=0, copies=copies, unclean=False, settle=1.0)
 
 
 def test_who_has_just_taken_office_answers() -> None:
@@ -290,6 +290,16 @@ def test_it_is_settled_after_a_while_or_with_more_members_than_copies() -> None:
     assert not desk.situation(C).settled
     desk.now += 1.1
     assert desk.situation().settled
+
+
+def test_it_is_not_settled_while_one_of_the_view_may_be_heard_yet() -> None:
+    """Else whoever lives would lose what it owns."""
+    desk = Desk()
+    desk.answers(A, B)
+    assert not desk.situation(copies=1).settled
+    assert desk.situation(C, copies=1).settled
+    desk.now += 1.1
+    assert desk.situation(copies=1).settled
 
 
 def test_the_dead_are_forgotten_once_the_view_without_them_is_there() -> None:
