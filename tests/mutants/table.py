@@ -1814,6 +1814,20 @@ SHELL: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "coalesced-and-not-written",
+        "",
+        "a position counts what gave way in a run that is not written yet",
+        (
+            Edit(
+                LEDGER,
+                "        runs = [run for run in self.coalesced_runs if run[0] <= written]\n",
+                "        runs = self.coalesced_runs\n",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_two_faults.py -k no_excuse",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "ends-of-another-partition",
         "",
         "every partition's end is taken for that of the first",

@@ -96,15 +96,13 @@ class Ledger:
     next_read_from: LogEnd | None = None
     """Becomes `read_from` once every in-sync owner holds its sequence."""
 
-    @property
-    def coalesced_to(self) -> int:
-        """No sequence above this gave way; 0: none did."""
-        return self.coalesced_runs[-1][0] if self.coalesced_runs else 0
+    def coalesced(self, written: int) -> tuple[int, int]:
+        """No sequence from this one up to `written` gave way; and how many above `read_from_sequence` did.
 
-    @property
-    def coalesced(self) -> int:
-        """How many of the sequences above `read_from_sequence` gave way."""
-        return sum(number for _, number in self.coalesced_runs)
+        A run that is not written yet is another owner's to write in full, if this one is lost.
+        """
+        runs = [run for run in self.coalesced_runs if run[0] <= written]
+        return (runs[-1][0] if runs else 0), sum(number for _, number in runs)
 
     @property
     def unverified(self) -> list[CommittedRun]:

@@ -97,13 +97,16 @@ class OpLog:
         end = min(len(operations), first + limit)
         return operations[first : bisect_right(operations, upto, first, end, key=_sequence)]
 
-    def gaps_after(self, sequence: int) -> int:
-        """How many sequences above this one gave way to later ones here."""
+    def gaps_after(self, sequence: int) -> tuple[int, int]:
+        """How many sequences above this one gave way to later ones here, and to which one the last of them did."""
         operations = self._operations[self._upto(sequence) :]
-        if not operations:
-            return 0
-        first = max(sequence + 1, self.complete_from)
-        return operations[-1].sequence + 1 - first - len(operations)
+        first, at = max(sequence + 1, self.complete_from), len(operations) - 1
+        number = operations[-1].sequence + 1 - first - len(operations) if operations else 0
+        if not number:
+            return 0, sequence
+        while at and operations[at].sequence == operations[at - 1].sequence + 1:
+            at -= 1
+        return number, operations[at].sequence
 
     def keys_after(self, sequence: int) -> set[bytes]:
         """The keys that have an operation above `sequence`."""

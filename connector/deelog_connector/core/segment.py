@@ -267,9 +267,9 @@ class Segment:
 
     def count_gaps(self, sequence: int) -> None:
         """The operations above this sequence that gave way here will not be written."""
-        number = self.log.gaps_after(sequence)
+        number, upto = self.log.gaps_after(sequence)
         if number:
-            self.ledger.coalesce(sequence, self.last_sequence, number)
+            self.ledger.coalesce(sequence, upto, number)
 
     def await_marker(self, marker: bytes, scan_from: int) -> None:
         """Waits until this control record of its own is read back; it is at `scan_from` or later."""

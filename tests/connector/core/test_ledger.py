@@ -184,18 +184,18 @@ def test_how_many_sequences_were_coalesced_is_counted_until_readers_begin_after_
     ledger = Ledger(read_from_sequence=3)
     ledger.coalesce(3, 9, 2)
     ledger.coalesce(9, 12, 1)
-    assert (ledger.coalesced_to, ledger.coalesced) == (12, 3)
+    assert ledger.coalesced(12) == (12, 3)
     ledger.next_read_from = LogEnd(7, 9)
     ledger.advance(12, 12, 0)
-    assert (ledger.coalesced_to, ledger.coalesced) == (12, 1)
+    assert ledger.coalesced(99) == (12, 1)
     ledger.coalesce(12, 15, 4)
-    assert (ledger.coalesced_to, ledger.coalesced) == (15, 5)
+    assert ledger.coalesced(99) == (15, 5)
     ledger.coalesce(12, 18, 2)  # one run with the one before, which waits to be written
     assert ledger.coalesced_runs == [(12, 1), (18, 6)]
     ledger.coalesce(3, 16, 1)
     assert ledger.coalesced_runs == [(18, 8)]
     ledger.rebase(20)
-    assert (ledger.coalesced_to, ledger.coalesced) == (0, 0)
+    assert ledger.coalesced(99) == (0, 0)
 
 
 def test_the_runs_are_complete_from_a_decision_to_the_next_promotion() -> None:

@@ -181,7 +181,7 @@ def test_coalescing_spares_what_is_sent_or_in_flight_or_not_replicated() -> None
     segment.replicated = 7
     assert room(state).coalesce(0) == 3
     assert [o.sequence for o in segment.log] == [1, 2, 6, 7, 8, 9]
-    assert (segment.atomic_to, segment.ledger.coalesced_to, segment.ledger.coalesced) == (7, 7, 3)
+    assert (segment.atomic_to, segment.ledger.coalesced(7), segment.ledger.coalesced(6)) == (7, (7, 3), (0, 0))
     assert state.counts.overflow == {"coalesce": 1}
     assert room(state).coalesce(0) == 0
     assert state.counts.overflow == {"coalesce": 1}

@@ -91,6 +91,33 @@ def test_a_clear_does_not_give_way_to_the_empty_key() -> None:
     assert derived(world, segment) == held(node, segment) == {b"": b"empty"}
 
 
+def test_what_gave_way_behind_a_clear_is_no_excuse_for_the_next_owner() -> None:
+    """It writes all of it, while the position of the clear was the last one's."""
+    world, (old, new) = started()
+    keys = [key_of(0, number) for number in range(4)]
+    old.core.paused = True
+    world.put(keys[0], b"1")
+    world.clear(0)
+    world.put(keys[3], b"d")
+    for number in range(3):
+        world.put(keys[1], b"b%d" % number)
+    world.put(keys[2], b"c")
+    assert old.core.coalesce(0) == 3
+    old.core.paused = False
+    while new.core.table.positions[0].sequence < 2:
+        old.step()
+        world.now += 0.1
+        new.follow()
+    position = new.core.table.positions[0]
+    assert (position.sequence, position.coalesced) == (2, 0)
+    world.crash(old)
+    world.own(0, new)
+    world.settle(new)
+    position = new.core.table.positions[0]
+    assert (position.sequence, position.coalesced) == (7, 0)
+    assert world.reader(0).resets == ["initial", "clear"]
+
+
 def test_a_correction_that_gives_way_to_what_a_filter_drops_corrects_still() -> None:
     world, (old, new) = started(2, pipeline=skipping("u"))
     world.put(key_of(0), b"v1")
