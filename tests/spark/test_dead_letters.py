@@ -346,7 +346,7 @@ def test_start_over_a_topic_that_holds_some(
 def test_start_where_only_the_diff_topic_knows_the_last_good_value(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The records below are gone from the change topic. A delete that is still there is not one of them."""
+    """The head of the log is gone, and with it the record of key 2. A delete that is still there counts."""
     config = tolerant(kafka, prefix, tmp_path)
     cache = Cache(config, cleanup="compact,delete")
     for number in range(3):
@@ -359,7 +359,7 @@ def test_start_where_only_the_diff_topic_knows_the_last_good_value(
     run(tolerant(kafka, prefix, tmp_path / "again"), spark)
     assert [(t.op, t.key) for t in in_topic(config, 2)[0]] == [
         *(("c", cache.key(0, number)) for number in range(3)),
-        *sorted(("d", cache.key(0, number)) for number in (1, 2)),
+        ("d", cache.key(0, 1)),
     ]
 
 

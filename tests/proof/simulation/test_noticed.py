@@ -21,6 +21,7 @@ UNNOTICED: Final = {
     "well: a test of the core finds it",
     "position-is-not-claim": "its mutant loses a claim that the scenario's old owner has read before, and so has "
     "looked again: seeds find it",
+    "release-keeps-rank": "records of the next owner tell as well who was superseded: a test of the positions finds it",
     "read-from-trails": "what its mutant lets slip is caught where READ begins: a position beyond one's own history is "
     "read from the base offset, and an open reset has a record of its own",
 }
