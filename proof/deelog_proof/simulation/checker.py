@@ -40,7 +40,7 @@ from deelog_proof.simulation.seen import Seen, active_of, positions_of
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
-from deelog_schemas.header import Kind, Position, node_number
+from deelog_schemas.header import Header, Kind, Position, node_number
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import Record, decode
 
@@ -377,6 +377,8 @@ class Checker:
                 continue
             record = decode(*raw)
             self.causes.truncated.add(raw.partition)
+            if record.header.kind is Kind.RESET_BEGIN and self._given_away(record.header):
+                continue  # nobody has read it, and that reset is nobody's any more
             if self._note_loss(record):
                 seen = self.seen[record.header.segment]
                 self.counts["committed in part"] += 1
@@ -384,6 +386,10 @@ class Checker:
                 self._lost_at = seen.lost_at
                 # A reset may become readable only now, though it ended long before.
                 seen.mended_from = self.world.kafka.logs[CHANGES, raw.partition].end
+
+    def _given_away(self, header: Header) -> bool:
+        """Whether the segment has another owner than the sender of this header."""
+        return self._views is not None and header.epoch < self._views.rows[header.segment].epoch
 
     def _note_loss(self, record: Record) -> bool:
         """Notes the loss of a record that changes entries; returns whether it does."""
