@@ -205,6 +205,23 @@ def test_a_killed_controller_costs_others_nothing_that_they_own(memory_grid: Gri
     assert sum(node.stats()["grid"]["states_taken"] for node in others) - taken <= needed
 
 
+def test_an_owner_that_was_given_up_says_what_it_had_acknowledged(memory_grid: Grid) -> None:
+    """Its segments are Offline first, until its lease has run out."""
+    grid = memory_grid
+    grid.config["cache.backups"] = "0"
+    grid.start(3)
+    given_up = next(node for node in grid.live() if not node.stats()["grid"]["office"]["holds"])
+    segments = [number for number in range(SEGMENTS) if given_up.dump(number)[0] == "primary"]
+    grid.put(100, "v")
+    grid.written()
+    others = [node for node in grid.live() if node is not given_up]
+    given_up.signal(signal.SIGSTOP)
+    grid.eventually(lambda: any(node.dump(segments[0])[0] == "primary" for node in others))
+    given_up.signal(signal.SIGCONT)
+    grid.complete(3)
+    assert given_up.stats()["grid"]["given_away"] == len(segments)
+
+
 def test_of_two_nodes_with_one_id_the_newer_stays(memory_grid: Grid) -> None:
     grid = memory_grid
     grid.start(2)

@@ -40,6 +40,8 @@ class Segment:
     """Every member in `waiting` holds the operations up to here."""
     begun: int = 0
     """The sequence at which this epoch began."""
+    held: tuple[int, int] | None = None
+    """Epoch and acknowledged sequence of an owner whose segment is Offline: it is not known yet who has it next."""
     waiting: set[str] = field(default_factory=set)
     admitting: set[str] = field(default_factory=set)
     """Members that the controller was asked to admit in the present view; the next view may name them in sync."""

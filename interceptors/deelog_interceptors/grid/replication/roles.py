@@ -87,7 +87,7 @@ class Roles:
     def _promote(self, segment: Segment, row: SegmentState) -> None:
         # CHECK incarnation: the view names this very member, `<node.id>@<incarnation>`, not a node id.
         self.transitions[f"{segment.role}→primary"] += 1
-        segment.epoch, segment.source, segment.staged = row.epoch, None, None
+        segment.epoch, segment.source, segment.staged, segment.held = row.epoch, None, None, None
         segment.releasing = segment.release_begun = segment.released = segment.stepped_down = False
         self._replicator.end(segment)
         segment.role = Role.PRIMARY
@@ -115,12 +115,17 @@ class Roles:
 
     def _log_loss(self, segment: Segment, row: SegmentState) -> None:
         """This node was cut off: operations that it acknowledged are lost, and only it knows which."""
-        if row.must_reset and row.epoch != segment.epoch and segment.role is Role.PRIMARY:
+        if segment.role is Role.PRIMARY:
+            segment.held = segment.epoch, segment.acked
+        if row.state is State.OFFLINE:
+            return
+        held, segment.held = segment.held, None
+        if held is not None and row.must_reset and row.epoch != held[0]:
             self.given_away += 1
             log.warning(
                 "segment %d was given to %s in epoch %d (%s) while this node held it: of what it acknowledged, up to "
                 "@%d.%d, is lost what %s does not hold",
-                *(segment.number, row.primary, row.epoch, row.must_reset, segment.epoch, segment.acked, row.primary),
+                *(segment.number, row.primary, row.epoch, row.must_reset, *held, row.primary),
             )
 
     def _drop(self, segment: Segment) -> None:
