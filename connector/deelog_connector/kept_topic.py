@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka_port import COMPACTED, Brokers
+from deelog_connector.kafka_port import COMPACTED, Brokers, TopicState
+
+
+async def state_of(brokers: Brokers, topic: str, make: Callable[[], Awaitable[object]]) -> TopicState:
+    """The topic's state; calls `make` first where it is gone. Raises what that and `Brokers.state` raise."""
+    try:
+        return await brokers.state(topic)
+    except KafkaUnavailable:
+        await make()
+        return await brokers.state(topic)
 
 
 class KeptTopic:
@@ -32,10 +41,6 @@ class KeptTopic:
 
     async def is_another(self) -> bool:
         """Whether it was made again since the last look. Makes it where it is gone."""
-        try:
-            state = await self._brokers.state(self._topic)
-        except KafkaUnavailable:
-            await self.make()
-            state = await self._brokers.state(self._topic)
+        state = await state_of(self._brokers, self._topic, self.make)
         self.unwritable = state.unwritable
         return self._seen.is_another(state.topic_id)

@@ -245,9 +245,8 @@ class DiffJob:
             self._checkpoint.begin(plans.identity)
             plan = plans.start()
         results: list[Written] = []
-        few = plan.rows <= self.SMALL_RECORDS
-        if few and plan.rows:
-            few = ranges.size(self._checkpoint.rows_path(START)) <= self.SMALL_BYTES
+        size = ranges.size(self._checkpoint.rows_path(START)) if plan.rows else 0
+        few = plan.rows <= self.SMALL_RECORDS and size <= self.SMALL_BYTES
         mine: dict[int, list[Row]] = {}
         if few and plan.rows:
             table = ranges.rows_of(self._checkpoint.rows_path(START))

@@ -1798,7 +1798,7 @@ SHELL: Final = (
                 SCAN,
                 "        again = [*(run for run in self.runs if not run.number), *self.inherited_runs()]\n"
                 "        if self.snapshot_rows:\n"
-                "            again.append(CommittedRun(-1, -1, len(self.snapshot_rows), self.snapshot_rows[0]))\n",
+                "            again.append(CommittedRun.of_rows(len(self.snapshot_rows), self.snapshot_rows[0]))\n",
                 "        again = [*(r for r in self.runs if not r.number or r.is_snapshot), *self.inherited_runs()]\n",
             ),
         ),

@@ -26,6 +26,11 @@ class CommittedRun(NamedTuple):
     known: bool | None = True
     """Whether they are in this node's history, or all of them beyond it; None: either."""
 
+    @classmethod
+    def of_rows(cls, rows: int, offset: int) -> CommittedRun:
+        """So many rows of an incremental snapshot."""
+        return cls(-1, -1, rows, offset)
+
     @property
     def is_snapshot(self) -> bool:
         """Whether these are rows of an incremental snapshot."""
@@ -127,7 +132,7 @@ class Ledger:
 
     def rows_committed(self, rows: int, offset: int) -> None:
         """Rows of an incremental snapshot were committed, none of them below the offset."""
-        self.committed(CommittedRun(-1, -1, rows, offset))
+        self.committed(CommittedRun.of_rows(rows, offset))
 
     def looked(self, offset: int, in_flight: int, written: int) -> None:
         """The log is whole up to `offset`, its end. No sequence above `in_flight` was in any transaction so far."""

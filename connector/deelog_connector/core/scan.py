@@ -174,7 +174,7 @@ class SegmentScan:
         """What was found, none of it below `offset`: a look at the log's end has not verified all of it yet."""
         again = [*(run for run in self.runs if not run.number), *self.inherited_runs()]
         if self.snapshot_rows:
-            again.append(CommittedRun(-1, -1, len(self.snapshot_rows), self.snapshot_rows[0]))
+            again.append(CommittedRun.of_rows(len(self.snapshot_rows), self.snapshot_rows[0]))
         sequences = [sequence for sequence in self.sequences if sequence > self.reset_at]
         if sequences:  # also what an old owner wrote since the position that was inherited
             again.append(CommittedRun(min(sequences), max(sequences), len(sequences), offset))

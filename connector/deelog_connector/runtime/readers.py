@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
-from deelog_connector.kept_topic import KeptTopic
+from deelog_connector.kept_topic import KeptTopic, state_of
 from deelog_connector.runtime.clients import Clients, moving_log
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.tasks import Retries, Tasks
@@ -126,11 +127,7 @@ class Readers:
     async def _look_at_signals(self) -> None:
         """Notices a signal topic that was made again; makes it where it is gone."""
         topic, brokers = self._clients.config.topics.signal, self._clients.brokers
-        try:
-            state = await brokers.state(topic)
-        except KafkaUnavailable:
-            await ensure_signal_topic(brokers, topic)
-            state = await brokers.state(topic)
+        state = await state_of(brokers, topic, partial(ensure_signal_topic, brokers, topic))
         self._signals.topic_is(state.topic_id)
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
@@ -296,12 +293,9 @@ class Readers:
 
     async def look_at_changes(self) -> None:
         """Passes the id of the change topic to the core; makes the topic where it is gone."""
-        topic, brokers = self._clients.config.topics.changes, self._clients.brokers
-        try:
-            state = await brokers.state(topic)
-        except KafkaUnavailable:
-            await ensure_change_topic(brokers, self._clients.config)
-            state = await brokers.state(topic)
+        config, brokers = self._clients.config, self._clients.brokers
+        topic = config.topics.changes
+        state = await state_of(brokers, topic, partial(ensure_change_topic, brokers, config))
         if self._core.topic_is(state.topic_id):
             log.error("%s was deleted and made again: all of its segments are reset", topic)
         self._unwritable = state.unwritable

@@ -10,6 +10,7 @@ import pytest
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import SnapshotRead, SnapshotRefused
+from deelog_connector.signals import incremental_snapshots as module
 from deelog_connector.signals.incremental_snapshots import (
     AGAIN_SECONDS,
     MAX_PASSES,
@@ -363,6 +364,14 @@ def test_a_read_that_a_takeover_dropped_begins_again() -> None:
 def test_notes_are_cut_to_what_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(encode_progress(Progress("i" * 255, "c" * 99, tuple(range(12_288, 16_384)), 1, "n@1", False))) < 65_536
     assert NOTED_AT_ONCE == 4_096
+    monkeypatch.setattr(module, "NOTED_AT_ONCE", 2)
+    desk = Desk(0, 1, 2)
+    desk.of.ask("s", [0, 1, 2])
+    desk.of.work(100.0)
+    for segment in range(3):
+        desk.read(segment, 1 + segment)
+    desk.of.work(100.0 + NOTE_SECONDS)
+    assert desk.notes == [Progress("s", "c", (0, 1), 3, "n1@1", False), Progress("s", "c", (2,), 3, "n1@1", False)]
 
 
 def test_notes_are_written_at_an_interval_and_again_until_they_are_read_back() -> None:
