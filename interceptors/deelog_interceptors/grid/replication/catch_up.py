@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from deelog_connector.cache_side import History, common_point, last_of
 from deelog_interceptors.grid.data.policy import peek
@@ -65,41 +66,42 @@ class CatchUp:
         history = self._core.history(segment.number)
         patch = Patch(self.topology_id, segment.number, segment.epoch, point, history, values, operations[:first])
         self.operations += 1
-        self._recover(segment, session, iter([patch]), operations[first:])
+        session.stage, session.backlog = StreamState.RECOVERING, operations[first:]
+        self._start(session, self._run_recovery(segment, session, iter([patch])))
 
     def by_state(self, segment: Segment, session: BackupStream) -> None:
-        """Sends all entries, once the backup is out of the in-sync set."""
-        member = session.link.member
-        if member in segment.waiting:
+        """Sends all entries, once the backup is out of the in-sync set and its link has few other states to carry."""
+        if session.link.member in segment.waiting:
             # CHECK in-sync-order: it leaves the in-sync set before it takes a state.
             session.stage = StreamState.LEAVING
             self._poke()
             return
-        self.states += 1
+        session.stage = StreamState.QUEUED
+        self._start(session, self._send_state(segment, session))
+
+    async def _send_state(self, segment: Segment, session: BackupStream) -> None:
+        # All segments at once would be held in memory, and every write would queue behind them on the link.
+        async with session.link.states:
+            self.states += 1
+            session.stage, session.backlog = StreamState.RECOVERING, []
+            await self._run_recovery(segment, session, self._state(segment))
+
+    def _state(self, segment: Segment) -> Iterator[AnyFrame]:
+        """All entries, as they are when the first frame is taken."""
         history, cut = self._core.history(segment.number), segment.last
         entries = list(self._store.entries(segment))
+        at, first = 0, True
+        while first or at < len(entries):
+            end, size = at, 0
+            while end < len(entries) and size < frames.CHUNK_BYTES:
+                size += len(entries[end].key) + len(entries[end].value) + 32
+                end += 1
+            some, last = entries[at:end], end == len(entries)
+            yield StateChunk(self.topology_id, segment.number, segment.epoch, cut, history, first, last, some)
+            at, first = end, False
 
-        def chunks() -> Iterator[AnyFrame]:
-            at, first = 0, True
-            while first or at < len(entries):
-                end, size = at, 0
-                while end < len(entries) and size < frames.CHUNK_BYTES:
-                    size += len(entries[end].key) + len(entries[end].value) + 32
-                    end += 1
-                last = end == len(entries)
-                yield StateChunk(
-                    self.topology_id, segment.number, segment.epoch, cut, history, first, last, entries[at:end]
-                )
-                at, first = end, False
-
-        self._recover(segment, session, chunks(), [])
-
-    def _recover(
-        self, segment: Segment, session: BackupStream, first: Iterator[AnyFrame], rest: list[Operation]
-    ) -> None:
-        session.stage = StreamState.RECOVERING
-        session.backlog = rest
-        session.task = asyncio.create_task(self._run_recovery(segment, session, first))
+    def _start(self, session: BackupStream, recovery: Coroutine[Any, Any, None]) -> None:
+        session.task = asyncio.create_task(recovery)
         session.task.add_done_callback(self._recovery_ended)
 
     def _recovery_ended(self, task: asyncio.Task[None]) -> None:

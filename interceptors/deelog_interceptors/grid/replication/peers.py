@@ -21,6 +21,7 @@ _HELLO_SECONDS: Final = 5.0
 SILENCE_MS: Final = 10_000
 _BACK_OFF_SECONDS: Final = 0.025
 _MAX_BACK_OFF_SECONDS: Final = 0.4
+_STATES: Final = 2
 _BROKEN: Final = (OSError, EOFError, asyncio.IncompleteReadError, FrameError, TimeoutError)
 
 
@@ -52,6 +53,8 @@ class Link:
         self.member = member
         self.address = address
         self.ready = False
+        self.states = asyncio.Semaphore(_STATES)
+        """Whole segments' states that it carries at a time. Who sends one holds it until then."""
         self._hello, self._events = hello, events
         self._writer: asyncio.StreamWriter | None = None
         self._attempts = 0

@@ -2,7 +2,8 @@
 
 A stream goes ASKED → (DIVERGING) → RECOVERING → STREAMING. While it is recovering, new operations collect in its
 backlog. The recovery ends when the backlog is empty, and the same step begins the normal stream: never both at once.
-`LEAVING`: the backup needs the whole state, and waits until it is out of the in-sync set.
+A backup that needs the whole state waits until it is out of the in-sync set, `LEAVING`, and until it is its turn on the
+link, `QUEUED`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class StreamState(Enum):
     ASKED = auto()
     DIVERGING = auto()
     LEAVING = auto()
+    QUEUED = auto()
     RECOVERING = auto()
     STREAMING = auto()
 

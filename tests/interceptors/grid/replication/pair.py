@@ -53,6 +53,7 @@ class Wire:
         self.member = to
         self.ready = True
         self.queued = 0
+        self.states = asyncio.Semaphore(2)
         self.there: deque[AnyFrame] = deque()
         self.back: deque[AnyFrame] = deque()
         self.incoming = _In(dialled_by, self.back)

@@ -123,6 +123,7 @@ class Backup:
         self.sent: list[AnyFrame] = []
         self.drained = 0
         self.breaks: Exception | None = None
+        self.states = asyncio.Semaphore(2)
 
     def send(self, frame: AnyFrame) -> None:
         self.sent.append(frame)
@@ -292,6 +293,7 @@ def test_a_state_is_sent_in_chunks_by_the_size_of_its_entries(monkeypatch: pytes
         for number in range(1, 7):
             put(desk.pair.a, f"k{number}", "0123456789")
         desk.catch_up.by_state(desk.segment, desk.stream)
+        await asyncio.sleep(0)  # the first chunk is sent
         put(desk.pair.a, "k1", "later")
         chunks = await desk.ended()
         assert [(c.first, c.last, len(c.entries)) for c in chunks if isinstance(c, StateChunk)] == [
@@ -353,5 +355,27 @@ def test_a_connection_that_breaks_ends_the_recovery_and_a_defect_is_reported(err
         assert len(await desk.ended()) == 1
         assert desk.errors == ([] if isinstance(error, OSError) else [error])
         assert (desk.stream.stage, desk.streaming) == (StreamState.RECOVERING, [])
+
+    asyncio.run(run())
+
+
+def test_a_link_carries_few_states_at_a_time_and_each_is_of_the_moment_it_is_sent() -> None:
+    async def run() -> None:
+        desks = [Desk("a") for _ in range(4)]
+        for desk in desks:
+            desk.link = desks[0].link
+            desk.stream = BackupStream(cast(Link, desk.link), 1)
+            desk.catch_up.by_state(desk.segment, desk.stream)
+        await asyncio.sleep(0)
+        assert [desk.stream.stage.name for desk in desks] == ["RECOVERING", "RECOVERING", "QUEUED", "QUEUED"]
+        assert [desk.catch_up.states for desk in desks] == [1, 1, 0, 0]
+        given_up, last = desks[2:]
+        assert given_up.stream.task is not None
+        given_up.stream.task.cancel()
+        put(last.pair.a, "b", "while it waits")
+        frames_sent = await last.ended()
+        assert [len(frame.entries) for frame in frames_sent if isinstance(frame, StateChunk)] == [1, 1, 2]
+        assert last.stream.stage is StreamState.STREAMING
+        assert given_up.errors == []
 
     asyncio.run(run())

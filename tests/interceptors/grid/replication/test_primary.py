@@ -353,6 +353,7 @@ def test_what_a_diverged_backup_wants_is_sent_and_to_no_other(keys: list[bytes] 
         pair.a.replicator.frame(cast(Link, Wire(A, B)), Wanted(0, 1, 0, keys))
         assert (stream.stage, pair.a.replicator.stale_answers) == (StreamState.DIVERGING, 1)
         pair.a.replicator.frame(link, Wanted(0, 1, 0, keys))
+        await asyncio.sleep(0)
         assert stream.stage is StreamState.RECOVERING
         assert (caught_up.states, caught_up.operations) == ((1, before) if keys is None else (0, before + 1))
         await pair.settle()
