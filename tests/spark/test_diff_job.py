@@ -377,6 +377,29 @@ def test_reset_that_does_not_match_is_asked_for_again(
     assert signals[0]["data"]["cache"] == "c"
 
 
+def test_one_that_a_start_finds_is_asked_for_again(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """No position names it as complete: it lies above the base, as one does whose owner was lost right behind it."""
+    config = configured(kafka, prefix, tmp_path, on_data_loss="reset")
+    cache = Cache(config)
+    for number, key in enumerate((cache.key(0, 0), cache.key(1, 0))):
+        cache.put(key, b"v")
+        cache.begin(number)
+        cache.rows(number)
+        cache.live[number].begin = -1
+        cache.end(number, count=2 - number)
+    strict = configured(kafka, prefix, tmp_path / "strict")
+    with pytest.raises(RecordError, match=r"\[0\]@\d+: .*count 2.*reset-segment.*on.data.loss=reset"):
+        run(strict, spark)
+    run(config, spark)
+    assert [(t.key, t.op) for ts in in_topic(config, 2).values() for t in ts] == [(cache.key(1, 0), "c")]
+    assert [s["data"]["segments"] for s in signals_of(cache)] == [[0]]
+    cache.reset(0, "signal")
+    run(config, spark)
+    assert {t.key: t.op for ts in in_topic(config, 2).values() for t in ts} == dict.fromkeys(cache.entries(), "c")
+
+
 def signals_of(cache: Cache) -> list[dict[str, Any]]:
     """The signals on the signal topic."""
     found = messages(",".join(cache.config["bootstrap.servers"]), cache.topics.signal)

@@ -242,12 +242,21 @@ class Planner:
         view.base.update(dict.fromkeys(lost, -1))
         work = functools.partial(_start, view, begins, ends, letters)
         new = ranges.OffsetRange(self.topics.changes, lowest, ends)
-        written, states = self._fold(START, new, on, work)
+        while True:  # each turn gives up one more segment
+            try:
+                written, states = self._fold(START, new, on, work)
+                break
+            except by_records.ResetMismatch as problem:
+                if self.config["on.data.loss"] == "fail":
+                    raise RecordError(f"{problem.error}, or set on.data.loss=reset") from problem
+                log.warning("%s", problem.error)
+                lost.append(problem.ended.segment)
+                view.base[problem.ended.segment] = -1
         for number in on.keys() - states.keys():  # neither topic has a record of it
             _, states[number] = work(ranges.no_records(self.config), self._renderer, number, on[number])
         segments = {n: state for n, state in states.items() if state is not None}
         plan = Batch(checkpoint, START, ends, ends, segments, Totals(), rows=ranges.count(written))
-        self._request_resets(lost, "records are gone from the change topic")
+        self._request_resets(lost, "records are gone from the change topic, or a reset did not match")
         return self._checkpoint.write_plan(plan, written)
 
     def _dead_letter_ends(self) -> dict[int, int]:

@@ -94,6 +94,13 @@ class StartFold:
         elif kind in (Kind.CHANGE, Kind.TOMBSTONE, Kind.READ):
             self._fold(record, tables)
 
+    def closing(self, record: Record) -> Ended | None:
+        """The open reset, where this record is its end."""
+        opened = self.open
+        if opened is None or record.header.kind is not Kind.RESET_END or record.control["id"] != opened.reset_id:
+            return None
+        return Ended(self.segment, opened.reset_id, opened.reason, self.begin, record.offset)
+
     def finish(self) -> None:
         """Opens the reset that the positions topic names. Call it at the end of the log."""
         named, self._named = self._named, None
@@ -143,7 +150,7 @@ class StartFold:
             self._at_base = ""
         self.mark = max(self.mark, record.header.position)
         opened = self.open
-        if opened is not None and opened.reset_id == record.control["id"]:
+        if opened is not None and self.closing(record) is not None:
             check_end(opened.entries, record.control)
             self.entries, self.open = opened.entries, None
             self._kept.clear()
@@ -174,6 +181,8 @@ def start(
 
     `begin` is the partition's first offset. A segment without a base offset starts there: empty, or with the diff
     topic's entries where earlier records are gone. One with a reset open at `end` gets no rows until the reset ends.
+
+    Raises `ResetMismatch` where a reset does not match, RecordError for a foreign record.
     """
     folds: dict[int, StartFold] = {}
     segments: dict[int, Segment] = {}
@@ -196,7 +205,9 @@ def start(
             try:
                 fold.apply(record, tables)
             except RecordError as error:
-                raise error.at(record.topic, record.partition, record.offset) from error
+                place = error.at(record.topic, record.partition, record.offset)
+                closing = fold.closing(record)
+                raise (place if closing is None else ResetMismatch(closing, place)) from error
     rows: list[Row] = []
     now_us = time.time_ns() // 1000
     for number, fold in sorted(folds.items()):

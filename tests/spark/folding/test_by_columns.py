@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from deelog_schemas.envelope import JsonCodec, Stamp
-from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
 from deelog_schemas.header import Kind, pack
 from deelog_schemas.operation import Entry
@@ -135,7 +134,7 @@ def test_starts(odd: float) -> None:
         in_columns = by_columns.start(*found.columns(), CODEC, RENDERER, 0, known, SEGMENT, history.end)
         try:
             in_records = by_records.start(found, RENDERER, 0, known, [SEGMENT], 0, history.end)
-        except RecordError:
+        except by_records.ResetMismatch:
             assert in_columns is None
             continue
         both += 1

@@ -149,10 +149,12 @@ def test_a_later_reset_is_checked() -> None:
     log.row(3, b"k", b"w")
     log.end(4, "r2", {b"k": b"w"})
     assert content(log.start(base).rows) == {b"old": ("d", None), b"k": ("c", b"w")}
-    log.begin(5, "r3")
+    begin = log.begin(5, "r3")
     end = log.end(6, "r3", {b"k": b"w"})
-    with pytest.raises(RecordError, match=rf"t\[0\]@{end}: reset r3 ends with count 1"):
+    with pytest.raises(ResetMismatch) as caught:
         log.start(base)
+    assert caught.value.ended == Ended(0, "r3", "overflow", begin, end)
+    assert str(caught.value.error).startswith(f"t[0]@{end}: reset r3 ends with count 1")
 
 
 def test_a_reset_that_only_the_positions_topic_names_is_open() -> None:
