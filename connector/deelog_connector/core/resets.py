@@ -32,7 +32,11 @@ class Resets:
     def __init__(self, node: NodeState, snapshots: Snapshots) -> None:
         self._node = node
         self._snapshots = snapshots
-        self._schedule = ResetSchedule(node.settings.segments, node.settings.reset_interval)
+        self.configured()
+
+    def configured(self) -> None:
+        """Takes the interval from the settings."""
+        self._schedule = ResetSchedule(self._node.settings.segments, self._node.settings.reset_interval)
 
     # -- requests -------------------------------------------------------------------------------------------------
 

@@ -113,12 +113,15 @@ def _decoded(content: bytes, kind: Any) -> Any:
     """Errors name the place and the type, never what was there: it may be a secret."""
     try:
         given = json.loads(content.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+        json.dumps(given, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise RestError(400, f"The body is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise RestError(
             400, f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
+    except UnicodeEncodeError:
+        raise RestError(400, "The body holds half of a character (a surrogate without its other half)") from None
     except (RecursionError, ValueError):  # nested too deep; a number of more than 4300 digits
         raise RestError(400, "The body is not JSON that a request could be") from None
     try:

@@ -113,7 +113,9 @@ class Connectors:
         """Connect's three kinds: the connector (204), with its tasks (202, done after the answer), what has failed."""
         self._acting(call, "Unknown connector: {}" if call.asked("includeTasks") else None)
         if call.asked("onlyFailed"):
-            if call.asked("includeTasks"):
+            if self._lifecycle.state is State.FAILED:
+                self._lifecycle.restart_soon()
+            elif call.asked("includeTasks"):
                 for task in self._lifecycle.tasks():
                     self._lifecycle.restart_task(task)
             return Answer(self._status(), 202)
@@ -235,7 +237,7 @@ class Connectors:
             )
         if "connector.class" not in given:
             raise RestError(400, f"Connector config {{{', '.join(sorted(given))}}} contains no connector type")
-        whole, errors = without_masks(given, self._lifecycle.config)
+        whole, errors = without_masks(given, self._lifecycle.config, self._lifecycle.file)
         verdict = judge(whole, self._lifecycle.config.role, errors)
         if verdict.errors:
             raise _invalid(list(verdict.errors))

@@ -34,7 +34,7 @@ class Plugins:
             raise RestError(400, f"Included connector type {included} does not match request type {plugin}")
         if _short(plugin) not in _names(self._class):
             raise RestError(404, f"Unknown plugin {plugin}.")
-        whole, errors = without_masks(given, self._lifecycle.config)
+        whole, errors = without_masks(given, self._lifecycle.config, self._lifecycle.file)
         return Answer(judge(whole, self._lifecycle.config.role, errors).body)
 
 

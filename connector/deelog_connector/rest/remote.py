@@ -23,20 +23,21 @@ def as_text(given: Mapping[str, Scalar]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
 
 
-def without_masks(given: Mapping[str, str], own: Config) -> tuple[dict[str, str], list[FieldError]]:
-    """The configuration that is meant, and what may not be said from afar.
+def without_masks(given: Mapping[str, str], now: Config, file: Config) -> tuple[dict[str, str], list[FieldError]]:
+    """The configuration that is meant, and what may not be said from afar. `now` is the present one, `file` that of the
+    process's start: what was taken out of it over REST may come back.
 
     What was read from here and comes back has `********` in the place of what is secret: that means the present value.
     """
     whole, errors = {}, []
     for name, text in given.items():
-        present = own.raw.get(name)
+        present = now.raw.get(name)
         if text == MASK and present is not None:
             text = present
         elif text == MASK:
             errors.append(FieldError(name, f"is {MASK}, which keeps the present value, and there is none"))
-        elif references(text) and text != present:
+        elif references(text) and text not in (present, file.raw.get(name)):
             problem = "must not refer to anything but what the process's own file refers to, under the same name"
             errors.append(FieldError(name, problem))
         whole[name] = text
-    return whole, errors + refused_from_rest(whole, own.raw)
+    return whole, errors + refused_from_rest(whole, file.raw)

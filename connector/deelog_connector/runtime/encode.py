@@ -29,7 +29,7 @@ from deelog_connector.transforms.pipeline import (
 )
 from deelog_schemas import canonical
 from deelog_schemas.envelope import Codec, Stamp
-from deelog_schemas.errors import RecordError
+from deelog_schemas.errors import RecordError, RegistryError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, node_number, pack
 from deelog_schemas.keys import control_key
 from deelog_schemas.member import node_id_of
@@ -256,5 +256,6 @@ class Decoder:
             return kind is Kind.TOMBSTONE
         try:
             return self._codec.decode_value(value).after is None
-        except RecordError:
-            return False  # written in another format: taking back a deleted key again does no harm
+        except (RecordError, RegistryError):
+            # Written in another format, or in a schema that nobody tells: taking it back again does no harm.
+            return False

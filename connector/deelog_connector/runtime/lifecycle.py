@@ -40,7 +40,7 @@ _LOOK_SECONDS: Final = 0.05
 _NAMES: Final = words(
     """
     name connector.class topic.prefix topic.delimiter cache.name node.id segment.count
-    topic.creation.default.partitions cache.key.format key.converter
+    topic.creation.default.partitions cache.key.format key.converter binary.handling.mode
     """
 )
 """They name the cache, its topics and its entries, or map them to segments: with others it is another connector."""
@@ -107,7 +107,8 @@ class Lifecycle:
     """
 
     def __init__(self, config: Config, connectors: dict[str, Connector]) -> None:
-        self.config = config
+        self.config = self.file = config
+        """The present configuration, and that of the process's start."""
         self.connectors = connectors
         self._restarting = False
         self._queued = False
@@ -276,6 +277,9 @@ class Lifecycle:
             for name in sorted({*self.config, *config})
             if (why := _fixed(name)) and not _same(self.config, config, name)
         ]
+        if config["snapshot.mode"] == "initial_only" != self.config["snapshot.mode"]:
+            problem = "ends the process, and with it the cache, after the snapshot: start another process with it"
+            errors.append(FieldError("snapshot.mode", problem, "initial_only"))
         if errors:
             raise ConfigError(errors)
 

@@ -175,9 +175,15 @@ class Signals:
         problem = HANDLERS[type(signal)].act(signal, self._cache, self._target)
         self.counts[signal.kind if problem is None else "refused"] += 1
         if problem is None:
-            log.info("signal %s (%s, %s)", signal.id or "without id", signal.kind, where)
+            log.info("signal %s (%s, %s)", _line(signal.id) or "without id", signal.kind, where)
         else:
-            log.warning("signal %s (%s, %s) is refused: %s", signal.id or "without id", signal.kind, where, problem)
+            log.warning(
+                "signal %s (%s, %s) is refused: %s",
+                _line(signal.id) or "without id",
+                signal.kind,
+                where,
+                _line(problem),
+            )
 
     def _malformed(self, where: str, error: RecordError) -> None:
         self.counts["malformed"] += 1
@@ -190,7 +196,7 @@ def _reset_segment(signal: signals.ResetSegment, cache: str, target: Target) -> 
     mine = _primary_of(target)
     for segment in signal.segments:
         if segment in mine:
-            log.info("segment %d: reset requested by signal %s: %s", segment, signal.id, signal.reason)
+            log.info("segment %d: reset requested by signal %s: %s", segment, _line(signal.id), _line(signal.reason))
         target.core.ask_reset(segment, "signal")
     return None
 
@@ -221,10 +227,15 @@ def _resume_writing(signal: signals.ResumeWriting, cache: str, target: Target) -
 
 
 def _log(signal: signals.Log, cache: str, target: Target) -> str | None:
-    message = "".join(c if c.isprintable() else " " for c in signal.message)
+    message = _line(signal.message)
     place = f"cache {cache}, primary of segments {ranges(_primary_of(target)) or 'none'}"
     log.info("%s", message.replace("{}", place))
     return None
+
+
+def _line(text: str) -> str:
+    """Text of a signal, as it may be logged: it makes no second line."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _primary_of(target: Target) -> set[int]:

@@ -33,6 +33,7 @@ from deelog_connector.transforms.record import Header, Record, Row
 from deelog_connector.transforms.values import Unencodable, Values
 from deelog_schemas.config import Config
 from deelog_schemas.digest import entry_digest, format_digest
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind
 from deelog_schemas.operation import Entry, Operation, Reason
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 RESERVED_HEADERS: Final = (HEADER_NAME, CONTROL_HEADER_NAME)
 _LOG_SECONDS: Final = 1.0
+_MOST_SHOWN: Final = 1000
 SLOW_SECONDS: Final = 10.0
 
 Headers = tuple[Header, ...]
@@ -105,8 +107,10 @@ class _Failure(Exception):
     def __init__(self, step: Step, error: BaseException | str) -> None:
         self.step = step
         self.kind = "" if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}"
-        self.text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        super().__init__(self.text)
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        # It goes into headers, logs and pages, and may be of any length and hold halves of characters.
+        text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+        super().__init__(text.encode(errors="backslashreplace").decode())
 
 
 class Pipeline:
@@ -119,7 +123,7 @@ class Pipeline:
         self._skipped = frozenset(config["skipped.operations"])
         self._topic = config.topics.changes
         self._cache = config.topics.cache
-        self._limit: int = config["max.entry.bytes"]
+        self._limit = EntryLimit.of(config)
         self._keys = Values(config["cache.key.format"])
         self._values = Values(config["cache.value.format"])
         self._sums: dict[int, tuple[int, int]] = {}
@@ -293,8 +297,9 @@ class Pipeline:
             value, image = new.written(record.after), old.written(record.before)
         except Unencodable as error:
             raise _Failure(step, str(error)) from error
-        if max(len(value or b""), len(image or b"")) + len(key) > self._limit:
-            raise _Failure(step, f"the value is {len(value or b'')} bytes, max.entry.bytes allows {self._limit}")
+        added = sum(map(_size, record.headers))
+        if problem := self._limit.problem(key, max(value or b"", image or b"", key=len), added):
+            raise _Failure(step, problem)
         return value, image, record.headers
 
     def _step(self, step: Step, record: Record) -> Record | None:
@@ -385,6 +390,11 @@ def _is_header(header: object) -> bool:
     except UnicodeEncodeError:
         return False
     return isinstance(header[1], str | bytes | None) and not header[0].startswith(RESERVED_HEADERS)
+
+
+def _size(header: tuple[str, str | bytes | None]) -> int:
+    name, value = header
+    return len(name.encode()) + len(value.encode() if isinstance(value, str) else value or b"")
 
 
 def _shown(result: object) -> str:

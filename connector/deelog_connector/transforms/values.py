@@ -2,8 +2,8 @@
 
 A value that a transform did not change is written byte for byte as it was captured. For JSON, which a transform may
 change in place, the serialized text before and after is compared; so a blank, the order of names, or a number with many
-digits is lost only in changed values. Uses the standard library: `orjson` takes no integer beyond 64 bits and writes
-NaN as null.
+digits is lost only in changed values, and in those that name a field twice: a reader may take the other one. Uses the
+standard library: `orjson` takes no integer beyond 64 bits and writes NaN as null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Read(NamedTuple):
     raw: bytes | None
     value: Any
     text: str | None
-    """For JSON, the serialized value."""
+    """For JSON, the serialized value; empty where it is written anew in any case."""
     write: Callable[[Any], bytes]
 
     def written(self, row: Row | None) -> bytes | None:
@@ -49,13 +49,24 @@ class Values:
         """The transform's view of captured bytes; None for None."""
         if raw is None:
             return Read(None, None, None, self._write)
-        value = self._decode(raw)
-        return Read(raw, value, _dumped(value) if self._json else None, self._write)
+        if not self._json:
+            return Read(raw, self._decode(raw), None, self._write)
+        value, repeats = _loaded(raw)
+        return Read(raw, value, "" if repeats else _dumped(value), self._write)
 
 
-def _loaded(raw: bytes) -> Any:
+def _loaded(raw: bytes) -> tuple[Any, bool]:
+    """The value, of equal names the last one, and whether there are any."""
+    repeats = False
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeats
+        value = dict(pairs)
+        repeats = repeats or len(value) < len(pairs)
+        return value
+
     try:
-        return json.loads(raw)
+        return json.loads(raw, object_pairs_hook=unique), repeats
     except (ValueError, RecursionError) as error:
         raise Unencodable(f"a captured value is not JSON, though its format says so: {error}") from error
 

@@ -28,6 +28,7 @@ from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
 from deelog_interceptors.hosting.connector_thread import ConnectorThread, close_all, forget_all
 from deelog_schemas.config import Config, ConfigError, FieldError, load, parse
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.operation import Trace
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
@@ -92,7 +93,7 @@ def capture(
     )
     traces = _traces() if settings["tracing.headers.enabled"] else None
     made = Capture(cache, settings, mirror, on_failure, host)
-    context = CaptureContext(made._change_queue, keys, values, settings["max.entry.bytes"], made.make_room, traces)
+    context = CaptureContext(made._change_queue, keys, values, EntryLimit.of(settings), made.make_room, traces)
     made.start(context, nullcontext() if lock is None else lock, start_timeout)
     if lock is not None and expiry_interval is not None and timed(type(cache)):
         made.start_timer(lock, expiry_interval)

@@ -24,7 +24,8 @@ import cachetools
 
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
 from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
-from deelog_interceptors.cachetools.serialize import Keys, PlainKeys, Raw, Values
+from deelog_interceptors.cachetools.serialize import Keys, PlainKeys, Raw, Values, encoded
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.operation import OVERHEAD, Reason, Trace
 
 AnyCache = cachetools.Cache[Any, Any]
@@ -46,7 +47,7 @@ class CaptureContext:
     changes: ChangeQueue
     keys: Keys
     values: Values
-    max_entry_bytes: int
+    limit: EntryLimit
     make_room: Callable[[Raw, int], None]
     """`(raw key, bytes)`: returns when the op log has room for the operation; raises where the write must fail."""
     trace: Callable[[], Trace | None] | None = None
@@ -55,9 +56,13 @@ class CaptureContext:
     def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
         """Raw key and value of a write, checked; raises before anything changes."""
         raw_key, raw_value = self.keys.prepare(key), self.values.prepare(value)
-        if len(raw_key) + len(raw_value) > self.max_entry_bytes:
-            raise too_large(raw_key, raw_value, self.max_entry_bytes)
+        self.check(raw_key, raw_value)
         return raw_key, raw_value
+
+    def check(self, raw_key: Raw, raw_value: Raw) -> None:
+        """Raises `EntryTooLarge`."""
+        if problem := self.limit.problem(encoded(raw_key), encoded(raw_value)):
+            raise EntryTooLarge(f"{problem}: {ascii(raw_key)[:80]}")
 
     def put(self, key: Any, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
         """Records that the cache now holds the entry."""
@@ -73,11 +78,6 @@ class CaptureContext:
             trace = None if self.trace is None else self.trace()
             self.changes.queue.append((reason, raw_key, None, None, time.time(), trace))
             self.changes.taken += charge(raw_key, None, trace)
-
-
-def too_large(raw_key: Raw, raw_value: Raw, limit: int) -> EntryTooLarge:
-    size = len(raw_key) + len(raw_value)
-    return EntryTooLarge(f"key and value are {size} bytes, max.entry.bytes allows {limit}: {ascii(raw_key)[:80]}")
 
 
 def captured_class(
@@ -126,12 +126,8 @@ def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..
 
     Inlined, because each call that it saves is a tenth of what capture may cost.
     """
-    changes, prepare, make_room, biggest = (
-        context.changes,
-        context.prepare,
-        context.make_room,
-        context.max_entry_bytes + OVERHEAD,
-    )
+    changes, prepare, make_room, check = context.changes, context.prepare, context.make_room, context.check
+    sure = context.limit.sure + OVERHEAD
     base_setitem, append, now = base.__setitem__, changes.queue.append, time.time
     text = context.values.text
     key_type = _text_keys(context)
@@ -151,8 +147,8 @@ def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..
         else:
             raw_key, raw_value = prepare(key, value)
         size = OVERHEAD + len(raw_key) + len(raw_value)
-        if size > biggest:
-            raise too_large(raw_key, raw_value, biggest - OVERHEAD)
+        if size > sure:
+            check(raw_key, raw_value)
         if changes.taken + size > changes.limit:
             make_room(raw_key, size)
         writing, changes.writing = changes.writing, True

@@ -108,7 +108,7 @@ class Node:
             on_error=self.failed,
             on_refused=self._refused,
         )
-        self.clients = Clients(Dispatcher(self), settings.max_entry_bytes, MAX_CONNECTIONS, self.clock.monotonic)
+        self.clients = Clients(Dispatcher(self), settings.entry_limit.most, MAX_CONNECTIONS, self.clock.monotonic)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._role_changed: asyncio.Future[None] = self._loop.create_future()

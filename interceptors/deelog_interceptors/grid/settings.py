@@ -8,6 +8,7 @@ from typing import Final
 from deelog_connector.kafka_port import session_seconds
 from deelog_interceptors.grid.topology.lease import lease_expiry_of, lease_of
 from deelog_schemas.config import Config, split_address
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.errors import ConfigError, FieldError
 
 ACK_SECONDS: Final = 5.0
@@ -42,7 +43,7 @@ class Settings:
     changes_only: bool
     text_keys: bool
     text_values: bool
-    max_entry_bytes: int
+    entry_limit: EntryLimit
     failure_timeout: float
     session_timeout: float
     lease: float
@@ -87,7 +88,7 @@ class Settings:
             changes_only=config["skip.messages.without.change"],
             text_keys=config["cache.key.format"] != "bytes",
             text_values=config["cache.value.format"] != "bytes",
-            max_entry_bytes=config["max.entry.bytes"],
+            entry_limit=EntryLimit.of(config),
             failure_timeout=timeouts[1],
             session_timeout=timeouts[0],
             lease=lease_of(*timeouts),

@@ -46,6 +46,7 @@ VERSIONS: Final = 200
 """How many versions of a subject are read: the newest ones."""
 _SHOWN: Final = 300
 _REFUSED: Final = (409, 422)
+_READ_ONLY: Final = 42205
 
 
 class Registry:
@@ -161,6 +162,11 @@ class Registry:
 
     def _refused(self, where: str, subject: str, error: SchemaRegistryError) -> RegistryError:
         status, said = error.http_status_code, _cut(str(error.error_message))
+        if error.error_code == _READ_ONLY:
+            return RegistryError(
+                f"{where} takes no schemas now, so not that of subject {subject}: {said}; let it take them, or "
+                "register it there and set value.converter.auto.register.schemas to false"
+            )
         if status in _REFUSED:
             return RegistryError(
                 f"{where} refuses the schema of subject {subject} as incompatible with those registered: {said}; "

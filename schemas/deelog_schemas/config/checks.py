@@ -12,6 +12,7 @@ from deelog_schemas.config.secrets import references
 from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, RECORD_MARGIN_BYTES, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.kafka.names import Topics
+from deelog_schemas.operation import OVERHEAD
 
 _MESSAGE_MAX = "producer.override.message.max.bytes"
 _ALL_INTERFACES = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
@@ -41,15 +42,17 @@ def _times(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
 
 def _sizes(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
     entry, queue = "max.entry.bytes", "max.queue.size.in.bytes"
-    if {entry, queue} <= known.keys() and known[entry] > known[queue]:
-        yield FieldError(entry, f"must not exceed {_with_value(queue, known, given)}", _shown(entry, known, given))
+    images = 2 if known.get("before.image") == "full" else 1
+    if {entry, queue} <= known.keys() and images * known[entry] + OVERHEAD > known[queue]:
+        what = "with the value from before it and" if images > 1 else "with"
+        problem = f"{what} {OVERHEAD} bytes of its own must not exceed {_with_value(queue, known, given)}"
+        yield FieldError(entry, problem, _shown(entry, known, given))
     if not {entry, "before.image"} <= known.keys() or (_MESSAGE_MAX in given and _MESSAGE_MAX not in known):
         return
-    full = known["before.image"] == "full"
     room = int(known.get(_MESSAGE_MAX, CLIENT_MESSAGE_MAX_BYTES)) - RECORD_MARGIN_BYTES
-    if known[entry] * (2 if full else 1) > room:
+    if known[entry] * images > room:
         limit = _with_value(_MESSAGE_MAX, {_MESSAGE_MAX: CLIENT_MESSAGE_MAX_BYTES}, given)
-        what = "twice this, since before.image=full puts two values into a record," if full else "this"
+        what = "twice this, since before.image=full puts two values into a record," if images > 1 else "this"
         problem = f"is too large: {what} and {RECORD_MARGIN_BYTES} bytes of the record's own must fit into {limit}"
         yield FieldError(entry, problem, _shown(entry, known, given))
 

@@ -103,7 +103,7 @@ group("queue", "Op log and transactions",
         doc="Maximum number of operations in a node's op log, those of its backups included."),
     Field("max.queue.size.in.bytes", LONG, 268_435_456, low=1, importance=HIGH,
         doc="Maximum number of bytes of keys and values in a node's op log. Must have room for one entry of "
-            "`max.entry.bytes`."),
+            "`max.entry.bytes`, and 200 bytes more; with `before.image=full`, of two."),
     Field("oplog.overflow", ENUM, "block", allowed=("block", "coalesce", "reset"), importance=HIGH,
         doc="When the op log is full: `block` lets the writing client wait up to `max.block.ms`, then resets; "
             "`coalesce` gives up older acknowledged operations of a key for its newest one; `reset` drops the "
@@ -140,11 +140,10 @@ group("capture", "Capture",
     Field("max.entry.bytes", INT, CLIENT_MESSAGE_MAX_BYTES - RECORD_MARGIN_BYTES, low=1, high=1_000_000_000,
         importance=HIGH,
         doc="Largest key and value together, in bytes as captured; a larger write fails before the cache changes. The "
-            "record adds the envelope and the key again, for which "
-            f"{RECORD_MARGIN_BYTES} bytes are kept free below librdkafka's `message.max.bytes` "
-            f"({CLIENT_MESSAGE_MAX_BYTES}), itself below the topic's own limit, `max.message.bytes` (1048588). Text "
-            "that JSON must escape grows, and one operation whose record is too large nevertheless stops its segment. "
-            "To allow more, raise `producer.override.message.max.bytes` and the topic's `max.message.bytes` as well."),
+            f"record adds the envelope, for which {RECORD_MARGIN_BYTES} bytes are kept free below librdkafka's "
+            f"`message.max.bytes` ({CLIENT_MESSAGE_MAX_BYTES}), itself below the topic's own limit, "
+            "`max.message.bytes` (1048588). A record has the key three times, and text that JSON must escape and "
+            "encoded bytes grow in it: a write whose record would not fit fails, too. To allow more, raise `producer.override.message.max.bytes` and the topic's `max.message.bytes` as well."),
 ),
 
 group("snapshot", "Snapshot and reset",

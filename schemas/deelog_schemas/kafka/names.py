@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deelog_schemas.errors import ConfigError, FieldError
 
 MAX_TOPIC_LENGTH = 249
-RESERVED_SUFFIXES = ("positions", "topology", "diff")
+RESERVED_SUFFIXES = ("positions", "topology", "diff", "-signal")
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 _DELIMITER = re.compile(r"[._-]{1,8}")

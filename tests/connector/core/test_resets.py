@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -322,6 +323,20 @@ def test_a_reset_that_was_asked_for_is_not_done_again_by_the_successor(why: str)
     world.settle()
     assert world.reader(0).resets == before
     world.check()
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.0, 40.0), (40.0, 0.0)])
+def test_another_interval_holds_at_once(first: float, then: float) -> None:
+    world = World(1, interval=first)
+    node = world.nodes["n0"]
+    world.own_all(node)
+    world.settle()
+    node.core.configured(replace(node.core.settings, reset_interval=then))
+    before = node.core.counts.resets["interval"]
+    for _ in range(200):
+        world.now += 0.5
+        node.step()
+    assert (node.core.counts.resets["interval"] > before) is (then > 0)
 
 
 def test_each_segment_is_reset_once_in_the_interval_and_one_at_a_time() -> None:

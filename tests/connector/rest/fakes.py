@@ -28,6 +28,7 @@ class FakeLifecycle:
 
     def __init__(self, **fields: str) -> None:
         self.config = parse(GIVEN | {name.replace("_", "."): value for name, value in fields.items()})
+        self.file = self.config
         self.name = "shop"
         self.started = True
         self.state = State.RUNNING

@@ -233,6 +233,7 @@ def test_a_client_that_is_gone_or_slow_is_not_waited_for(handlers: Handlers, mon
         (b"9" * 5000, "The body is not JSON that a request could be"),
         (b'{"level":"low","level":"high"}', "The body is not right: a name is there more than once"),
         (b'{"level":"low","count":NaN}', "The body is not JSON: NaN is no number of it"),
+        (b'{"level":"\\ud83d"}', "The body holds half of a character"),
         (b'{"level":"secret"}', "The body is not right: Invalid enum value - at `$.level`"),
         (b'{"level":5}', "The body is not right: Expected `str`, got `int` - at `$.level`"),
         (b"[]", "The body is not right: Expected `object`, got `array`"),

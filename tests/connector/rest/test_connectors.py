@@ -307,3 +307,11 @@ def test_offsets_are_those_of_a_stopped_connector() -> None:
         status, words = refused(handler, offsets(("c", 1, None)), **ME)
         assert (status, "issuing a 'PUT' request to the '/connectors/shop/stop' endpoint" in words) == (400, True)
     assert desk.calls == []
+
+
+@pytest.mark.parametrize("query", ["onlyFailed=true", "includeTasks=true&onlyFailed=true"])
+def test_what_has_failed_and_is_restarted_alone_may_be_the_connector(query: str) -> None:
+    desk = Desk()
+    desk.lifecycle.state = State.FAILED
+    assert asked(desk.of.restart, query=query, **ME).status == 202
+    assert desk.calls == ["restart_soon"]

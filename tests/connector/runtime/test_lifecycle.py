@@ -757,6 +757,8 @@ def test_a_configuration_comes_into_force_if_every_field_of_it_can() -> None:
         ("value.converter.schemas.enable", "true", ""),
         ("skipped.operations", "d", ""),
         ("snapshot.mode", "no_data", ""),
+        ("snapshot.mode", "initial_only", "ends the process"),
+        ("binary.handling.mode", "hex", "names the cache or its map"),
         ("producer.override.linger.ms", "7", ""),
         ("producer.override.sasl.password", "secret", "where, as whom or with which files"),
         ("bootstrap.servers", "elsewhere:9092", "where, as whom or with which files"),

@@ -567,3 +567,11 @@ def test_a_snapshot_is_asked_for_or_refused(caplog: pytest.LogCaptureFixture) ->
     assert target.snapshots.asked == [("ask", "i", (3,), False), ("ask", "j", None, False), ("stop", False)]
     assert signals.counts == {"execute-snapshot": 1, "refused": 1, "stop-snapshot": 1}
     assert caplog.messages == ["signal j (execute-snapshot, p-signal@6) is refused: there are enough"]
+
+
+def test_what_a_signal_says_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    signals = Signals(config_of("h:1", "p"), cast("Any", OfSegments()))
+    signals.take(signal(5, "reset-segment", identity="a\nb", cache="c", segments=[2], reason="why\nERROR forged"))
+    signals.take(signal(6, "reset-segment", identity="a\nb", cache="c", segments=[8]))
+    assert [("\n" in line, "a b" in line) for line in caplog.messages] == [(False, True)] * 3

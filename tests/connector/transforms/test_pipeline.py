@@ -19,12 +19,14 @@ from deelog_connector.transforms import (
 )
 from deelog_connector.transforms.pipeline import (
     Closing,
+    DeadLetter,
     PipedRows,
     Pipeline,
     Skipped,
     TransformedOperation,
 )
 from deelog_schemas.digest import digest_of
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
 from tests.connector.transforms.building import MINE, OURS, config_of, of, parts_of, put
@@ -150,3 +152,45 @@ def test_a_connector_that_is_closed_ends_between_two_records() -> None:
 def test_without_anything_to_do_there_is_no_pipeline() -> None:
     assert Pipeline.of(config_of(), time, Counter()) is None
     assert Pipeline.of(config_of(predicates=""), time, Counter()) is None
+
+
+def test_what_a_transform_says_is_cut_and_can_be_written() -> None:
+    config = of(
+        {"type": f"{MINE}.Suffix"},
+        event__processing__failure__handling__mode="dead-letter",
+        errors__deadletterqueue__topic__name="letters",
+    )
+    pipeline = Pipeline.of(config, time, Counter())
+    assert pipeline is not None
+
+    def apply(record: Record) -> Record:
+        raise ValueError("half \ud83d " + "x" * 5000)
+
+    pipeline._steps[0].transform.apply = apply  # type: ignore[method-assign]
+    (item,) = pipeline([OperationsItem(3, 1, [put(1, "a", "v")])])
+    letter = item.parts[0]  # type: ignore[union-attr]
+    assert isinstance(letter, DeadLetter)
+    assert len(letter.error.encode()) < 1300
+    assert "half \\ud83d xxx" in letter.error
+    assert letter.error.endswith("x…")
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_headers_add_counts(fits: bool) -> None:
+    config = of({"type": f"{MINE}.Suffix"})
+    # Key and value take 3 * 3 + 3 bytes, the names and the other value 10.
+    room = EntryLimit.of(config).room - 22
+    large = "ä" * (room // 2) + "x" * (room % 2 + (not fits))
+
+    def apply(record: Record) -> Record:
+        return record.with_header("large", large).with_header("bb", b"1").with_header("nn", None)
+
+    pipeline = Pipeline.of(config, time, Counter())
+    assert pipeline is not None
+    pipeline._steps[0].transform.apply = apply  # type: ignore[method-assign]
+    items: list[Item] = [OperationsItem(3, 1, [put(1, "a", "v")])]
+    if fits:
+        assert len(pipeline(items)[0].parts) == 1  # type: ignore[union-attr]
+    else:
+        with pytest.raises(TransformFailed, match=r"take up to \d+ bytes of a record"):
+            pipeline(items)

@@ -13,6 +13,7 @@ from deelog_interceptors.cachetools.expiry import expiry_of, unix_ms_of
 from deelog_interceptors.cachetools.intercept import CaptureContext, captured_class
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Serializer, Values, encoded, keys_of, named
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
 
@@ -92,6 +93,7 @@ class Attached:
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
         max_entry_bytes: int = 1000,
+        max_room: int = 1_000_000,
         full_before: bool = False,
         unix_time: Callable[[Any], float] | None = None,
         room: Callable[[Any, int], None] | None = None,
@@ -104,7 +106,8 @@ class Attached:
         self.mirror = Mirror(SEGMENTS, full_before, unix_ms_of(cache, unix_time), changes_only)
         self.keys = keys_of(key_format, key_serializer)
         self.values = Values(value_format, None if value_serializer is None else named(value_serializer))
-        context = CaptureContext(self.changes, self.keys, self.values, max_entry_bytes, room or self._no_room, trace)
+        written = EntryLimit(max_entry_bytes, max_room, key_format, value_format, 3, 1)
+        context = CaptureContext(self.changes, self.keys, self.values, written, room or self._no_room, trace)
         cache.__class__ = captured_class(self.plain, context, expiry_of(cache))
 
     @staticmethod

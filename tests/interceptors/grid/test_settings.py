@@ -20,9 +20,9 @@ def of(**more: str) -> Settings:
 
 
 def changed(**more: str) -> dict[str, object]:
-    """The settings that these fields change, with their values."""
+    """The settings that these fields change, with their values; not what entries may be."""
     plain, other = of(), of(**more)
-    names = [field.name for field in fields(Settings)]
+    names = [field.name for field in fields(Settings) if field.name != "entry_limit"]
     return {name: getattr(other, name) for name in names if getattr(other, name) != getattr(plain, name)}
 
 
@@ -51,7 +51,9 @@ def test_a_field_is_that_setting(field: str, value: str, settings: dict[str, obj
 
 
 def test_acknowledgements_images_and_timeout() -> None:
-    assert changed(before_image="full", max_entry_bytes="9") == {"before_full": True, "max_entry_bytes": 9}
+    assert changed(before_image="full", max_entry_bytes="9") == {"before_full": True}
+    limit = of(before_image="full", max_entry_bytes="9").entry_limit
+    assert (limit.most, limit.values) == (9, 2)
     assert [of(cache_acks=acks).acks_all for acks in ("all", "1")] == [True, False]
     assert of(cache_failure_timeout_ms="1500").failure_timeout == 1.5
 
@@ -72,6 +74,6 @@ def test_the_advertised_host_is_a_name_that_others_can_look_up(host: str) -> Non
 
 def test_an_entry_fits_into_a_frame_with_the_image_from_before_it() -> None:
     given = {"producer_override_message_max_bytes": str(2 * MAX_ENTRY_BYTES)}
-    assert of(max_entry_bytes=str(MAX_ENTRY_BYTES), **given).max_entry_bytes * 2 < MAX_FRAME_BYTES
+    assert of(max_entry_bytes=str(MAX_ENTRY_BYTES), **given).entry_limit.most * 2 < MAX_FRAME_BYTES
     with pytest.raises(ConfigError, match=r"max\.entry\.bytes = 31457281: must be at most 31457280 on a grid node"):
         of(max_entry_bytes=str(MAX_ENTRY_BYTES + 1), **given)

@@ -445,3 +445,10 @@ def test_what_a_registry_said_travels_without_its_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(config), capture_output=True, check=True)
     assert done.stdout.strip() == b"('p.c-key',)"
+
+
+def test_one_that_takes_no_schemas_now_is_not_told_as_incompatible(server: Server) -> None:
+    server.answer = lambda handler: handler.send(422, b'{"error_code":42205,"message":"is in read-only mode"}')
+    told = asked(server.url)
+    assert "takes no schemas now, so not that of subject shop.c-value: is in read-only mode" in str(told)
+    assert "incompatible" not in str(told)

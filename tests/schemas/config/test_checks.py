@@ -18,10 +18,12 @@ LETTERS, CERTIFICATE, HOST = (
 URL, MAX_BYTES = "value.converter.schema.registry.url", "producer.override.message.max.bytes"
 AVRO = {"value.converter": "avro", URL: "http://r"}
 TEXT = "binary.handling.mode"
+HALF = {"before.image": "full", "max.entry.bytes": 490_000}
 
 BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({"commit.interval.ms": 5000}, "commit.interval.ms", "must be below transaction.timeout.ms (5000)"),
-    ({"max.queue.size.in.bytes": 979_999}, "max.entry.bytes", "exceed max.queue.size.in.bytes ('979999')"),
+    ({"max.queue.size.in.bytes": 980_199}, "max.entry.bytes", "exceed max.queue.size.in.bytes ('980199')"),
+    ({"max.queue.size.in.bytes": 980_199, **HALF}, "max.entry.bytes", "with the value from before it and 200 bytes"),
     ({"max.entry.bytes": 980_001}, "max.entry.bytes", "too large: this and 20000 bytes of the record's own must fit"),
     ({"max.entry.bytes": 980_001}, "max.entry.bytes", "message.max.bytes (1000000)"),
     ({"before.image": "full"}, "max.entry.bytes", "two values"),
@@ -86,7 +88,8 @@ def test_fields_that_do_not_go_together(changes: dict[str, Any], field: str, wor
     "changes",
     [
         {"commit.interval.ms": 4999},
-        {"max.queue.size.in.bytes": 980_000},
+        {"max.queue.size.in.bytes": 980_200},
+        {"max.queue.size.in.bytes": 980_200, **HALF},
         {"max.entry.bytes": 980_000},
         {"before.image": "full", "max.entry.bytes": 490_000},
         {"max.entry.bytes": 5_000_000, MAX_BYTES: 5_020_000},

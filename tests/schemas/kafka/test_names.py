@@ -62,6 +62,7 @@ def test_the_delimiter_governs_all_suffixes() -> None:
         ("p", "a.positions", ".", {"cache.name"}),
         ("p", "mytopology", ".", {"cache.name"}),
         ("p", "a-diff", "-", {"cache.name"}),
+        ("p", "x-signal", ".", {"cache.name"}),
         ("p", "signal", "-", {"signal.kafka.topic"}),
         ("p" * 125, "c" * 114, ".", {"cache.name"}),
         ("p" * 125, "c" * 125, ".", {"cache.name", "diff.topic"}),

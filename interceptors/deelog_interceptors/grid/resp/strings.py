@@ -62,9 +62,8 @@ def _check(call: Call, key: bytes, value: bytes) -> None:
     _check_key(call, key)
     if call.node.settings.text_values:
         _check_text(value, "cache.value.format", "value")
-    size, limit = len(key) + len(value), call.node.settings.max_entry_bytes
-    if size > limit:
-        raise CommandError(f"ERR max.entry.bytes: key and value have {size} bytes, at most {limit} are taken")
+    if problem := call.node.settings.entry_limit.problem(key, value):
+        raise CommandError(f"ERR max.entry.bytes: {problem}")
 
 
 @command("GET", 2, READONLY, "fast", first=1)

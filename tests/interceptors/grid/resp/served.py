@@ -56,7 +56,7 @@ class FakeNode:
         self.roles = Roles(ME, self.store, core, self.replicator, Backup(self.store, core), lambda: None, time)
         self.view = View(0, ME, {}, ())
         self.follow()
-        self.clients = Clients(Dispatcher(cast(Host, self)), self.settings.max_entry_bytes, 100, lambda: 0.0)
+        self.clients = Clients(Dispatcher(cast(Host, self)), self.settings.entry_limit.most, 100, lambda: 0.0)
 
     def follow(self, **changes: Any) -> None:
         mine = SegmentState(State.ONLINE, self.view.topology_id + 1, ME, (ME,), (ME,))._replace(**changes)
