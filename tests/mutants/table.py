@@ -775,6 +775,14 @@ WRITING: Final = (
         because=RARE,
     ),
     Mutant(
+        "run-cut-by-a-takeover",
+        "coalesce-acked",
+        "a run that was coalesced before a second takeover of one node comes in several transactions",
+        (Edit(TAKEOVERS, "segment.atomic_to = max(segment.atomic_to, upto)", "pass"),),
+        detector="pytest tests/connector/core/test_takeover.py -k another_takeover",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "coalesced-across-a-clear",
         "",
         "a create behind a clear is told as an update, with an image from before the clear",

@@ -22,9 +22,6 @@ from deelog_schemas.header import Kind, Position
 from deelog_schemas.keys import reset_key
 from deelog_schemas.operation import Reason
 
-REQUESTED_SECONDS: Final = 60.0
-"""How long a backup remembers a reset that its primary was to do: longer than the death of a node goes unnoticed."""
-
 
 class Resets:
     """See the module."""
@@ -59,24 +56,22 @@ class Resets:
     def ask(self, number: int, reason: str) -> None:
         """A reset of any segment: its primary does it.
 
-        The primary may be gone and its successor not be known yet, so that nobody would do it: each owner remembers the
-        request for `REQUESTED_SECONDS`, and resets if it is promoted by then and no other reset has ended since.
+        The primary may be gone and its successor not be known yet, or not write now, and be superseded before it does:
+        each owner remembers the request, and resets if it is promoted and no reset has ended since.
         """
         segment = self._node.segments.get(number)
         if segment is None:
             return
         base_offset = self._node.positions.base_offset(number)
-        segment.requested = Requested(reason, base_offset, self._node.now + REQUESTED_SECONDS)
+        segment.requested = Requested(reason, base_offset)
         if segment.is_primary:
             self.request(number, reason)
 
     def requested(self, segment: Segment) -> str | None:
         """The reason of a reset that was asked for before this node was promoted, and that is still to be done."""
         requested = segment.requested
-        if requested is None or self._node.now >= requested.until:
-            return None
         base_offset = self._node.positions.base_offset(segment.number)
-        return requested.reason if base_offset == requested.base_offset else None
+        return None if requested is None or base_offset != requested.base_offset else requested.reason
 
     def start_scheduled(self) -> None:
         """`reset.interval.ms`: one segment at a time, and none that is to be released."""

@@ -159,13 +159,11 @@ class Snapshot:
 
 
 class Requested(NamedTuple):
-    """A reset that was asked for while this node was a backup."""
+    """A reset that was asked for."""
 
     reason: str
     base_offset: int
     """The segment's base offset then: a reset that ended since has changed it."""
-    until: float
-    """When the request expires, in seconds of `poll`'s clock."""
 
 
 @dataclass(slots=True)

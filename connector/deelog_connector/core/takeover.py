@@ -259,6 +259,10 @@ class Takeover:
         ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)
         segment.written = segment.sent = segment.in_flight = written
         self._node.counts.pruned += segment.log.prune(written)
+        # CHECK coalesce-acked: what gave way before this takeover leaves a run that is one transaction after it, too.
+        number, upto = segment.log.gaps_after(written)
+        if number:
+            segment.atomic_to = max(segment.atomic_to, upto)
         phantoms = scan.phantoms | scan.shown if self._node.settings.may_skip else scan.phantoms
         if phantoms:
             self._to_correct.append((segment, segment.generation, phantoms))

@@ -292,7 +292,7 @@ class Lifecycle:
         if self.state is not State.STOPPED:
             raise NotStoppedError(f"{self.name} is not stopped")
         for cache, segment in wanted:
-            self.connectors[cache].core.request_reset(segment, "offsets")
+            self.connectors[cache].core.ask_reset(segment, "offsets")
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

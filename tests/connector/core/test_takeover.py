@@ -591,6 +591,35 @@ def test_what_was_coalesced_is_no_loss_to_the_next_owner() -> None:
     world.check()
 
 
+def test_a_coalesced_run_is_one_transaction_after_another_takeover_too() -> None:
+    world = World(2, batch=2)
+    n0, n1 = world.nodes.values()
+    world.own_all(n0, n1)
+    world.settle()
+    n0.core.paused = True
+    world.put(key_of(0), b"first")
+    for number in range(5):
+        world.put(key_of(0, 1), b"%d" % number)
+        world.put(key_of(0, 2 + number), b"x")
+    assert n0.core.coalesce(0) == 4
+    world.own(0, n0, n1)
+    n0.core.paused = False
+    while (position := n1.core.table.positions[0]).sequence == 0:
+        world.now += 0.1
+        n0.step()
+        n1.follow()
+    # Up to the last operation before which one gave way: 1, 3, 5, 7, 9, and all keys but the last's behind them.
+    assert (position.sequence, position.coalesced_to, position.coalesced) == (9, 9, 4)
+    world.fail_over(n0, n1)
+    while n1.core.phase(0) != "writing":
+        world.now += 0.1
+        n1.step()
+    n1.core.session_lost()  # it looks again before it has looked twice
+    world.settle(n1)
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
 @pytest.mark.parametrize("acks_all", [True, False])
 def test_a_loss_within_ones_own_history_is_missed_whoever_wrote_after_it(acks_all: bool) -> None:
     world, (n0, n1) = started()

@@ -550,6 +550,7 @@ class Double:
             counts=SimpleNamespace(transactions=0),
             primaries=lambda: list(segments),
             request_reset=lambda *reset: self.asked.append(reset),
+            ask_reset=lambda *reset: self.asked.append(reset),
         )
 
     @property
