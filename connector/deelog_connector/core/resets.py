@@ -7,7 +7,6 @@ that takes back, deletes of keys that Kafka holds and the cache does not come be
 from __future__ import annotations
 
 from itertools import chain
-from typing import Final
 
 from deelog_connector.core.batch import Batch
 from deelog_connector.core.effects import RowsItem, TakenBackItem

@@ -32,7 +32,7 @@ from deelog_connector.runtime.run_state import Event, Hold, RunState
 from deelog_connector.runtime.shell import Shell
 from deelog_connector.runtime.stats import Stats
 from deelog_connector.signals.incremental_snapshots import Snapshots
-from deelog_connector.signals.notifications import Notifications
+from deelog_connector.signals.notifications import Notifications, ranges
 from deelog_connector.signals.processor import Signals
 from deelog_connector.signals.segment_progress import SegmentProgress
 from deelog_connector.transforms.pipeline import Pipeline
@@ -362,7 +362,11 @@ class Connector:
             if self.failure.done():
                 self.failure.result()
             if self._port.clock.monotonic() > until:
-                raise TimeoutError("Kafka did not take what there is to write in time")
+                why = "Kafka did not take what there is to write in time"
+                if withheld := self.core.withheld:
+                    why += f": no records go to partitions {ranges(withheld)}; pause the connector first, to stop "
+                    why += "with what is not written"
+                raise TimeoutError(why)
             await asyncio.sleep(_LOOK_SECONDS)
 
     # -- counters -------------------------------------------------------------------------------------------------

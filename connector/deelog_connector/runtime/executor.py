@@ -216,9 +216,11 @@ class Executor:
     async def _scan(self, effect: Scan) -> None:
         wanted = set(effect.until)
         while True:
-            if effect.partition in self._core.withheld:  # it would keep one of a few readers from the others
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
+            if effect.partition in self._core.withheld:
+                # It would keep one of a few readers from the others, and a stop waits for it. Another one follows once
+                # the partition is back.
+                early = True
+                break
             try:
                 early = await self._clients.scanning(partial(self._read_up_to, effect, wanted))
                 break

@@ -143,7 +143,8 @@ group("capture", "Capture",
             f"record adds the envelope, for which {RECORD_MARGIN_BYTES} bytes are kept free below librdkafka's "
             f"`message.max.bytes` ({CLIENT_MESSAGE_MAX_BYTES}), itself below the topic's own limit, "
             "`max.message.bytes` (1048588). A record has the key three times, and text that JSON must escape and "
-            "encoded bytes grow in it: a write whose record would not fit fails, too. To allow more, raise `producer.override.message.max.bytes` and the topic's `max.message.bytes` as well."),
+            "encoded bytes grow in it: a write whose record would not fit fails, too. To allow more, raise "
+            "`producer.override.message.max.bytes` and the topic's `max.message.bytes` as well."),
 ),
 
 group("snapshot", "Snapshot and reset",

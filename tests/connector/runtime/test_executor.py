@@ -626,18 +626,17 @@ def test_a_missing_right_ends_the_first_scan_and_no_later_one(monkeypatch: pytes
     of_a(first)
 
 
-def test_a_partition_that_is_withheld_is_read_once_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+def test_of_a_partition_that_is_withheld_nothing_is_read() -> None:
+    """The core asks again once it is not."""
 
     async def test(world: World) -> None:
         world.core.withheld = frozenset({1})
         world.clients.one.batches = [[SCANNED]]
-        world.executor.carry_out(Scan(1, 0, frozenset({KEY}), frozenset()))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await world.after(Scan(1, 0, frozenset({KEY})))
         assert world.clients.one.reads == []
+        assert heard(world) == [(1, True)]
         world.core.withheld = frozenset()
-        await awaiting(lambda: bool(world.core.calls), 10, "the scan's end")
+        await world.after(Scan(1, 0, frozenset({KEY})))
         assert world.clients.one.reads == [(1, 0)]
 
     of_a(test)

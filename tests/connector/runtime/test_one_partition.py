@@ -64,6 +64,35 @@ def test_its_segments_wait_and_all_others_go_on(cluster_of: Clusters, topic: str
     assert {task.state for task in node.lifecycle.tasks()} == {State.RUNNING}
 
 
+@pytest.mark.parametrize("pause", [True, False])
+def test_a_stop_waits_for_no_reading_of_it_and_names_it_where_it_waits(cluster_of: Clusters, pause: bool) -> None:
+    """It is lost while a reset's begin is read back."""
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    sound(cluster)
+    segment = min(segments(cluster, SICK))
+    node.core.request_reset(segment, "signal")
+    node.connector.wake()
+    until(cluster, lambda: node.core.phase(segment) == "begun")
+    cluster.kafka.lose(CHANGES, SICK, leader=True)
+    until(cluster, lambda: bool(node.core.withheld))
+    if pause:
+        paused = node.ask(node.lifecycle.pause())
+        until(cluster, paused.done)
+    stopped = node.ask(node.lifecycle.stop())
+    until(cluster, stopped.done)
+    if pause:
+        assert stopped.exception() is None
+        resumed = node.ask(node.lifecycle.resume())
+        until(cluster, resumed.done)
+    else:
+        told = "in time: no records go to partitions 1; pause the connector first, to stop with what is not written"
+        assert told in str(stopped.exception())
+    cluster.kafka.recover(CHANGES, SICK)
+    sound(cluster, signal=1)
+
+
 @sick
 def test_one_that_is_away_again_and_again_loses_nothing(cluster_of: Clusters, topic: str, leader: bool) -> None:
     cluster = cluster_of()
