@@ -37,6 +37,7 @@ from deelog_schemas.config.shapes import (
     not_empty,
     off_or_a_second,
     operations,
+    part_of_a_path,
     replicas,
 )
 from deelog_schemas.config.transforms import check_aliases
@@ -59,7 +60,7 @@ def _converter(part: str, *formats: str) -> tuple[Field, ...]:
 
 _GROUPS: Final = (
 group("identity", "Names",
-    Field("name", STRING, "deelog", doc="Name of the connector in logs and metrics."),
+    Field("name", STRING, "deelog", check=part_of_a_path, doc="Name of the connector in logs and metrics."),
     Field("connector.class", CLASS, "deelog.CachetoolsConnector",
         allowed=("deelog.CachetoolsConnector",),
         refused=dict.fromkeys(("deelog.RedisConnector", "deelog.InfinispanConnector"), "a later version has this one"),

@@ -57,6 +57,10 @@ def replicas(number: int) -> str | None:
     return "must be -1 (the broker's default) or at least 1" if number == 0 else None
 
 
+def part_of_a_path(name: str) -> str | None:
+    return None if name.strip() and "/" not in name else "must not be blank or hold '/': it is in the paths of REST"
+
+
 def not_blank(host: str) -> str | None:
     return None if host.strip() else "must be a host or an address; 0.0.0.0 is all"
 

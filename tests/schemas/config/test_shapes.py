@@ -16,6 +16,7 @@ from deelog_schemas.config.shapes import (
     not_empty,
     off_or_a_second,
     operations,
+    part_of_a_path,
     replicas,
     split_address,
 )
@@ -61,6 +62,9 @@ def test_an_address_is_split_into_host_and_port(text: str, parts: tuple[str, int
         *((off_or_a_second, ms, "must be 0 (off) or at least 1000") for ms in (1, 2, 999)),
         *((replicas, number, None) for number in (-1, 1, 3)),
         (replicas, 0, "must be -1 (the broker's default) or at least 1"),
+        (part_of_a_path, "shop connector.1", None),
+        (part_of_a_path, "shop/1", "must not be blank or hold '/': it is in the paths of REST"),
+        (part_of_a_path, "  ", "must not be blank or hold '/': it is in the paths of REST"),
         (not_blank, "::", None),
         (not_blank, " ", "must be a host or an address; 0.0.0.0 is all"),
         *((directory, path, None) for path in ("/data/x", "data/x", "file:///data/x", "a:b", "7a:/x")),
