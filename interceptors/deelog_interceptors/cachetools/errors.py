@@ -2,7 +2,7 @@
 
 DeelogError
 ├── NotCapturable (TypeError)    key or value is no text, no bytes, not serializable; the cache did not change
-├── EntryTooLarge (ValueError)   above `max.entry.bytes`; the cache did not change
+├── EntryTooLarge (ValueError)   above `max.entry.bytes` or a record's limit; the cache did not change
 └── CaptureFailed                the connector cannot go on, or could not write everything at the end
 
 The two bases are chosen for `@cached`: `@cached` takes a `ValueError` of a write for cachetools' "value too large" and
@@ -19,7 +19,7 @@ class NotCapturable(DeelogError, TypeError):
 
 
 class EntryTooLarge(DeelogError, ValueError):
-    """Key and value together are above `max.entry.bytes`. Raised by the write, before the cache changed."""
+    """Key and value are above `max.entry.bytes`, or do not fit into a record. Raised by the write, before the cache changed."""
 
 
 class CaptureFailed(DeelogError):
