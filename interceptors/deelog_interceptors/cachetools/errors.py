@@ -19,7 +19,7 @@ class NotCapturable(DeelogError, TypeError):
 
 
 class EntryTooLarge(DeelogError, ValueError):
-    """Key and value are above `max.entry.bytes`, or do not fit into a record. Raised by the write, before the cache changed."""
+    """Key and value are above `max.entry.bytes`, or do not fit into a record. Raised before the cache changed."""
 
 
 class CaptureFailed(DeelogError):

@@ -498,6 +498,8 @@ class Checker:
         for node in self.world.living():
             if running := node.grid.connector.snapshots.running:
                 return f"{node.member}: the incremental snapshots {running} are not done"
+            if node.core.withheld:
+                return f"{node.member}: nobody looks at the partitions {sorted(node.core.withheld)} yet"
             if node.requests:
                 return f"{node.member}: {', '.join(node.requests.values())} has not ended"
             if node.grid.connector.started and (problem := node.grid.connector.observed.kafka_problem(now)):
