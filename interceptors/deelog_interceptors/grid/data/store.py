@@ -34,6 +34,8 @@ class Store:
         self._on_operation, self._clock = on_operation, clock
         self._heap: list[tuple[int, int, bytes]] = []
         self._heap_limit = _HEAP_SLACK
+        self._to_queue: dict[Segment, None] = {}
+        """Segments that take writes, and whose expiries are not in the heap yet."""
 
     def now_us(self) -> int:
         """Unix microseconds."""
@@ -47,7 +49,7 @@ class Store:
 
     def find(self, segment: Segment, key: bytes) -> Value | None:
         """The live entry; on a primary this counts as a use, and an entry past its time expires now."""
-        data = segment.data
+        data = self._evicting(segment) if segment.role is Role.PRIMARY and not segment.closed else segment.data
         if key not in data:
             return None
         value = data[key]
@@ -73,13 +75,13 @@ class Store:
         With `skip.messages.without.change`, a write that changes nothing counts as a use and makes no operation:
         there is nothing to replicate. The segment's last sequence is returned, which covers the entry's own.
         """
-        data: EvictingCache = segment.data  # type: ignore[assignment]  # a primary's is one
+        data = self._evicting(segment)
         before = peek(data, key)
         data[key] = (value, expires_at)
         if before == (value, expires_at) and self.settings.changes_only:
             return segment.last
         if data.evicted:
-            self._evictions(segment)
+            self._evictions(segment, data)
         if expires_at is not None:
             self._expires(segment, key, expires_at)
         return self._append(segment, Reason.PUT, key, value, expires_at, before)
@@ -98,9 +100,28 @@ class Store:
         del segment.data[key]
         return self._append(segment, reason, key, None, None, before)
 
-    def _evictions(self, segment: Segment) -> None:
+    def _evicting(self, segment: Segment) -> EvictingCache:
+        """The cache of a primary. A backup's map becomes one at the first use, unless it holds too much: all maps of a
+        view at once would hold up the loop for a second with 500,000 entries. Its order becomes the policy's order."""
+        held = segment.data
+        if not isinstance(held, dict):
+            return held
+        segment.data = cache = make_cache(self.settings.policy, self.settings.capacity)
+        for key, value in held.items():
+            cache[key] = value
+        self._evictions(segment, cache)
+        return cache
+
+    def plain(self, segment: Segment) -> dict[bytes, Value]:
+        """The map of a backup, which evicts and expires nothing (CHECK primary-decides-eviction). What was a primary's
+        becomes one at the first use."""
+        if not isinstance(segment.data, dict):
+            segment.data = {entry.key: (entry.value, entry.expires_at) for entry in self.entries(segment)}
+        return segment.data
+
+    def _evictions(self, segment: Segment, cache: EvictingCache) -> None:
         # CHECK primary-decides-eviction: captured here, on the primary, as operations of their own.
-        evicted, segment.data.evicted = segment.data.evicted, []  # type: ignore[union-attr]
+        evicted, cache.evicted = cache.evicted, []
         self.evicted += len(evicted)
         for key, before in evicted:
             self._append(segment, Reason.EVICT, key, None, None, before)
@@ -126,7 +147,7 @@ class Store:
 
     def apply(self, segment: Segment, operation: Operation) -> None:
         """Applies what the primary captured."""
-        data = segment.data
+        data = self.plain(segment)
         if operation.value is not None:
             data[operation.key] = (operation.value, operation.expires_at)
         elif operation.reason == Reason.CLEAR:
@@ -138,28 +159,21 @@ class Store:
     # -- roles ------------------------------------------------------------------------------------------------------
 
     def become_primary(self, segment: Segment, epoch: int, must_reset: str | None) -> None:
-        """none, backup or primary → primary in a new epoch. A backup's map order becomes the policy's order."""
+        """none, backup or primary → primary in a new epoch."""
         self.core.promote(segment.number, epoch, must_reset)
         segment.last = self.core.last_sequence(segment.number)
-        cache = segment.data
-        if isinstance(cache, dict):
-            held, cache = cache, make_cache(self.settings.policy, self.settings.capacity)
-            segment.data = cache
-            for key, value in held.items():
-                cache[key] = value
-            self._evictions(segment)
+        if len(segment.data) > self.settings.capacity:
+            self._evicting(segment)
         self.opened(segment)
 
     def opened(self, segment: Segment) -> None:
-        """A primary takes writes, for the first time or again. Queues all expiries: a closed segment skips them."""
-        for key, _, expires_at in self.entries(segment):
-            if expires_at is not None:
-                self._expires(segment, key, expires_at)
+        """A primary takes writes, for the first time or again. `expire_due` queues its expiries, and is to be called
+        soon: a closed segment skips them."""
+        self._to_queue[segment] = None
 
     def become_backup(self, segment: Segment) -> None:
-        """primary → backup: a plain map, which evicts and expires nothing (CHECK primary-decides-eviction)."""
+        """primary → backup."""
         self.core.demote(segment.number)
-        segment.data = {entry.key: (entry.value, entry.expires_at) for entry in self.entries(segment)}
 
     def drop(self, segment: Segment) -> None:
         """primary or backup → none: drops the segment's entries and positions."""
@@ -169,8 +183,16 @@ class Store:
     # -- expiry -----------------------------------------------------------------------------------------------------
 
     def expire_due(self, now: int) -> float | None:
-        """Expires what is due at `now` (Unix ms). Returns the seconds until the next is due: 0 where more is due now,
-        None where nothing expires."""
+        """Queues the expiries of one segment that takes writes since the last call, or expires what is due at `now`
+        (Unix ms). Returns the seconds until the next call: 0 where there is more to do now, None where nothing expires.
+        """
+        if self._to_queue:
+            segment, _ = self._to_queue.popitem()
+            if segment.role is Role.PRIMARY and not segment.closed:
+                for key, _, expires_at in self.entries(segment):
+                    if expires_at is not None:
+                        self._expires(segment, key, expires_at)
+            return 0.0
         heap = self._heap
         for _ in range(_EXPIRE_AT_ONCE):
             if not heap:

@@ -181,16 +181,16 @@ class Backup:
                 # It answers an older report. Nothing was dropped yet: the primary asks again.
                 return self._refuse(connection, [(number, frame.epoch)])
             self._core.truncate(number, frame.point)
-        assert isinstance(segment.data, dict)
         self._core.adopt(number, frame.history)
         if self._apply(segment, frame.operations) == last_of(frame.history):
             # Epochs without operations too: the history must contain every written position.
             self._core.adopt(number, frame.history)
+        data = self._store.plain(segment)
         for key, value, expires_at in frame.values:
             if value is None:
-                segment.data.pop(key, None)
+                data.pop(key, None)
             else:
-                segment.data[key] = (value, expires_at)
+                data[key] = (value, expires_at)
         return self._answer(connection, segment)
 
     def _state(self, connection: Incoming, frame: StateChunk) -> None:

@@ -43,6 +43,13 @@ class Kept:
         return segment
 
 
+def expiry_of(store: Store, now: int) -> float | None:
+    """What `expire_due` returns once there is nothing more to do at `now`."""
+    while (left := store.expire_due(now)) == 0.0:
+        pass
+    return left
+
+
 @pytest.mark.parametrize(("skip", "captured"), [("true", [b"1", b"2"]), ("false", [b"1", b"1", b"2"])])
 def test_a_write_that_changes_nothing_is_captured_unless_such_are_skipped(skip: str, captured: list[bytes]) -> None:
     kept = Kept(**{"skip.messages.without.change": skip})
@@ -96,15 +103,15 @@ def test_an_entry_goes_with_its_segment_from_role_to_role() -> None:
     store, segment = kept.store, kept.primary(0)
     due = store.now_ms() + 1_000_000
     store.put(segment, b"a", b"1", due)
-    assert store.expire_due(due - 2000) == 2.0
+    assert expiry_of(store, due - 2000) == 2.0
     store.become_backup(segment)
     segment.role = Role.BACKUP
-    assert (segment.data, store.core.phase(0)) == ({b"a": (b"1", due)}, "idle")
-    assert store.expire_due(due) is None  # only its primary expires it
+    assert (store.plain(segment), store.core.phase(0)) == ({b"a": (b"1", due)}, "idle")
+    assert expiry_of(store, due) is None  # only its primary expires it
     segment.role, segment.last = Role.PRIMARY, 0
     store.become_primary(segment, 2, None)
     assert (segment.last, store.find(segment, b"a")) == (1, (b"1", due))
-    assert store.expire_due(due) is None
+    assert expiry_of(store, due) is None
     assert [(o.reason, o.sequence) for o in kept.operations[1:]] == [("expire", 2)]
     store.drop(segment)
     assert (segment.data, store.core.last_sequence(0)) == ({}, 0)
@@ -125,3 +132,41 @@ def test_expiries_that_are_no_more_do_not_gather() -> None:
         runs += 1
     assert runs < 10
     assert kept.store.expired == 501
+
+
+def test_a_view_that_promotes_and_demotes_much_converts_nothing_before_it_is_used() -> None:
+    kept = Kept()
+    store, (first, second) = kept.store, kept.store.segments
+    due = store.now_ms() + 1_000_000
+    for segment in (first, second):
+        segment.data = {b"a": (b"1", due), b"b": (b"2", None)}
+        held = segment.data
+        segment.role = Role.PRIMARY
+        store.become_primary(segment, 1, None)
+        assert segment.data is held
+    assert store.find(first, b"b") == (b"2", None)
+    store.put(second, b"c", b"3", None)
+    for segment, size in ((first, 2), (second, 3)):
+        cache = segment.data
+        assert not isinstance(cache, dict)
+        assert list(cache)[:2] == [b"a", b"b"]
+        segment.role = Role.BACKUP
+        store.become_backup(segment)
+        assert segment.data is cache
+        store.apply(segment, Operation(1, 9, "put", b"d", b"4", None, 17, False))
+        assert isinstance(segment.data, dict)
+        assert len(segment.data) == size + 1
+
+
+@pytest.mark.parametrize("closed", ["releasing", "stepped_down"])
+def test_a_segment_that_takes_no_writes_gives_nothing_up_to_a_reader(closed: str) -> None:
+    """Its node has less room than the one before: what it evicts is an operation."""
+    kept = Kept(**{"cache.max.entries": "2"})
+    segment = kept.primary(0)
+    segment.data = {b"a": (b"1", None), b"b": (b"2", None)}
+    setattr(segment, closed, True)
+    assert kept.store.find(segment, b"a") == (b"1", None)
+    assert len(segment.data) == 2
+    setattr(segment, closed, False)
+    assert kept.store.find(segment, b"b") == (b"2", None)
+    assert [(o.reason, o.key) for o in kept.operations] == [("evict", b"a")]

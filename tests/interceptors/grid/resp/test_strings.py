@@ -7,6 +7,7 @@ import time
 import pytest
 
 from deelog_schemas.keys import segment_of
+from tests.interceptors.grid.data.test_store import expiry_of
 from tests.interceptors.grid.resp.served import (
     OTHER,
     SEGMENTS,
@@ -84,9 +85,9 @@ def test_an_entry_past_its_time_is_expired_and_captured_once(
     assert client("GET", K) is None
     assert [o.reason for o in served.operations] == ["put", "expire"]
     client("SET", K, "2", "PX", 1)
-    assert served.store.expire_due(now) == 0.001
+    assert expiry_of(served.store, now) == 0.001
     now += 1
-    assert served.store.expire_due(now) is None
+    assert expiry_of(served.store, now) is None
     assert [o.reason for o in served.operations] == ["put", "expire", "put", "expire"]
     assert served.store.expired == 2
 
@@ -102,14 +103,14 @@ def test_what_came_due_while_the_segment_took_no_writes_expires_once_it_does(
     epoch = served.view.rows[0].epoch
     served.follow(target=OTHER, epoch=epoch)
     now += 1
-    assert served.store.expire_due(now) is None  # nothing can be captured for a segment that is given away
+    assert expiry_of(served.store, now) is None  # nothing can be captured for a segment that is given away
     assert [o.reason for o in served.operations] == ["put"]
     if by == "a view":
         served.follow()
     else:
         served.core.paused = True
         assert served.roles.hand_over()
-    assert served.store.expire_due(now) is None
+    assert expiry_of(served.store, now) is None
     assert [o.reason for o in served.operations] == ["put", "expire"]
     assert client("GET", K) is None
 
