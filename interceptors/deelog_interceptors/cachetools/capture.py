@@ -26,7 +26,12 @@ from deelog_interceptors.cachetools.intercept import AnyCache, CaptureContext, c
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
-from deelog_interceptors.hosting.connector_thread import ConnectorThread, close_all, forget_all
+from deelog_interceptors.hosting.connector_thread import (
+    ConnectorThread,
+    close_all,
+    forget_all,
+    threads_of_the_program,
+)
 from deelog_schemas.config import Config, ConfigError, FieldError, load, parse
 from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.operation import Trace
@@ -78,6 +83,8 @@ def capture(
             f"{type(cache).__name__} expires entries by time, and deelog calls expire() in a thread: pass lock=, the "
             "lock under which every use of this cache happens, or expiry_interval=None and call cache.expire() yourself"
         )
+    if expiry_interval is not None and not expiry_interval > 0:
+        raise ValueError(f"expiry_interval must be above 0 seconds, or None, not {expiry_interval!r}")
     if on_failure not in ("continue", "raise"):
         raise ValueError(f"on_failure must be continue or raise, not {on_failure!r}")
     settings = _settings(config)
@@ -126,6 +133,8 @@ class Capture:
         self.cache = cache
         self._change_queue = ChangeQueue()
         self._plain = type(cache)
+        self._mine: type[AnyCache] | None = None
+        """The class that this capture has given to the cache."""
         self._mirror = mirror
         self._raise = on_failure == "raise"
         self._failure: BaseException | None = None
@@ -135,7 +144,7 @@ class Capture:
         self._timer: ExpiryTimer | None = None
         self._host, self._owns_host = host or ConnectorThread(config), host is None
         self._runner = Runner(config, mirror, self._change_queue, self._failed, self._detach, self._host)
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a handler of Ctrl-C may close what is being closed
         self._closed = False
 
     @property
@@ -173,7 +182,7 @@ class Capture:
                 self._load(context, expiry)
                 made = captured_class(self._plain, context, expiry)
                 _captured_classes.add(made)
-                self.cache.__class__ = made
+                self.cache.__class__ = self._mine = made
             self._runner.begin()
         except BaseException:
             self._end(timeout)
@@ -236,12 +245,17 @@ class Capture:
 
     def _failed(self, error: BaseException) -> None:
         # Called by deelog's thread. A running write ends with the methods it began with; later writes are not captured.
-        self.cache.__class__ = _refusing(self._plain, self._name, error) if self._raise else self._plain
+        self._give(_refusing(self._plain, self._name, error) if self._raise else self._plain)
         self._failure = error  # set last: a writer that sees it writes to the refusing or the plain class
         _LOG.error("cache %s: changes no longer reach Kafka: %s", self._name, error, exc_info=error)
 
     def _detach(self) -> None:
-        self.cache.__class__ = self._plain
+        self._give(self._plain)
+
+    def _give(self, other: type[AnyCache]) -> None:
+        """Gives the cache another class, unless another capture has given it one since."""
+        if type(self.cache) is self._mine:
+            self.cache.__class__ = self._mine = other
 
 
 _captured_classes: Final[weakref.WeakSet[type[AnyCache]]] = weakref.WeakSet()
@@ -261,7 +275,16 @@ def _refusing(base: type[AnyCache], name: str, error: BaseException) -> type[Any
 
 
 def _close_all() -> None:
+    # To wait for them could take for ever: until this returns, the main thread lives for those that wait for its end.
+    others = threads_of_the_program()
     for one in list(_live):
+        if others:
+            _LOG.warning(
+                "cache %s: its capture ends with the main thread, and the thread %s goes on: what it writes is sent "
+                "at the next start; join it in the main thread",
+                one.name,
+                others[0],
+            )
         try:
             one.close()
         except CaptureFailed as error:

@@ -45,7 +45,7 @@ def unix_ms_of(cache: AnyCache, given: Callable[[Any], float] | None) -> Callabl
     any other timer `expires_at` is null.
     """
     if given is not None:
-        return lambda moment: round(given(moment) * 1000)
+        return lambda moment: _milliseconds(given(moment))
     timer = getattr(getattr(cache, "timer", None), "_Timer__timer", None)
     if timer is time.time:
         return lambda moment: _milliseconds(moment)

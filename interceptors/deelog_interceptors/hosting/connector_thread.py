@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import concurrent.futures.thread
+import sys
 import threading
 from collections.abc import Callable, Coroutine
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from deelog_connector.metrics.shared_server import page
@@ -89,6 +92,18 @@ class ConnectorThread:
         await self._end.wait()
         if self._rest is not None:
             await self._rest.stop()
+
+
+def threads_of_the_program() -> list[str]:
+    """The names of the threads for which the interpreter waits when the main thread has ended. Not of our own, nor of
+    those of executors, which it ends itself."""
+    executors = {*concurrent.futures.thread._threads_queues, *getattr(_processes(), "_threads_wakeups", ())}
+    own = {host._thread for host in _running} | executors | {threading.main_thread()}
+    return [one.name for one in threading.enumerate() if not one.daemon and one not in own]
+
+
+def _processes() -> ModuleType | None:
+    return sys.modules.get("concurrent.futures.process")
 
 
 def close_all() -> None:

@@ -246,6 +246,33 @@ def test_a_program_that_ends_without_close_has_written_and_released(
     assert topic.last_kinds == dict.fromkeys(range(SEGMENTS), Kind.RELEASE)
 
 
+THREADS = """
+import sys, threading, cachetools
+from concurrent.futures import ThreadPoolExecutor
+import deelog_interceptors.cachetools as deelog
+cache = cachetools.LRUCache(10)
+capture = deelog.capture(cache, sys.argv[1])
+executor = ThreadPoolExecutor()  # its threads end when the interpreter ends them
+executor.submit(cache.__setitem__, "first", "v").result()
+if len(sys.argv) > 2:
+    threading.Thread(target=threading.main_thread().join, name="writer").start()
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["goes on"]])
+def test_a_thread_that_outlives_the_main_one_is_told_of(
+    kafka: Broker, prefix: str, tmp_path: Path, arguments: list[str]
+) -> None:
+    file = tmp_path / "sessions.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in config(kafka, prefix).items()))
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, str(file), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    warned = "cache sessions: its capture ends with the main thread, and the thread writer goes on" in done.stderr
+    assert (done.returncode, warned) == (0, bool(arguments)), done.stderr
+    assert told(kafka, prefix).entries == {"first": "v"}
+
+
 @pytest.mark.parametrize("on_failure", ["continue", "raise"])
 def test_a_start_that_fails_is_raised_and_leaves_the_cache_as_it_was(
     live: LiveMemory, prefix: str, on_failure: Any, caplog: pytest.LogCaptureFixture
@@ -270,6 +297,9 @@ def test_what_capture_refuses(live: LiveMemory, prefix: str) -> None:
     never: Any = "never"
     with pytest.raises(ValueError, match="on_failure"):
         deelog.capture(cache, fields, on_failure=never)
+    for interval in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="expiry_interval must be above 0"):
+            deelog.capture(cache, fields, expiry_interval=interval)
     with pytest.raises(ValueError, match="serializer 'never' is unknown"):
         deelog.capture(cache, fields, value_serializer=never)
     cache["k"] = 1
@@ -300,3 +330,32 @@ def test_a_kafka_that_is_not_there(prefix: str) -> None:
     assert type(cache) is cachetools.LRUCache
     cache["k"] = object()
     assert our_threads() == []
+
+
+def test_an_ended_capture_does_not_end_the_next_one_of_its_cache(live: LiveMemory, prefix: str) -> None:
+    """The first one has written its snapshot, and the cache was plain again."""
+    cache: Any = cachetools.LRUCache(10)
+    first = deelog.capture(cache, config(live, prefix, snapshot_mode="initial_only"))
+    waiting(lambda: type(cache) is cachetools.LRUCache, SECONDS, "the end of the first capture")
+    with deelog.capture(cache, config(live, f"{prefix}2")) as second:
+        ready(second)
+        first.close()
+        cache["k"] = "v"
+        assert type(cache) is not cachetools.LRUCache
+    assert told(live, f"{prefix}2").entries == {"k": "v"}
+    assert type(cache) is cachetools.LRUCache
+
+
+def test_a_close_within_a_close_returns_at_once(live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a handler of a second Ctrl-C does it, in the thread that is closing."""
+    capture = deelog.capture(cachetools.LRUCache(10), config(live, prefix))
+    stop, ends = capture._runner.stop, []
+
+    def interrupted(timeout: float) -> None:
+        capture.close()
+        ends.append(timeout)
+        stop(timeout)
+
+    monkeypatch.setattr(capture._runner, "stop", interrupted)
+    capture.close()
+    assert len(ends) == 1

@@ -40,7 +40,9 @@ def test_an_expiry_is_given_in_unix_milliseconds(timer: Any) -> None:
 def test_what_cannot_be_known_is_null() -> None:
     assert unix_ms_of(cachetools.TTLCache(2, 10, timer=Clock()), None)(5.0) is None
     assert unix_ms_of(cachetools.TTLCache(2, 10, timer=Clock()), lambda moment: moment + 1)(5.0) == 6000
-    assert unix_ms_of(cachetools.TTLCache(2, math.inf, timer=time.time), None)(math.inf) is None
+    for cache, given in ((cachetools.TTLCache(2, math.inf, timer=time.time), None), (None, float)):
+        for never in (math.inf, math.nan):
+            assert unix_ms_of(cache, given)(never) is None  # type: ignore[arg-type]
     users_own: Any = cachetools._TimedCache(2, time.time)
     expiry = expiry_of(users_own)
     assert expiry is not None

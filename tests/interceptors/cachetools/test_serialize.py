@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import cachetools
+import psutil
 import pytest
 
 from deelog_interceptors.cachetools import NotCapturable
@@ -227,3 +228,12 @@ def test_a_serializer_is_a_function_or_has_a_name() -> None:
 
 def test_raw_text_is_encoded_and_raw_bytes_are_as_they_are() -> None:
     assert (encoded("a"), encoded(b"\xff")) == (b"a", b"\xff")
+
+
+def test_a_serialized_value_takes_little_more_than_its_bytes() -> None:
+    """orjson's own result keeps the buffer of 4 kB and more that it grew in."""
+    values = Values("json", named("json"))
+    before = psutil.Process().memory_info().rss
+    kept = [values.prepare({"n": number, "text": "x" * 80}) for number in range(20_000)]
+    taken = psutil.Process().memory_info().rss - before
+    assert taken < 20_000 * 600, f"{taken / len(kept):.0f} bytes for each of {len(kept[0])}"
