@@ -24,7 +24,7 @@ from deelog_interceptors.grid.replication.primary import Replicator
 from deelog_interceptors.grid.replication.roles import Roles
 from deelog_interceptors.grid.resp import admin, cluster, strings
 from deelog_interceptors.grid.resp.commands import Dispatcher
-from deelog_interceptors.grid.resp.connection import Blocked, Clients
+from deelog_interceptors.grid.resp.connection import MOVES, Blocked, Clients
 from deelog_interceptors.grid.settings import LEAVE_SECONDS, MAX_CONNECTIONS, Settings
 from deelog_interceptors.grid.topology.controller_service import ControllerService
 from deelog_interceptors.grid.topology.lease import Lease
@@ -406,13 +406,13 @@ class Node:
     def prepare(self, segment: Segment, size: int) -> None:
         """Raises `Blocked` unless `size` bytes may be captured and replicated now."""
         if segment.closed:
-            raise Blocked(self.role_changed)
+            raise Blocked(MOVES, self.role_changed)
         if not self.leased():
-            raise Blocked(self._renewed_lease)
+            raise Blocked("this node may not acknowledge: the controller does not answer it", self._renewed_lease)
         if not self.store.core.has_room(size):
-            raise Blocked(lambda: self.connector.make_room(segment.number, size))
+            raise Blocked("the op log is full", lambda: self.connector.make_room(segment.number, size))
         if not self.replicator.has_room():
-            raise Blocked(self.replicator.room)
+            raise Blocked("the backups do not keep up", self.replicator.room)
 
     async def role_changed(self) -> None:
         """Returns at the next view."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from deelog_interceptors.grid.data.store import Store
 
+_LOOK_SECONDS: Final = 1.0
+
 
 class ExpiryTimer:
-    """One timer for all entries of a store. It runs at the earliest requested time."""
+    """One timer for all entries of a store. It runs at the earliest requested time, by the clock of the day, which may
+    be put forward: so it looks once a second."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._store, self._loop = store, loop
@@ -20,7 +24,8 @@ class ExpiryTimer:
         if at < self._at:
             self.cancel()
             self._at = at
-            self._timer = self._loop.call_later(max(0.0, at - self._store.now_ms() / 1000), self._expire)
+            left = at - self._store.now_ms() / 1000
+            self._timer = self._loop.call_later(min(max(0.0, left), _LOOK_SECONDS), self._expire)
 
     def cancel(self) -> None:
         """Nothing expires until `run_at` is called again."""

@@ -25,7 +25,7 @@ from deelog_interceptors.grid.resp.commands import (
     integer_of,
     unknown_subcommand,
 )
-from deelog_interceptors.grid.resp.connection import Blocked
+from deelog_interceptors.grid.resp.connection import MOVES, Blocked
 from deelog_interceptors.grid.topology.view import first_slot
 from deelog_schemas.keys import SLOTS, slot_of
 
@@ -149,7 +149,7 @@ def _flush(call: Call) -> Reply:
     size = call.size_of(*[0] * len(wanted))
     for segment in wanted:
         if segment.closed:
-            raise Blocked(node.role_changed)
+            raise Blocked(MOVES, node.role_changed)
         node.prepare(segment, size)
     cleared = [(segment, node.store.clear(segment)) for segment in wanted]
     return node.replicator.reply(call.connection, replies.OK, cleared)

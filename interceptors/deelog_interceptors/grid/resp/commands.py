@@ -12,7 +12,7 @@ from typing import Final
 from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.data.segment import Role, Segment
 from deelog_interceptors.grid.resp import replies
-from deelog_interceptors.grid.resp.connection import Blocked, Connection
+from deelog_interceptors.grid.resp.connection import MOVES, Blocked, Connection
 from deelog_interceptors.grid.resp.host import Host
 from deelog_schemas.keys import slot_of
 from deelog_schemas.operation import OVERHEAD
@@ -159,18 +159,18 @@ class Dispatcher:
     def _not_here(self, segment: Segment, slot: int, connection: Connection, spec: Command) -> bytes | None:
         if segment.role is Role.PRIMARY:
             if segment.closed and WRITE in spec.flags:
-                raise Blocked(self._node.role_changed)
+                raise Blocked(MOVES, self._node.role_changed)
             return None
         if segment.role is Role.BACKUP:
             # One that is not in sync may have nothing yet, or what was.
             if connection.readonly and READONLY in spec.flags and self._node.member in segment.in_sync:
                 return None
             # Often the old primary redirects the client here before this node has read the view. Wait for it a little,
-            # or the two nodes would redirect the client to one another until it gives up.
+            # or the two nodes would redirect the client to one another until it gives up. Once for all that came
+            # together, or a pipeline that was sent by an old map of the slots waits for each of its commands.
             if not connection.waited:
                 connection.waited = True
-                raise Blocked(self._node.role_changed_soon)
-        connection.waited = False
+                raise Blocked(MOVES, self._node.role_changed_soon)
         address = self._node.view.client_address(segment.primary)
         if address is None:
             return replies.error("CLUSTERDOWN Hash slot not served")

@@ -24,11 +24,19 @@ _TURN_SECONDS: Final = 0.01
 """For so long the commands of one connection run without a break: others wait."""
 
 
-class Blocked(Exception):
-    """Raised by a command that cannot run now: wait for `until()`, then run it again."""
+MOVES: Final = "the segment's owner changes"
 
-    def __init__(self, until: Callable[[], Awaitable[Any]]) -> None:
-        self.until = until
+
+class Blocked(Exception):
+    """Raised by a command that cannot run now: wait for `until()`, then run it again. `why` is for the client whose
+    command has waited in vain."""
+
+    def __init__(self, why: str, until: Callable[[], Awaitable[Any]]) -> None:
+        self.why, self.until = why, until
+
+
+def _again(blocked: Blocked) -> bytes:
+    return error(f"TRYAGAIN {blocked.why}")
 
 
 class Execute(Protocol):
@@ -62,7 +70,9 @@ class Connection(asyncio.Protocol):
         self.protocol = 2
         self.readonly = False
         self.waited = False
-        """The current command has waited for a view already."""
+        """Since the last bytes came, a command has waited for a view already."""
+        self._in_vain = False
+        """Since the last bytes came, a command has waited in vain: those behind it do not wait."""
         self.closing = False
         self.name = b""
         self.number = 0
@@ -104,6 +114,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.closing:
+            self.waited = self._in_vain = False
             self._requests.feed(data)
             self._run()
 
@@ -158,6 +169,9 @@ class Connection(asyncio.Protocol):
         except Blocked as blocked:
             if not first:
                 raise
+            if self._in_vain:
+                self._reply(_again(blocked))
+                return
             self._task = asyncio.create_task(self._wait_and_execute(arguments, blocked))
 
     async def _wait_and_execute(self, arguments: list[bytes], blocked: Blocked) -> None:
@@ -173,7 +187,8 @@ class Connection(asyncio.Protocol):
             except Blocked as again:
                 blocked = again
             except TimeoutError:
-                self._reply(error("TRYAGAIN the segment's owner changes or its op log is full"))
+                self._in_vain = True
+                self._reply(_again(blocked))
                 break
         self._task = None
         self._run()

@@ -53,21 +53,33 @@ def timer(store: Due, loop: Loop) -> ExpiryTimer:
     return ExpiryTimer(cast(Store, store), cast(asyncio.AbstractEventLoop, loop))
 
 
-def test_it_runs_at_the_earliest_moment_that_was_asked_for() -> None:
+def test_it_runs_at_the_earliest_moment_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop()
     expiry = timer(Due(), loop)
-    for seconds in (300.0, 100.0, 200.0):
-        expiry.run_at(time.time() + seconds)
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    for seconds in (0.75, 0.25, 0.5):
+        expiry.run_at(now / 1e9 + seconds)
     (due,) = loop.due
-    assert due.delay == pytest.approx(100.0, abs=50)
+    assert due.delay == pytest.approx(0.25, abs=0.002)
+
+
+def test_it_looks_once_a_second_at_a_clock_that_may_be_put_forward() -> None:
+    loop = Loop()
+    expiry = timer(Due(3600.0, 3599.0, 0.0), loop)
+    expiry.run_at(time.time() + 3600)
+    for looked in range(1, 5):
+        assert len(loop.timers) == looked
+        loop.timers[-1].call()
+    assert [t.delay for t in loop.timers] == [1.0, 1.0, 1.0, 0.0]
 
 
 def test_it_runs_again_when_the_store_says_so_and_rests_when_nothing_is_due() -> None:
     loop = Loop()
-    expiry = timer(Due(400.0), loop)
+    expiry = timer(Due(0.4), loop)
     expiry.run_at(0.0)
     loop.timers[0].call()
-    assert [t.delay for t in loop.timers] == [0.0, pytest.approx(400.0, abs=50)]
+    assert [t.delay for t in loop.timers] == [0.0, pytest.approx(0.4, abs=0.1)]
     loop.timers[1].call()
     assert len(loop.timers) == 2
     expiry.run_at(time.time() + 500)

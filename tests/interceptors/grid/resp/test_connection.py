@@ -118,7 +118,7 @@ class Served:
     def __call__(self, connection: Connection, arguments: list[bytes]) -> bytes | Pending:
         if self.block:
             self.block -= 1
-            raise Blocked(self._until)
+            raise Blocked("this is why", self._until)
         self.ran.append(arguments)
         if arguments[0] == b"SLOW":
             self.now += 0.02
@@ -285,8 +285,17 @@ def test_a_command_that_waits_too_long_is_answered_with_an_error(memory: Memory)
         begun = memory.loop.time()
         await answered(client)
         assert memory.loop.time() - begun == ACK_SECONDS
-        refused = b"-TRYAGAIN the segment's owner changes or its op log is full\r\n"
+        refused = b"-TRYAGAIN this is why\r\n"
         assert client.wire.written == refused + b"+PING\r\n"
+        served.block = 3
+        client.raw(PING * 4)  # those that came with it do not wait as long each
+        await answered(client)
+        assert memory.loop.time() - begun == 2 * ACK_SECONDS
+        assert client.wire.written == refused * 3 + b"+PING\r\n"
+        served.block = 1
+        client.raw(PING)  # what comes later waits
+        await answered(client)
+        assert memory.loop.time() - begun == 3 * ACK_SECONDS
 
     memory.run(work())
 
