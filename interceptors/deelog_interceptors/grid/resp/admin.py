@@ -60,18 +60,20 @@ def select(call: Call) -> Reply:
 @command("HELLO", -1, "fast")
 def hello(call: Call) -> Reply:
     connection, options = call.connection, call.arguments[2:]
+    protocol, own_name = connection.protocol, connection.name
     if len(call.arguments) > 1:
         if call.arguments[1] not in (b"2", b"3"):
             raise CommandError("NOPROTO unsupported protocol version")
-        connection.protocol = int(call.arguments[1])
+        protocol = int(call.arguments[1])
     while options:
         name = options.pop(0).upper()
         if name == b"SETNAME" and options:
-            connection.name = options.pop(0)
+            own_name = options.pop(0)
         elif name == b"AUTH" and len(options) >= 2:
             raise CommandError("ERR HELLO AUTH: no password is configured here; connect without one")
         else:
             raise CommandError(f"ERR Syntax error in HELLO option '{name.decode(errors='replace').lower()}'")
+    connection.protocol, connection.name = protocol, own_name
     facts = {
         "server": replies.bulk("redis"),
         "version": replies.bulk(REDIS_VERSION),

@@ -6,13 +6,14 @@ Weighed in docs/decisions.md, "Clients are served by a protocol class".
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from deelog_interceptors.grid.data.pending import Pending
 from deelog_interceptors.grid.resp.replies import NULL2, NULL3, error
-from deelog_interceptors.grid.resp.requests import RequestError, Requests
+from deelog_interceptors.grid.resp.requests import RequestError, Requests, TooLarge
 from deelog_interceptors.grid.settings import ACK_SECONDS, MAX_PIPELINE
 
 _MARGIN_BYTES: Final = 1 << 20
@@ -24,6 +25,8 @@ _TURN_SECONDS: Final = 0.01
 """For so long the commands of one connection run without a break: others wait."""
 
 
+_IDLE_SECONDS: Final = 300
+"""As Redis's `tcp-keepalive`."""
 MOVES: Final = "the segment's owner changes"
 
 
@@ -102,6 +105,7 @@ class Connection(asyncio.Protocol):
             transport.close()
             return
         self._clients.open[self] = None
+        _keep_alive(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clients.open.pop(self, None)
@@ -148,6 +152,9 @@ class Connection(asyncio.Protocol):
                 self._reply(error(f"ERR Protocol error: {problem}"))
                 self.closing = True
                 break
+            except TooLarge:
+                self._reply(error(f"ERR max.entry.bytes: the command has more than {self._clients.max_bytes} bytes"))
+                continue
             if arguments is None:
                 break
             self._execute(arguments, first=True)
@@ -234,3 +241,12 @@ class Connection(asyncio.Protocol):
         elif not transport.is_reading() and not full and len(self._replies) <= _MIN_FREE_PIPELINE:
             transport.resume_reading()
             asyncio.get_running_loop().call_soon(self._run)
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Has the system ask for a silent client: one that vanished would keep its place for ever."""
+    plain = transport.get_extra_info("socket")
+    if plain is not None:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if idle := getattr(socket, "TCP_KEEPIDLE", None):  # not every system has it
+            plain.setsockopt(socket.IPPROTO_TCP, idle, _IDLE_SECONDS)

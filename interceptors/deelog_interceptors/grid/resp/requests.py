@@ -6,7 +6,7 @@ Weighed in docs/decisions.md, "Requests have a parser of their own".
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NoReturn
 
 MAX_ARGUMENTS: Final = 1_048_576
 _COUNT: Final = re.compile(rb"\*(\d{1,10})\r\n")
@@ -16,8 +16,16 @@ _SHORT: Final = {b"$%d" % size: size for size in range(1024)}
 """Lengths as they come most: finding one takes a third of the time of matching it."""
 
 
+_MOST_PASSED_OVER: Final = 512 << 20
+"""Of one argument, as Redis's `proto-max-bulk-len`."""
+
+
 class RequestError(Exception):
     """What came is no request; the message is for the client."""
+
+
+class TooLarge(Exception):
+    """A command was larger than is taken, and passed over. The next one can be read."""
 
 
 class Requests:
@@ -39,9 +47,17 @@ class Requests:
         self._pieces: list[bytes] = []
         """Of an argument that is not complete; it lacks `_missing` bytes."""
         self._missing = 0
+        self._too_large = False
+        """Whether the command has an argument for which there is no room."""
+        self._to_pass_over = 0
+        """Bytes of it that are still to come."""
 
     def feed(self, data: bytes) -> None:
         """Takes what was received."""
+        if self._to_pass_over:
+            gone = min(self._to_pass_over, len(data))
+            self._to_pass_over -= gone
+            data = data[gone:]
         if self._missing:
             self._pieces.append(data)
             self._missing = max(0, self._missing - len(data))
@@ -52,8 +68,12 @@ class Requests:
             self._data, self._at = self._data[self._at :] + data, 0
 
     def next(self) -> list[bytes] | None:
-        """The next command that is complete. Raises `RequestError`."""
+        """The next command that is complete. Raises `RequestError`, and `TooLarge` in the place of one that is."""
+        if self._to_pass_over:
+            return None
         data, at = self._data, self._at
+        if self._too_large and not self._left:
+            self._passed_over()
         if at >= len(data):
             return None
         if not self._left:
@@ -78,7 +98,15 @@ class Requests:
                 size = int(header[1])
             end = start + size
             if end > room:
-                raise RequestError("invalid bulk length: the command is too large")
+                if size > _MOST_PASSED_OVER:
+                    raise RequestError("invalid bulk length")
+                self._too_large = True
+                if end + 2 > len(data):
+                    self._left, self._room = left - 1, room - at
+                    self._to_pass_over, self._data, self._at = end + 2 - len(data), b"", 0
+                    return None
+                room, at = room + end + 2 - at, end + 2
+                continue
             if data[end : end + 2] != b"\r\n":
                 if end + 2 <= len(data):
                     raise RequestError("invalid bulk length")
@@ -89,7 +117,13 @@ class Requests:
             arguments.append(data[start:end])
             at = end + 2
         self._at, self._left = at, 0
+        if self._too_large:
+            self._passed_over()
         return arguments
+
+    def _passed_over(self) -> NoReturn:
+        self._too_large = False
+        raise TooLarge
 
     def _wait(self, at: int, sign: bytes, kind: str, length: str) -> None:
         """A header is not complete. Raises `RequestError` if it never will be."""

@@ -147,6 +147,9 @@ def test_hello_tells_the_server_and_refuses_what_it_does_not_speak(client: Clien
     assert client("HELLO")[5] == 2
     assert client.error("HELLO", 3, "SETNAME") == "ERR Syntax error in HELLO option 'setname'"
     assert client.error("HELLO", 3, "AUTH", "u") == "ERR Syntax error in HELLO option 'auth'"
+    assert client.error("HELLO", 3, "SETNAME", "me", "x") == "ERR Syntax error in HELLO option 'x'"
+    assert client("HELLO")[5] == 2  # an error changes nothing
+    assert client("CLIENT", "GETNAME") is None
 
 
 def test_a_client_says_whether_it_reads_from_backups(client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import time
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ from tests.interceptors.grid.resp.served import (
     answered,
 )
 from tests.support.memory import Memory
+from tests.support.waiting import awaiting
 
 
 def test_a_write_waits_until_every_in_sync_member_has_answered(served: FakeNode, client: Client) -> None:
@@ -86,8 +88,12 @@ def test_what_is_no_request_ends_the_connection_with_an_error(client: Client, re
 
 def test_a_command_beyond_the_limit_is_not_kept(served: FakeNode) -> None:
     client = Client(served.clients)
-    answer = client.raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000000000\r\n")
-    assert b"invalid bulk length: the command is too large" in answer
+    size = served.settings.entry_limit.most + (2 << 20)
+    assert client.raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % size) == b""
+    answer = client.raw(bytes(size) + b"\r\n*1\r\n$4\r\nPING\r\n")
+    assert answer.startswith(b"-ERR max.entry.bytes: the command has more than ")
+    assert answer.endswith(b"+PONG\r\n")
+    assert b"invalid bulk length" in client.raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000000000\r\n")
     assert client.wire.closed
 
 
@@ -371,3 +377,20 @@ def test_the_null_reply_is_that_of_the_protocol() -> None:
     assert (connection.null, connection.name, connection.readonly) == (b"$-1\r\n", b"", False)
     connection.protocol = 3
     assert connection.null == b"_\r\n"
+
+
+def test_the_system_asks_for_a_client_that_is_silent() -> None:
+    async def work() -> None:
+        clients = Served().clients
+        server = await asyncio.get_running_loop().create_server(clients, "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            await awaiting(lambda: bool(clients.open), 20, "the connection")
+            (connection,) = clients.open
+            assert connection._transport is not None
+            plain = connection._transport.get_extra_info("socket")
+            assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            writer.close()
+            await writer.wait_closed()
+
+    run(work(), 20)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import hiredis
 import pytest
 
-from deelog_interceptors.grid.resp.requests import MAX_ARGUMENTS, RequestError, Requests
+from deelog_interceptors.grid.resp.requests import MAX_ARGUMENTS, RequestError, Requests, TooLarge
 
 COMMANDS = [
     [b"PING"],
@@ -87,8 +88,7 @@ def test_any_bytes_are_commands_or_an_error_of_the_request() -> None:
         (b"*1\r\n$x\r\n", "invalid bulk length"),
         (b"*1\r\n$12345678901234", "invalid bulk length"),
         (b"*1\r\n$4\r\nPINGxx", "invalid bulk length"),
-        (b"*1\r\n$1001\r\n", "invalid bulk length: the command is too large"),
-        (b"*3\r\n$400\r\n" + bytes(400) + b"\r\n$400\r\n" + bytes(400) + b"\r\n$400\r\n", "too large"),
+        (b"*1\r\n$%d\r\n" % ((512 << 20) + 1), "invalid bulk length"),
     ],
 )
 def test_what_is_no_request(data: bytes, text: str) -> None:
@@ -111,10 +111,44 @@ def test_a_command_may_have_as_many_bytes_as_allowed() -> None:
     command = [b"SET", b"k", bytes(970)]
     size = sum(len(part) for part in command) + len(b"$3\r\n\r\n$1\r\n\r\n$970\r\n\r\n")
     assert taken(Requests(size - 2), encoded(command), [5000]) == [command]
-    with pytest.raises(RequestError):
+    with pytest.raises(TooLarge):
         taken(Requests(size - 3), encoded(command), [5000])
 
 
 def test_a_stock_client_is_understood() -> None:
     packed = hiredis.pack_command(("SET", "k", 7, b"\xff", 1.5))  # type: ignore[arg-type]
     assert taken(Requests(1000), packed, [4]) == [[b"SET", b"k", b"7", b"\xff", b"1.5"]]
+
+
+@pytest.mark.parametrize("pieces", [[1], [7, 300], [65_536], [1 << 20]])
+@pytest.mark.parametrize(
+    "large",
+    [
+        [b"SET", b"k", bytes(1001)],
+        [b"SET", bytes(5000), b"v"],
+        [bytes(2000)],
+        [b"MGET", *([b"x" * 9] * 3000)],
+        [b"SET", bytes(400), bytes(400), bytes(400), b"v"],
+    ],
+    ids=["last", "in between", "alone", "all of it", "together"],
+)
+def test_a_command_that_is_too_large_is_passed_over_and_the_next_one_read(
+    large: list[bytes], pieces: list[int]
+) -> None:
+    requests = Requests(1000)
+    data, found, at, turn = encoded([b"GET", b"a"]) + encoded(large) * 2 + encoded([b"GET", b"b"]), [], 0, 0
+    while at < len(data):
+        size = pieces[turn % len(pieces)]
+        requests.feed(data[at : at + size])
+        at, turn = at + size, turn + 1
+        while True:
+            try:
+                command: Any = requests.next()
+            except TooLarge:
+                command = TooLarge
+            if command is None:
+                break
+            found.append(command)
+        held = len(requests._data) + sum(map(len, requests._arguments)) + sum(map(len, requests._pieces))
+        assert held < 2000 + 2 * max(pieces)
+    assert found == [[b"GET", b"a"], TooLarge, TooLarge, [b"GET", b"b"]]
