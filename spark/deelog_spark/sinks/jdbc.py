@@ -2,8 +2,9 @@
 
 Spark's JDBC writer inserts the last row of each key into a staging table. Then one transaction, on a connection of the
 driver, sets the cache's batch marker (checkpoint id, batch) in `deelog_batches`, upserts and deletes, each guarded by
-position, and empties the staging table. A batch that the marker has reached is not written again. Rows in the staging
-table have the id of their attempt: those of a killed attempt are never applied.
+position, and empties the staging table. A batch that the marker has reached is not written again, and none is written
+unless the marker is at the one before: a database that failed over may have lost commits that it had answered. Rows in
+the staging table have the id of their attempt: those of a killed attempt are never applied.
 
 At the start the table is filled from the diff topic unless it holds all up to the checkpoint's state. It does not if it
 is new, of another checkpoint, emptied, restored from a backup, or if the sink was switched on later: a start without
@@ -144,7 +145,10 @@ class JdbcSink:
         self._tried(self._fill, rows.withColumn("op", F.lit("c")), checkpoint, batch)
 
     def write(self, rows: DataFrame | None, checkpoint: str, batch: int) -> None:
-        """Writes a batch, None for one without rows, unless the table has it; BusyError where another job writes it."""
+        """Writes a batch, None for one without rows, unless the table has it.
+
+        BusyError where another job writes the table; DiffError where the table lacks an earlier batch.
+        """
         from pyspark.sql import functions as F
 
         staged = None
@@ -217,6 +221,7 @@ class JdbcSink:
         return None if row is None else TableMarker(str(row[0]), int(row[1]))
 
     def _has(self, db: _Database, checkpoint: str, batch: int) -> bool:
+        """Whether the table has the batch; DiffError where it lacks an earlier one, BusyError where it is not ours."""
         marker = self._marker(db)
         db.commit()  # SQLite refuses to write in a transaction that has read an older commit
         if marker is None or marker.checkpoint != checkpoint:
@@ -225,17 +230,23 @@ class JdbcSink:
                 f"({'none' if marker is None else marker.checkpoint}): stop the other job, or name another table, and "
                 "start this one again: it then fills the table anew"
             )
+        if marker.batch < batch - 1:
+            raise DiffError(
+                f"diff.jdbc.table: {self._table} has batch {marker.batch} as its last one, and lacks later ones that "
+                "were written (the database failed over or was restored): start the job again: it fills the table anew"
+            )
         return marker.batch >= batch
 
     def _move(self, db: _Database, marker: TableMarker) -> bool:
+        """Moves the marker by one batch; whether it was at the one before."""
         moved = db.run(
             f"UPDATE {self._markers} SET batch = ? "
-            "WHERE topic_prefix = ? AND cache = ? AND target = ? AND checkpoint = ? AND batch < ?",
+            "WHERE topic_prefix = ? AND cache = ? AND target = ? AND checkpoint = ? AND batch = ?",
             marker.batch,
             *self._mine,
             self._table,
             marker.checkpoint,
-            marker.batch,
+            marker.batch - 1,
         )
         return moved == 1
 

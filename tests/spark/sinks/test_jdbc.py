@@ -282,6 +282,27 @@ def test_a_batch_that_is_there_is_not_written_again(
         sink.write(rows(spark, ("a", "3", (1, 4))), "other", 9)
 
 
+def test_a_table_that_has_lost_batches_takes_no_further_one_until_it_is_filled(
+    sink: JdbcSink, spark: SparkSession, database: Database, prefix: str
+) -> None:
+    """The database has failed over to a standby without the last commits, or was restored, while the job runs."""
+    mine = f"where topic_prefix = '{prefix}'"
+    question = f"select key, value from deelog_entries {mine} order by key"
+    sink.write(rows(spark, ("a", "1", (1, 1))), "cp", 1)
+    sink.write(rows(spark, ("b", "1", (1, 2))), "cp", 2)
+    database.run(f"delete from deelog_entries {mine} and key = 'b'; update deelog_batches set batch = 1 {mine}")
+    for batch in (None, rows(spark, ("c", "1", (1, 3)))):
+        with pytest.raises(DiffError, match=r"deelog_entries has batch 1 .*start the job again: it fills") as caught:
+            sink.write(batch, "cp", 3)
+        assert type(caught.value) is DiffError, "to start again is all that is needed"
+    assert database.rows(question) == [{"key": "a", "value": "1"}]
+    entries = rows(spark, ("a", "1", (1, 1)), ("b", "1", (1, 2)))
+    latest = entries.selectExpr("*", "after.value AS value", "after.expires_at AS expires_at")
+    sink.start(None, lambda: latest, "cp", 2)
+    sink.write(rows(spark, ("c", "1", (1, 3))), "cp", 3)
+    assert database.rows(question) == [{"key": key, "value": "1"} for key in "abc"]
+
+
 def test_a_row_of_a_higher_position_stays(sink: JdbcSink, spark: SparkSession, database: Database, prefix: str) -> None:
     question = f"select key, value from deelog_entries where topic_prefix = '{prefix}' order by key"
     sink.write(rows(spark, *((key, "new", (2, 5)) for key in "abcdef")), "cp", 1)
