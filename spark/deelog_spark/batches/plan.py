@@ -27,7 +27,7 @@ from deelog_spark.folding import by_columns, by_records
 from deelog_spark.folding.diff_record import RESET, Renderer, Row, tolerant
 from deelog_spark.folding.walk import Ended, Segment
 from deelog_spark.kafka import Cluster, KafkaException
-from deelog_spark.sinks.kafka import Writer, Written
+from deelog_spark.sinks.kafka import BatchMarker, Writer, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +167,7 @@ class Planner:
                 f"{self._checkpoint.spark} lacks batch {latest.number}, which {self._checkpoint.root} has: delete the "
                 f"whole checkpoint; {START_OVER}"
             )
-        self._check_marks(latest)
+        marks = self._check_marks(latest)
         age = time.time() * 1000 - latest.written_ms
         if age > self.config["reader.max.lag.ms"] and self._bounds()[1] != latest.end:
             log.warning("the state is older than reader.max.lag.ms: starting over from the base offsets")
@@ -181,11 +181,14 @@ class Planner:
             log.warning("%s; on.data.loss=reset: starting over from the base offsets", lost)
             self._checkpoint.forget()
             return latest.totals
+        self._check_ahead(latest, marks)
         waiting = [n for n, s in latest.segments.items() if s.open is not None and not s.open.reset_id]
         self._request_resets(waiting, "records are gone from the change topic")
         return first
 
-    def _check_marks(self, latest: Batch) -> None:
+    def _check_marks(self, latest: Batch) -> dict[int, BatchMarker]:
+        """The diff topic's marks, by partition."""
+        marks = {}
         for partition in range(self.partitions):
             stored = self._writer.stored(partition)
             name = f"{self.topics.changes}[{partition}]"
@@ -198,6 +201,23 @@ class Planner:
                 raise BusyError(
                     f"{name}: {self.topics.diff} was last written with another checkpoint: use that one, or delete "
                     f"{self._checkpoint.root}; {START_OVER}"
+                )
+            marks[partition] = stored
+        return marks
+
+    def _check_ahead(self, latest: Batch, marks: Mapping[int, BatchMarker]) -> None:
+        """CheckpointError where the diff topic was written further than this checkpoint knows of.
+
+        The sinks know a batch by its number. An older checkpoint would give numbers that they have to other records.
+        """
+        # A kill leaves the diff topic one batch ahead, which Spark runs again to the same end.
+        planned = self._checkpoint.reads_to(latest.number + 1) or {}
+        for partition, mark in sorted(marks.items()):
+            if mark.end > latest.end[partition] and mark.end != planned.get(partition):
+                raise CheckpointError(
+                    f"{self.topics.changes}[{partition}]: {self.topics.diff} was written up to offset {mark.end} with "
+                    f"the checkpoint {self._checkpoint.root}, and its state is up to {latest.end[partition]}: it is an "
+                    f"older copy, or lost files: delete it; {START_OVER}"
                 )
 
     def check_loss(self, latest: Batch) -> None:

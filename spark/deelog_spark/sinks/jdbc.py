@@ -127,14 +127,17 @@ class JdbcSink:
             self.fill(latest(), checkpoint, batch)
 
     def holds(self, checkpoint: str, batch: int) -> bool:
-        """Whether the table has this batch of the checkpoint or a later one."""
+        """Whether this batch of the checkpoint is the table's last one.
+
+        Not where a later one is: that may have been planned by a checkpoint of which an older copy goes on.
+        """
 
         def look() -> bool:
             with self._connected() as db:
                 marker = self._marker(db)
                 rows = db.row(f"SELECT 1 FROM {self._target} WHERE topic_prefix = ? AND cache = ? LIMIT 1", *self._mine)
             # Without a row of ours the table was dropped or emptied. To fill it for an empty cache costs nothing.
-            return rows is not None and marker is not None and marker.checkpoint == checkpoint and marker.batch >= batch
+            return rows is not None and marker == TableMarker(checkpoint, batch)
 
         return self._tried(look)
 

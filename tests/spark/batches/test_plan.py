@@ -1,0 +1,128 @@
+"""Plans of a start on a real Kafka, without Spark: the driver folds small ranges itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from deelog_schemas.config import Config
+from deelog_spark.batches.checkpoint import Batch, Checkpoint, Totals
+from deelog_spark.batches.plan import Planner
+from deelog_spark.errors import CheckpointError
+from deelog_spark.folding.diff_record import renderer_of
+from deelog_spark.kafka import Cluster
+from deelog_spark.sinks.kafka import Writer
+from tests.support.changes import Cache, config_of
+from tests.support.kafka import Broker
+
+
+class Plans:
+    """A planner with the parts that a job gives it, and what the job does with a start's plan."""
+
+    def __init__(self, config: Config) -> None:
+        renderer = renderer_of(config)
+        self.cluster, self.writer = Cluster(config), Writer(config, renderer)
+        self.checkpoint = Checkpoint(config["diff.checkpoint.location"])
+        self.checkpoint.lock()
+        self.planner = Planner(
+            config, self.cluster, self.checkpoint, self.writer, renderer, lambda: False, self._no_spark
+        )
+
+    def _no_spark(self) -> NoReturn:
+        raise AssertionError("the driver does it")
+
+    def started(self) -> Batch:
+        """A start without rows, done."""
+        state = self.planner.start().done(Totals(), {"change": {}, "reset": {}}, 0)
+        self.mark(state)
+        self.checkpoint.finish_start(self.planner.identity, state)
+        return state
+
+    def mark(self, state: Batch, partitions: tuple[int, ...] = (0, 1)) -> None:
+        """Marks the diff topic as the job does when it writes a batch."""
+        for partition in partitions:
+            self.writer.write(partition, [], state.checkpoint, state.number, state.end[partition])
+
+    def planned_by_spark(self, state: Batch) -> None:
+        """What Spark writes before it runs a batch."""
+        path = self.checkpoint.spark / "offsets" / str(state.number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"v1\n{{}}\n{json.dumps({'t': {str(p): end for p, end in state.end.items()}})}")
+
+    def close(self) -> None:
+        self.writer.close()
+        self.cluster.close()
+        self.checkpoint.release()
+
+
+@pytest.fixture
+def config(kafka: Broker, prefix: str, tmp_path: Path) -> Config:
+    return config_of(kafka.bootstrap, prefix, str(tmp_path / "cp"))
+
+
+@pytest.fixture
+def cache(config: Config) -> Cache:
+    return Cache(config)
+
+
+@pytest.fixture
+def plans(config: Config, cache: Cache) -> Iterator[Plans]:
+    made = Plans(config)
+    yield made
+    made.close()
+
+
+def following(state: Batch, more: int = 1) -> Batch:
+    """The batch after a state, with so many offsets of each partition."""
+    end = {partition: offset + more for partition, offset in state.end.items()}
+    return replace(state, number=state.number + 1, begin=state.end, end=end)
+
+
+# -- a checkpoint that is older than the diff topic ------------------------------------------------------------------
+
+
+def test_a_batch_that_the_diff_topic_has_and_the_state_has_not_is_gone_on_with(plans: Plans, cache: Cache) -> None:
+    """As after a kill: the first batch, and a later one that has rows of one partition only."""
+    start = plans.started()
+    fill(cache)
+    first = following(start)
+    second = following(first)
+    for state, partitions in ((first, (0, 1)), (second, (1,))):
+        plans.planned_by_spark(state)
+        plans.mark(state, partitions)
+        assert plans.planner.resume() == start
+        plans.checkpoint.write_state(state)
+        assert plans.planner.resume() == start
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["without the next batch", "with the next batch"])
+def test_a_checkpoint_that_is_older_than_the_diff_topic_is_refused(plans: Plans, cache: Cache, planned: bool) -> None:
+    """A snapshot of its disk was put back: batches of the same numbers would get other records."""
+    start = plans.started()
+    fill(cache)
+    first = following(start)
+    if planned:
+        plans.planned_by_spark(first)
+    plans.mark(following(first), (1,))
+    with pytest.raises(CheckpointError, match=r"\[1\]: .* up to offset 2 .*, and .* up to 0: .*older.* delete it"):
+        plans.planner.resume()
+
+
+def test_a_batch_that_spark_has_forgotten_is_not_planned_again_with_another_end(plans: Plans, cache: Cache) -> None:
+    start = plans.started()
+    fill(cache)
+    plans.mark(following(start), (0,))
+    with pytest.raises(CheckpointError, match=r"\[0\]: .* up to offset 1 .*, and .* up to 0: "):
+        plans.planner.resume()
+
+
+def fill(cache: Cache) -> None:
+    """Some records in both partitions."""
+    for number in range(3):
+        cache.put(cache.key(0, number), b"v")
+        cache.put(cache.key(5, number), b"v")
