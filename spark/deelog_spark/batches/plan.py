@@ -236,7 +236,9 @@ class Planner:
 
         Raises LossError, RecordError.
         """
-        checkpoint, letters = uuid.uuid4().hex[:12], self._dead_letter_ends()
+        checkpoint = uuid.uuid4().hex[:12]
+        marks = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
+        read = {partition: mark.end for partition, mark in marks.items() if mark is not None}
         self._writer.claim(range(self.partitions), checkpoint)  # before the diff topic is read
         view = self._cluster.positions(self.topics.positions)
         begins, ends = self._bounds()
@@ -259,8 +261,19 @@ class Planner:
                 f"is not in what the partition holds, [{begins[on[lost[0]]]}, {ends[on[lost[0]]]}): set "
                 "on.data.loss=reset, or ask for a reset of the segment (signal reset-segment)"
             )
+        # Without a base the diff topic's entries count, and these lack what is gone. A mark at 0 has read nothing.
+        unread = [n for n, p in on.items() if n not in view.base and 0 < read.get(p, 0) < begins[p]]
+        if unread and self.config["on.data.loss"] == "fail":
+            p = on[unread[0]]
+            raise LossError(
+                f"{self.topics.changes}[{p}]: the job has read up to offset {read[p]}, the partition begins at "
+                f"{begins[p]}, and segments {', '.join(map(str, unread))} have no base offset to begin from: set "
+                "on.data.loss=reset, or ask for a reset of these segments (signal reset-segment)"
+            )
+        lost += unread
         view.base.update(dict.fromkeys(lost, -1))
-        work = functools.partial(_start, view, begins, ends, letters)
+        # Dead letters below these offsets were written with an earlier checkpoint.
+        work = functools.partial(_start, view, begins, ends, read if tolerant(self.config) else {})
         new = ranges.OffsetRange(self.topics.changes, lowest, ends)
         while True:  # each turn gives up one more segment
             try:
@@ -278,13 +291,6 @@ class Planner:
         plan = Batch(checkpoint, START, ends, ends, segments, Totals(), rows=ranges.count(written))
         self._request_resets(lost, "records are gone from the change topic, or a reset did not match")
         return self._checkpoint.write_plan(plan, written)
-
-    def _dead_letter_ends(self) -> dict[int, int]:
-        """By partition, the offset below which dead letters were written with an earlier checkpoint."""
-        if not tolerant(self.config):
-            return {}
-        markers = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
-        return {partition: marker.end for partition, marker in markers.items() if marker is not None}
 
     def _fold(
         self, number: int, new: ranges.OffsetRange, wanted: Iterable[int], work: ranges.Work

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, parse
 from deelog_spark.batches.checkpoint import Batch, Checkpoint, Totals
 from deelog_spark.batches.plan import Planner
-from deelog_spark.errors import CheckpointError
+from deelog_spark.errors import CheckpointError, LossError
 from deelog_spark.folding.diff_record import renderer_of
 from deelog_spark.kafka import Cluster
 from deelog_spark.sinks.kafka import Writer
+from tests.spark.test_diff_job import signals_of
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
 
@@ -126,3 +129,50 @@ def fill(cache: Cache) -> None:
     for number in range(3):
         cache.put(cache.key(0, number), b"v")
         cache.put(cache.key(5, number), b"v")
+
+
+# -- records that were lost before a start ---------------------------------------------------------------------------
+
+
+def lost_without_a_base(config: Config) -> tuple[Plans, Cache]:
+    """As with `snapshot.mode=no_data`: segment 4 has a base offset, the others of partition 1 have none."""
+    cache, plans = Cache(config, cleanup="compact,delete"), Plans(config)
+    for segment in (0, 5):
+        cache.put(cache.key(segment, 0), b"v")
+    state = plans.started()
+    cache.put(cache.key(5, 0), None)
+    end = cache.ends()[1]
+    assert end > state.end[1]
+    for future in cache.admin.delete_records([TopicPartition(cache.topics.changes, 1, end)]).values():
+        future.result(30)
+    cache.put(cache.key(4, 0), b"w")
+    cache.reset(4)
+    plans.checkpoint.forget()
+    return plans, cache
+
+
+def test_segments_without_a_base_wait_for_a_reset_where_records_are_lost(config: Config) -> None:
+    plans, cache = lost_without_a_base(parse({**config.raw, "on.data.loss": "reset"}, "diff"))
+    with closing(plans):
+        segments = plans.planner.start().segments
+        assert {n for n, segment in segments.items() if segment.open is not None} == {5, 6, 7}
+        assert signals_of(cache)[-1]["data"]["segments"] == [5, 6, 7]
+
+
+def test_lost_records_of_segments_without_a_base_stop_a_start(config: Config) -> None:
+    plans, _ = lost_without_a_base(config)
+    with closing(plans), pytest.raises(LossError, match=r"\[1\]: .* segments 5, 6, 7 have no base .*reset-segment"):
+        plans.planner.start()
+
+
+def test_a_first_start_takes_what_the_log_still_has(config: Config) -> None:
+    cache, plans = Cache(config, cleanup="compact,delete"), Plans(config)
+    with closing(plans):
+        cache.put(cache.key(5, 0), b"v")
+        for future in cache.admin.delete_records([TopicPartition(cache.topics.changes, 1, cache.ends()[1])]).values():
+            future.result(30)
+        cache.put(cache.key(5, 1), b"w")
+        for _ in range(2):  # the second one finds the claim of the first
+            plan = plans.planner.start()
+            assert plan.rows == 1
+            assert plan.segments[5].open is None
