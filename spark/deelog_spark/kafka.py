@@ -43,7 +43,7 @@ from deelog_schemas.kafka.progress import ProducerLost
 from deelog_schemas.positions import PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
 from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
-from deelog_spark.folding.by_records import PositionsView
+from deelog_spark.folding.by_records import LOST, PositionsView
 
 REQUEST_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 60.0
@@ -446,8 +446,8 @@ class Cluster:
             self._admin = self._new_admin()
             raise refused(error, "admin", topic=("Describe", topic)) from error
 
-    def positions(self, topic: str) -> PositionsView:
-        """The content of the positions topic; RecordError for a foreign record."""
+    def positions(self, topic: str, topic_id: str) -> PositionsView:
+        """The content of the positions topic; RecordError for a foreign record. `topic_id`: of the change topic."""
         partitions = self.layout(topic, wait=REQUEST_SECONDS).partitions
         begins, ends = self.begins(topic, partitions), self.ends(topic, partitions)
         view = PositionsView({}, {})
@@ -457,8 +457,11 @@ class Cluster:
                 entry = decode_state(record.key, record.value, record.header.kind)
                 if entry.what == "position":
                     view.base.pop(entry.segment, None)
-                    if isinstance(entry.state, PositionState) and entry.state.base_offset >= 0:
-                        view.base[entry.segment] = entry.state.base_offset
+                    state = entry.state
+                    if isinstance(state, PositionState) and state.base_offset >= 0:
+                        # Without an id its writer had not read it yet.
+                        ours = state.topic_id in ("", topic_id)
+                        view.base[entry.segment] = state.base_offset if ours else LOST
                 elif entry.what == "reset":
                     view.open.pop(entry.segment, None)
                     if isinstance(entry.state, ResetState):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from deelog_schemas import canonical, formats
@@ -66,6 +66,7 @@ class Cache:
         servers = ",".join(config["bootstrap.servers"])
         self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         self._create(cleanup, more)
+        self.look()
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
@@ -94,6 +95,19 @@ class Cache:
         topics.append(NewTopic(self.topics.signal, num_partitions=1, replication_factor=1))
         for future in self.admin.create_topics(topics).values():
             future.result(30)
+
+    def look(self) -> None:
+        """Takes the change topic's id, which its positions name; a test that creates the topic again calls it."""
+        name = self.topics.changes
+
+        def topic_id() -> str:
+            described = self.admin.describe_topics(TopicCollection([name]))[name]
+            error = described.exception(30)
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return ""  # the broker that answers has not heard of it yet
+            return str(described.result().topic_id)
+
+        self.topic_id = waiting(topic_id, 30, f"topic {name}")
 
     # -- what a test does ------------------------------------------------------------------------------------------
 
@@ -206,7 +220,8 @@ class Cache:
         with self.batch():
             self.control(segment, Kind.RESET_END, (live.epoch, live.sequence), fields)
             if live.begin >= 0 and reset is None:
-                state = PositionState(live.epoch, live.sequence, live.begin, -1, 0, 0, live.begin, 0, "t", MEMBER)
+                position, begin = (live.epoch, live.sequence), live.begin
+                state = PositionState(*position, begin, -1, 0, 0, begin, 0, self.topic_id, MEMBER)
                 self._positions(segment, position_key(segment), encode_state(state), Kind.POSITION)
                 self._positions(segment, reset_key(segment), None, Kind.RESET_STATE)
 

@@ -240,7 +240,7 @@ class Planner:
         marks = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
         read = {partition: mark.end for partition, mark in marks.items() if mark is not None}
         self._writer.claim(range(self.partitions), checkpoint)  # before the diff topic is read
-        view = self._cluster.positions(self.topics.positions)
+        view = self._cluster.positions(self.topics.positions, self.identity.topic_id)
         begins, ends = self._bounds()
         on = {n: partition_of(n, self.partitions, self.segments) for n in range(self.segments)}
         lowest = dict(begins)
@@ -256,9 +256,12 @@ class Planner:
             bases = [view.base.get(n, begins[partition]) for n in mine if n not in lost]
             lowest[partition] = max(begins[partition], min(bases, default=ends[partition]))
         if lost and self.config["on.data.loss"] == "fail":
+            first, p = lost[0], on[lost[0]]
+            base = view.base[first]
+            why = f"(offset {base}) is not in what the partition holds, [{begins[p]}, {ends[p]})"
             raise LossError(
-                f"{self.topics.changes}[{on[lost[0]]}]: the base of segment {lost[0]} (offset {view.base[lost[0]]}) "
-                f"is not in what the partition holds, [{begins[on[lost[0]]]}, {ends[on[lost[0]]]}): set "
+                f"{self.topics.changes}[{p}]: the base of segment {first} "
+                f"{'is of an earlier topic of this name' if base == by_records.LOST else why}: set "
                 "on.data.loss=reset, or ask for a reset of the segment (signal reset-segment)"
             )
         # Without a base the diff topic's entries count, and these lack what is gone. A mark at 0 has read nothing.
@@ -271,7 +274,7 @@ class Planner:
                 "on.data.loss=reset, or ask for a reset of these segments (signal reset-segment)"
             )
         lost += unread
-        view.base.update(dict.fromkeys(lost, -1))
+        view.base.update(dict.fromkeys(lost, by_records.LOST))
         # Dead letters below these offsets were written with an earlier checkpoint.
         work = functools.partial(_start, view, begins, ends, read if tolerant(self.config) else {})
         new = ranges.OffsetRange(self.topics.changes, lowest, ends)
@@ -284,7 +287,7 @@ class Planner:
                     raise RecordError(f"{problem.error}, or set on.data.loss=reset") from problem
                 log.warning("%s", problem.error)
                 lost.append(problem.ended.segment)
-                view.base[problem.ended.segment] = -1
+                view.base[problem.ended.segment] = by_records.LOST
         for number in on.keys() - states.keys():  # neither topic has a record of it
             _, states[number] = work(ranges.no_records(self.config), self._renderer, number, on[number])
         segments = {n: state for n, state in states.items() if state is not None}

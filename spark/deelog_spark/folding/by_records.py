@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import START, OpenReset, SegmentReader, check_end, difference, fold_step
@@ -20,6 +20,8 @@ from deelog_spark.folding.diff_record import CHANGE, Renderer, Row, Undecodable
 from deelog_spark.folding.walk import Ended, Open, Segment, position_bytes, position_tuple, waiting
 
 START_REASON = "start"
+LOST: Final = -1
+"""In place of a base offset that is gone, or of a change topic that was deleted and made again."""
 
 
 class Tables(Protocol):
@@ -42,7 +44,7 @@ class PositionsView(NamedTuple):
     """The content of the positions topic, by segment."""
 
     base: dict[int, int]
-    """The base offset, at which the last completed reset begins."""
+    """The base offset, at which the last completed reset begins, or `LOST`."""
     open: dict[int, ResetState]
     """The open reset."""
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from deelog_schemas.config import Config, parse
 from deelog_spark.batches.checkpoint import Batch, Checkpoint, Totals
@@ -22,6 +23,7 @@ from deelog_spark.sinks.kafka import Writer
 from tests.spark.test_diff_job import signals_of
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
+from tests.support.waiting import waiting
 
 
 class Plans:
@@ -134,6 +136,14 @@ def fill(cache: Cache) -> None:
 # -- records that were lost before a start ---------------------------------------------------------------------------
 
 
+def cut(cache: Cache) -> int:
+    """Deletes all records of partition 1 of the change topic, as retention does. Returns its begin."""
+    end = cache.ends()[1]
+    for future in cache.admin.delete_records([TopicPartition(cache.topics.changes, 1, end)]).values():
+        future.result(30)
+    return end
+
+
 def lost_without_a_base(config: Config) -> tuple[Plans, Cache]:
     """As with `snapshot.mode=no_data`: segment 4 has a base offset, the others of partition 1 have none."""
     cache, plans = Cache(config, cleanup="compact,delete"), Plans(config)
@@ -141,10 +151,7 @@ def lost_without_a_base(config: Config) -> tuple[Plans, Cache]:
         cache.put(cache.key(segment, 0), b"v")
     state = plans.started()
     cache.put(cache.key(5, 0), None)
-    end = cache.ends()[1]
-    assert end > state.end[1]
-    for future in cache.admin.delete_records([TopicPartition(cache.topics.changes, 1, end)]).values():
-        future.result(30)
+    assert cut(cache) > state.end[1]
     cache.put(cache.key(4, 0), b"w")
     cache.reset(4)
     plans.checkpoint.forget()
@@ -169,10 +176,62 @@ def test_a_first_start_takes_what_the_log_still_has(config: Config) -> None:
     cache, plans = Cache(config, cleanup="compact,delete"), Plans(config)
     with closing(plans):
         cache.put(cache.key(5, 0), b"v")
-        for future in cache.admin.delete_records([TopicPartition(cache.topics.changes, 1, cache.ends()[1])]).values():
-            future.result(30)
+        cut(cache)
         cache.put(cache.key(5, 1), b"w")
         for _ in range(2):  # the second one finds the claim of the first
             plan = plans.planner.start()
             assert plan.rows == 1
             assert plan.segments[5].open is None
+
+
+# -- a change topic that was made again ------------------------------------------------------------------------------
+
+
+def made_again(cache: Cache) -> None:
+    """Segment 0 has a base offset of the old topic. The new one has grown past it, by records of segment 1 only."""
+    for number in range(4):
+        cache.put(cache.key(0, number), b"v")
+    cache.reset(0)
+    create_again(cache)
+    cache.claim(1)
+    cache.reset(1)
+    for number in range(9):
+        cache.put(cache.key(1, number), b"w")
+
+
+def create_again(cache: Cache) -> None:
+    """Deletes the change topic and creates it."""
+    topic = cache.topics.changes
+    cache.admin.delete_topics([topic])[topic].result(30)
+    waiting(lambda: topic not in cache.admin.list_topics(timeout=10).topics, 30, "the end of the topic")
+    cache.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    cache.look()
+
+
+def test_a_base_of_an_earlier_topic_is_lost(config: Config) -> None:
+    config = parse({**config.raw, "on.data.loss": "reset"}, "diff")
+    cache = Cache(config)
+    made_again(cache)
+    with closing(Plans(config)) as plans:
+        segments = plans.planner.start().segments
+        assert {n for n, segment in segments.items() if segment.open is not None} == {0}
+        assert signals_of(cache)[-1]["data"]["segments"] == [0]
+
+
+def test_a_base_of_an_earlier_topic_stops_a_start(config: Config) -> None:
+    made_again(Cache(config))
+    said = r"\[0\]: the base of segment 0 is of an earlier topic of this name: set on\.data\.loss=reset"
+    with closing(Plans(config)) as plans, pytest.raises(LossError, match=said):
+        plans.planner.start()
+
+
+def test_a_base_beyond_the_end_stops_a_start(config: Config) -> None:
+    """Of a node that had not read the topic's id yet."""
+    cache = Cache(config)
+    cache.topic_id = ""
+    cache.put(cache.key(0, 0), b"v")
+    cache.reset(0)
+    create_again(cache)
+    said = r"the base of segment 0 \(offset \d+\) is not in what the partition holds, \[0, 0\)"
+    with closing(Plans(config)) as plans, pytest.raises(LossError, match=said):
+        plans.planner.start()
