@@ -173,11 +173,9 @@ class Planner:
             log.warning("the state is older than reader.max.lag.ms: starting over from the base offsets")
             self._checkpoint.forget()
             return latest.totals
-        try:
+        if self.config["on.data.loss"] == "fail":
             self.check_loss(latest)
-        except LossError as lost:
-            if self.config["on.data.loss"] == "fail":
-                raise
+        elif lost := self._lost(latest):
             log.warning("%s; on.data.loss=reset: starting over from the base offsets", lost)
             self._checkpoint.forget()
             return latest.totals
@@ -221,15 +219,23 @@ class Planner:
                 )
 
     def check_loss(self, latest: Batch) -> None:
-        """LossError where the offsets to be read next are gone."""
+        """LossError, with its remedy, where the offsets to be read next are gone."""
+        if lost := self._lost(latest):
+            remedy = f"set on.data.loss=reset, or delete the checkpoint {self._checkpoint.root}: {START_OVER}"
+            if self.config["on.data.loss"] == "reset":
+                remedy = "start the job again: it starts over and asks for resets"
+            raise LossError(f"{lost}; {remedy}")
+
+    def _lost(self, latest: Batch) -> str | None:
+        """Which of the offsets to be read next are gone; None where none is."""
         begins, ends = self._bounds()
         for partition, offset in sorted(latest.end.items()):
             if not begins[partition] <= offset <= ends[partition]:
-                raise LossError(
+                return (
                     f"{self.topics.changes}[{partition}]: offset {offset} is to be read next, but the partition holds "
-                    f"[{begins[partition]}, {ends[partition]}): records are lost; set on.data.loss=reset, or delete "
-                    f"the checkpoint {self._checkpoint.root}: {START_OVER}"
+                    f"[{begins[partition]}, {ends[partition]}): records are lost"
                 )
+        return None
 
     def start(self) -> Batch:
         """The plan of a start: every segment is folded to the log's end and compared with the diff topic.

@@ -172,6 +172,25 @@ def test_lost_records_of_segments_without_a_base_stop_a_start(config: Config) ->
         plans.planner.start()
 
 
+@pytest.mark.parametrize(
+    ("policy", "remedy"),
+    [
+        ("fail", r"set on\.data\.loss=reset, or delete the checkpoint "),
+        ("reset", r"start the job again: it starts over and asks for resets$"),
+    ],
+)
+def test_a_running_job_that_has_lost_records_names_what_helps(config: Config, policy: str, remedy: str) -> None:
+    config = parse({**config.raw, "on.data.loss": policy}, "diff")
+    cache = Cache(config, cleanup="compact,delete")
+    with closing(Plans(config)) as plans:
+        state = plans.started()
+        cache.put(cache.key(5, 0), b"v")
+        end = cut(cache)
+        said = rf"\[1\]: offset 0 is to be read next, but the partition holds \[{end}, {end}\): records are lost; {remedy}"
+        with pytest.raises(LossError, match=said):
+            plans.planner.check_loss(state)
+
+
 def test_a_first_start_takes_what_the_log_still_has(config: Config) -> None:
     cache, plans = Cache(config, cleanup="compact,delete"), Plans(config)
     with closing(plans):
