@@ -29,6 +29,7 @@ import pyarrow as pa
 import tenacity
 
 from deelog_schemas.config import Config
+from deelog_schemas.errors import DeelogError, RecordError
 from deelog_schemas.kafka.progress import MAX_STALL_SECONDS, STALL_SECONDS
 from deelog_spark.batches import columns, ranges, tasks
 from deelog_spark.batches.checkpoint import START, Batch, Checkpoint, Totals
@@ -129,7 +130,7 @@ class DiffJob:
         except Exception as error:
             if not is_spark_error(error):
                 raise
-            raise spark_error(error) from error
+            raise self._of_spark(error) from error
 
     def _start(self, available_now: bool) -> Self:
         self._checkpoint.lock()
@@ -232,7 +233,20 @@ class DiffJob:
                 self._planner.check_loss(latest)
             except LossError as lost:
                 return lost
-        return failure if isinstance(failure, LossError) else spark_error(failure or error)
+        return failure if isinstance(failure, LossError) else self._of_spark(failure or error)
+
+    def _of_spark(self, error: BaseException) -> DeelogError:
+        """An error of Spark as the job reports it, with its remedy."""
+        explained = spark_error(error)
+        if not isinstance(explained, RecordError):
+            return explained
+        remedy = "delete the diff topic and the checkpoint, which the job then makes anew"
+        if str(explained).startswith(f"{self.topics.changes}["):
+            remedy = (
+                "find out what wrote it, or set errors.tolerance=all and errors.deadletterqueue.topic.name to put such "
+                "records aside, and start the job again"
+            )
+        return RecordError(f"{explained}; {remedy}")
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -285,7 +299,7 @@ class DiffJob:
         return self._spark
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        return columns.decoded(columns.decodable(rows, self.config), self.config)
+        return columns.decoded(columns.decodable(rows, self.config), self.config, self.topics.changes)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from deelog_schemas.errors import RecordError
 from deelog_schemas.java import use_java
 from deelog_schemas.kafka.progress import ProducerLost
 from deelog_spark.errors import DiffError
@@ -36,6 +38,11 @@ SETTINGS: Final = {
     "spark.speculation": "false",
 }
 
+
+_OF_A_RECORD: Final = re.compile(
+    rf"(?:\[USER_RAISED_EXCEPTION\]|{re.escape(RecordError.__module__)}\.RecordError:) (.+?)(?: SQLSTATE: \w+)?$", re.M
+)
+"""What `raise_error` in the JVM and `RecordError` in a Python task look like."""
 
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming.runtime"
 _SILENCED: Final = (
@@ -134,11 +141,16 @@ def is_lost(error: BaseException) -> bool:
     return is_spark_error(error) and ProducerLost.__name__ in str(getattr(error, "java_exception", error))
 
 
-def spark_error(error: BaseException) -> DiffError:
-    """An error of Spark in one line: its first, or the last one of a Python task's traceback."""
+def spark_error(error: BaseException) -> DiffError | RecordError:
+    """An error of Spark in one line: its first, or the last one of a Python task's traceback.
+
+    RecordError, without a remedy, where a query was ended by a record that it could not decode.
+    """
     from pyspark.errors import PythonException
 
     text = str(getattr(error, "java_exception", error))
+    if found := _OF_A_RECORD.search(text):
+        return RecordError(found[1])
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     line = lines[-1] if isinstance(error, PythonException) else lines[0]
     return DiffError(f"Spark: {line}; look at its log, and start the job again: it goes on where it was")

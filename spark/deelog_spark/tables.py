@@ -39,7 +39,7 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     """
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
-    return decoded(_differences(cut(raw), config, tombstones=False), connected(config))
+    return decoded(_differences(cut(raw), config, tombstones=False), connected(config), config.topics.diff)
 
 
 def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> dict[str, str]:
@@ -116,7 +116,7 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     columns = ("header", "value", "cause", "offset")
     last = _differences(records, config, tombstones=True).groupBy("partition", "key")
     rows = last.agg(F.max_by(F.struct(*columns), "offset").alias("last")).select("partition", "key", "last.*")
-    entries = decoded(rows.where(F.col("value").isNotNull()), connected(config)).where("op <> 'd'")
+    entries = decoded(rows.where(F.col("value").isNotNull()), connected(config), topic).where("op <> 'd'")
     return entries.select(
         "cache",
         "segment",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, parse
 from deelog_schemas.envelope import Stamp
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, node_number, pack
@@ -378,3 +379,30 @@ def test_asked_for_once_and_repaired(kafka: Broker, prefix: str, tmp_path: Path,
     assert values(config, 0) == [("c", b"v"), ("u", b"w")]
     assert len(signals_of(cache)) == 1
     check_sinks(config)
+
+
+@pytest.mark.parametrize("sink", ["parquet", "jdbc"])
+def test_a_key_that_a_sink_cannot_decode_is_said_with_its_place_and_a_way_on(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, sink: str
+) -> None:
+    """The diff topic takes the key as it is; the other sinks need to read it."""
+    name = "diff.jdbc.url" if sink == "parquet" else "diff.parquet.path"
+    config, lenient = (
+        parse({field: value for field, value in both.raw.items() if field != name}, "diff")
+        for both in (configured(kafka, prefix, tmp_path), tolerant(kafka, prefix, tmp_path))
+    )
+    cache = Cache(config)
+    cache.put(cache.key(0, 0), b"good")  # a table without a row would be filled from the diff topic
+    run(config, spark)
+    offset = change(cache, 0, b"no key", envelope(cache, 0, 0))
+    cache.put(cache.key(0, 1), b"behind")
+    place = re.escape(f"{config.topics.changes}[0]@{offset}: the record key is not a Debezium envelope of ours; ")
+    for _ in range(2):
+        with pytest.raises(RecordError, match=f"^{place}[^\n]*errors.tolerance=all[^\n]*$"):
+            run(config, spark)
+    assert run(lenient, spark)["dead_letters"] == 1
+    if sink == "jdbc":
+        assert set(table(config)) == set(cache.entries())
+    else:
+        told = in_parquet(Path(config["diff.parquet.path"]))
+        assert [t.key for t in told[0]] == [cache.key(0, 0), cache.key(0, 1)]

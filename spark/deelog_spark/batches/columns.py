@@ -93,11 +93,12 @@ def cut(raw: DataFrame) -> DataFrame:
     return raw.select("partition", "offset", ours.alias("header"), "key", "value")
 
 
-def decoded(rows: DataFrame, config: Config) -> DataFrame:
+def decoded(rows: DataFrame, config: Config, topic: str) -> DataFrame:
     """Rows of a batch, or records of the diff topic, with keys and values decoded.
 
     Columns: cache, segment, op, key, before, after, epoch, sequence, cause, ts, partition, offset. No Python runs
-    where keys and values are JSON.
+    where keys and values are JSON. One that cannot be decoded ends the query with its place: `topic` is the one that
+    partition and offset are of.
     """
     from pyspark.sql import functions as F
 
@@ -105,7 +106,7 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
     envelope = f"op:string,before:{entry},after:{entry},source:struct<ts_us:bigint,cause:string>"
     rows = rows.select("partition", "offset", "cause", "header", "key", "value")
     if not in_jvm(config):
-        rows = rows.mapInArrow(functools.partial(_plain, config), _PLAIN)
+        rows = rows.mapInArrow(functools.partial(_plain, config, topic), _PLAIN)
     parsed = rows.select(
         "partition",
         "offset",
@@ -113,8 +114,8 @@ def decoded(rows: DataFrame, config: Config) -> DataFrame:
         number("header", 5, 4).cast("int").alias("segment"),
         number("header", 9, 4).alias("epoch"),
         number("header", 13, 8).alias("sequence"),
-        _parsed("key", "key:string", "key").alias("k"),
-        _parsed("value", envelope, "op").alias("v"),
+        _parsed(topic, "key", "key:string", "key").alias("k"),
+        _parsed(topic, "value", envelope, "op").alias("v"),
     )
     binary = config["binary.handling.mode"]
     key_of, value_of = _native(config["cache.key.format"], binary), _native(config["cache.value.format"], binary)
@@ -155,7 +156,7 @@ def in_jvm(config: Config) -> bool:
     return all(config[f"{part}.converter"] == "json" for part in formats.PARTS)
 
 
-def _plain(config: Config, batches: Batches) -> Batches:
+def _plain(config: Config, topic: str, batches: Batches) -> Batches:
     """Keys and values of any format as JSON without a schema block."""
     codec = codec_of(config)
     for batch in batches:
@@ -168,7 +169,7 @@ def _plain(config: Config, batches: Batches) -> Batches:
                 keys.append(codec.plain_key(key))
                 values.append(None if value is None else codec.plain_value(value))
             except RecordError as error:
-                raise error.at(config.topics.diff, partition, offset) from error
+                raise error.at(topic, partition, offset) from error
         columns |= {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
         yield pa.RecordBatch.from_pydict(columns)
 
@@ -180,7 +181,7 @@ def number(column: str, first: int, length: int) -> Column:
     return F.conv(F.hex(F.substring(column, first, length)), 16, 10).cast("bigint")
 
 
-def _parsed(column: str, fields: str, needed: str) -> Column:
+def _parsed(topic: str, column: str, fields: str, needed: str) -> Column:
     """JSON of these fields, with a schema block or without: what is there may be of another configuration.
 
     Null where the column is. Ends the query at one that lacks the field `needed`.
@@ -190,7 +191,7 @@ def _parsed(column: str, fields: str, needed: str) -> Column:
     text = F.col(column).cast("string")
     parsed = F.from_json(text, f"struct<payload:struct<{fields}>,{fields}>", {"maxStringLen": _LONGEST})
     own = F.when(parsed[needed].isNotNull(), parsed)
-    place = F.concat_ws("@", "partition", "offset")
+    place = F.concat(F.lit(f"{topic}["), "partition", F.lit("]@"), "offset")
     foreign = F.raise_error(F.concat(place, F.lit(f": the record {column} is not a Debezium envelope of ours")))
     whole = F.coalesce(parsed["payload"], own.dropFields("payload"), foreign)
     return F.when(F.col(column).isNotNull(), whole)

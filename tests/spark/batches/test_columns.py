@@ -35,7 +35,7 @@ def row(config: Config, offset: int, value: bytes) -> Row:
 
 def decoded(spark: SparkSession, config: Config, *rows: Row) -> list[Any]:
     frame = spark.createDataFrame(pa.Table.from_batches(columns.batches_of(rows), ROW_SCHEMA))
-    return columns.decoded(frame, config).selectExpr("op", "key", "after.value", "length(after.value)").collect()
+    return columns.decoded(frame, config, "t").selectExpr("op", "key", "after.value", "length(after.value)").collect()
 
 
 @pytest.mark.parametrize("config", [PLAIN, WITH_SCHEMAS])
@@ -59,5 +59,5 @@ def test_a_tombstone_is_a_delete(spark: SparkSession) -> None:
 @pytest.mark.parametrize("part", ["key", "value"])
 def test_what_is_no_envelope_is_no_delete(spark: SparkSession, part: str, value: bytes) -> None:
     bad: Any = {part: value}
-    with pytest.raises(Exception, match=rf"0@1: the record {part} is not a Debezium envelope of ours"):
+    with pytest.raises(Exception, match=rf"t\[0\]@1: the record {part} is not a Debezium envelope of ours"):
         decoded(spark, PLAIN, row(PLAIN, 1, b"1")._replace(**bad))

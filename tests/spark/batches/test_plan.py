@@ -186,7 +186,9 @@ def test_a_running_job_that_has_lost_records_names_what_helps(config: Config, po
         state = plans.started()
         cache.put(cache.key(5, 0), b"v")
         end = cut(cache)
-        said = rf"\[1\]: offset 0 is to be read next, but the partition holds \[{end}, {end}\): records are lost; {remedy}"
+        said = (
+            rf"\[1\]: offset 0 is to be read next, but the partition holds \[{end}, {end}\): records are lost; {remedy}"
+        )
         with pytest.raises(LossError, match=said):
             plans.planner.check_loss(state)
 
