@@ -20,7 +20,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -158,19 +159,23 @@ class Checkpoint:
         start = self._read("start.json")
         if start is None:
             return None
-        if start["layout"] != LAYOUT:
+        with undamaged(self.root / "start.json"):
+            layout = start["layout"]
+            if layout == LAYOUT:
+                named, state = Identity(**start["identity"]), _batch(start["state"])
+        if layout != LAYOUT:
             raise CheckpointError(
-                f"the checkpoint {self.root} has layout {start['layout']}, this version knows {LAYOUT}: delete it, "
+                f"the checkpoint {self.root} has layout {layout}, this version knows {LAYOUT}: delete it, "
                 "the job then starts over and emits differences only"
             )
-        for name, there in asdict(Identity(**start["identity"])).items():
+        for name, there in asdict(named).items():
             here = getattr(identity, name)
             if there not in ("", here):
                 raise CheckpointError(
                     f"the checkpoint {self.root} belongs to {name} {there}, not to {here}: name another "
                     "diff.checkpoint.location, or delete this one; the job then starts over and emits differences only"
                 )
-        return _batch(start["state"])
+        return state
 
     def begin(self, identity: Identity) -> None:
         """Writes down, before a start is planned, what it is planned for."""
@@ -198,12 +203,13 @@ class Checkpoint:
     def reads_to(self, number: int) -> dict[int, int] | None:
         """A batch's input end by partition, which Spark writes before it runs the batch; None where it did not."""
         path = self.spark / "offsets" / str(number)
-        try:
-            last = path.read_text("utf-8").strip().splitlines()[-1]
-        except FileNotFoundError:
-            return None
-        (offsets,) = json.loads(last).values()
-        return {int(p): offset for p, offset in offsets.items()}
+        with undamaged(path):
+            try:
+                last = path.read_text("utf-8").strip().splitlines()[-1]
+            except FileNotFoundError:
+                return None
+            (offsets,) = json.loads(last).values()
+            return {int(p): int(offset) for p, offset in offsets.items()}
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +229,11 @@ class Checkpoint:
     def now(self) -> Batch | None:
         """The newest state, that of the start included; None where no start was finished. Needs no lock."""
         start = self._read("start.json")
-        return None if start is None else self.latest() or _batch(start["state"])
+        if start is None:
+            return None
+        latest = self.latest()
+        with undamaged(self.root / "start.json"):
+            return latest or _batch(start["state"])
 
     def rows_path(self, number: int) -> Path:
         """The directory of a batch's rows."""
@@ -269,19 +279,18 @@ class Checkpoint:
 
     def _batch(self, name: str) -> Batch | None:
         content = self._read(name)
-        return None if content is None else _batch(content)
+        with undamaged(self.root / name):
+            return None if content is None else _batch(content)
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        try:
-            content: dict[str, Any] = json.loads((self.root / name).read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise CheckpointError(
-                f"{self.root / name} is not JSON ({error}): delete the checkpoint; the job then starts over and emits "
-                "differences only"
-            ) from error
-        return content
+        with undamaged(self.root / name):
+            try:
+                content: dict[str, Any] = json.loads((self.root / name).read_text("utf-8"))
+            except FileNotFoundError:
+                return None
+            if not isinstance(content, dict):
+                raise TypeError("no object")
+            return content
 
     def _write(self, name: str, content: Mapping[str, Any], sync: bool = True) -> None:
         path = self.root / name
@@ -294,6 +303,19 @@ class Checkpoint:
         temporary.rename(path)
         if sync:
             _sync(path.parent)
+
+
+@contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Raises CheckpointError where the body cannot read what `path` holds: for example a file that was cut."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise CheckpointError(
+            f"{path} is damaged ({type(error).__name__}: {why}): delete the checkpoint; the job then starts over and "
+            "emits differences only"
+        ) from error
 
 
 def _number(path: Path) -> int | None:

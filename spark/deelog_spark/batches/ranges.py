@@ -31,6 +31,7 @@ from deelog_schemas.keys import partition_of
 from deelog_schemas.operation import Entry
 from deelog_schemas.records import Record, decode
 from deelog_spark.batches import tasks
+from deelog_spark.batches.checkpoint import undamaged
 from deelog_spark.batches.columns import batches_of
 from deelog_spark.batches.spill import Spill, bucket
 from deelog_spark.folding import by_columns
@@ -281,15 +282,24 @@ def count(written: Path | None) -> int:
 
 
 def size(written: Path | None) -> int:
-    """About how many bytes they take in memory: what they take in the files before these are compressed."""
-    files = [] if written is None else list(written.glob("*.parquet"))
-    metadata = map(pq.read_metadata, files)
+    """About how many bytes they take in memory: what they take in the files before these are compressed.
+
+    CheckpointError where a file is damaged.
+    """
+    if written is None:
+        return 0
+    with undamaged(written):
+        metadata = [pq.read_metadata(file) for file in written.glob("*.parquet")]
     return sum(one.row_group(group).total_byte_size for one in metadata for group in range(one.num_row_groups))
 
 
 def rows_of(written: Path) -> pa.Table:
-    """The rows in such a directory, in the order in which they are written to the diff topic."""
-    table = ds.dataset(written).to_table(filter=_ROWS)
+    """The rows in such a directory, in the order in which they are written to the diff topic.
+
+    CheckpointError where a file is damaged.
+    """
+    with undamaged(written):
+        table = ds.dataset(written).to_table(filter=_ROWS)
     return table.sort_by([(name, "ascending") for name in ROW_ORDER])
 
 

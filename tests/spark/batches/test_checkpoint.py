@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_layout_or_a_damaged_one_is_an_error(checkpoint:
     with pytest.raises(CheckpointError, match=f"has layout {LAYOUT + 1}, this version knows {LAYOUT}"):
         checkpoint.started(IDENTITY)
     path.write_text('{"layout"')
-    with pytest.raises(CheckpointError, match=r"start\.json is not JSON"):
+    with pytest.raises(CheckpointError, match=r"start\.json is damaged \(.*: delete the checkpoint"):
         checkpoint.started(IDENTITY)
 
 
@@ -181,3 +181,35 @@ def test_a_state_has_the_totals_up_to_its_batch() -> None:
     )
     assert state.written_ms > 0
     assert replace(state, totals=plan.totals, written_ms=plan.written_ms) == plan
+
+
+DAMAGED = r"is damaged \([^\n]+\): delete the checkpoint; the job then starts over and emits differences only$"
+
+
+@pytest.mark.parametrize("content", ["", "v1\n{}\n", 'v1\n{"t":{"0":17,', "v1\n[]\n", 'v1\n{"t":{"0":"x"}}', "7"])
+def test_damaged_offsets_of_spark_are_an_error(checkpoint: Checkpoint, content: str) -> None:
+    offsets = checkpoint.spark / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "4").write_text(content)
+    with pytest.raises(CheckpointError, match=rf"offsets/4 {DAMAGED}"):
+        checkpoint.reads_to(4)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "7", "null", '{"layout":2}'])
+def test_a_damaged_file_of_the_job_is_an_error(checkpoint: Checkpoint, content: str) -> None:
+    checkpoint.finish_start(IDENTITY, BATCH)
+    checkpoint.write_plan(BATCH, None)
+    checkpoint.write_state(BATCH)
+    for name in ("start.json", "plans/3.json", "state/3.json"):
+        (checkpoint.root / name).write_text(content)
+    reads: list[tuple[str, Callable[[], Any]]] = [
+        (r"start\.json", lambda: checkpoint.started(IDENTITY)),
+        (r"plans/3\.json", lambda: checkpoint.plan(3)),
+        (r"state/3\.json", checkpoint.latest),
+    ]
+    for name, read in reads:
+        with pytest.raises(CheckpointError, match=rf"{name} {DAMAGED}"):
+            read()
+    (checkpoint.root / "state" / "3.json").unlink()
+    with pytest.raises(CheckpointError, match=rf"start\.json {DAMAGED}"):
+        checkpoint.now()
