@@ -34,7 +34,8 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     the record. A key stays on one partition, where offsets give its order. Keys and values are strings, or binary with
     format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else only the key; it is
     null on c. `options` are those of the Kafka source, such as startingOffsets (default earliest). A foreign record
-    stops the query. The query has no state. No Python runs for JSON; other formats need deelog and its extra for them
+    stops the query. A query that was away for longer than the topic's min.compaction.lag.ms may miss deletes: begin it
+    anew. The query has no state. No Python runs for JSON; other formats need deelog and its extra for them
     on the executors.
     """
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
