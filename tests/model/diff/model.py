@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deelog_schemas.errors import RecordError
+from deelog_spark.folding.by_records import ResetMismatch
 from tests.model.diff import shipped
 from tests.model.diff.state import Config, Job, Owner, Rec, World, WorldStep, left, put, use
 from tests.model.explore import Step
@@ -209,7 +210,7 @@ class Diff:
         based, named = "base" not in self.removed, "open_is_named" not in self.removed
         try:
             planned = shipped.plan_start(w, self.config.KEYS, based, named)
-        except RecordError as error:
+        except (RecordError, ResetMismatch) as error:
             return Step("plans a start", "the job starts without state", w, f"D5 the job cannot start: {error}"[:120])
         run = w.job.run + 1
         x = self._with(w, run=run, plan=(run, -1, len(w.log), planned.segments, planned.rows), wal=())
