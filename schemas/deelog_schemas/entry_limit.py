@@ -6,13 +6,13 @@ is acknowledged already and its segment can go no further.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
 
 from deelog_schemas.config import Config
-from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, RECORD_MARGIN_BYTES
+from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, MESSAGE_MAX, RECORD_MARGIN_BYTES
 from deelog_schemas.envelope import written_as
 
 _GROWTH: Final = 6
@@ -32,26 +32,28 @@ class EntryLimit:
     keys: int
     """How often a record has the key, and how often the value: twice with the image from before."""
     values: int
+    sure: int = field(init=False)
+    """Key and value of so many bytes together always fit, whatever is in them."""
+
+    def __post_init__(self) -> None:
+        # Once: every write compares with it.
+        sure = min(self.most, self.room // (_GROWTH * max(self.keys, self.values)))
+        object.__setattr__(self, "sure", sure)
 
     @classmethod
     def of(cls, config: Config) -> EntryLimit:
         """Raises `ConfigError` where a reference cannot be resolved."""
-        largest, binary = "producer.override.message.max.bytes", config["binary.handling.mode"]
+        binary = config["binary.handling.mode"]
         formats = {part: written_as(config[f"cache.{part}.format"], binary) for part in ("key", "value")}
         avro = {part: config[f"{part}.converter"] == "avro" for part in ("key", "value")}
         return cls(
             most=config["max.entry.bytes"],
-            room=int(config.get(largest, CLIENT_MESSAGE_MAX_BYTES)) - RECORD_MARGIN_BYTES // 2,
+            room=int(config.get(MESSAGE_MAX, CLIENT_MESSAGE_MAX_BYTES)) - RECORD_MARGIN_BYTES // 2,
             key="avro" if all(avro.values()) else formats["key"],
             value="avro" if avro["value"] else formats["value"],
             keys=4 if config["value.converter"] == "cloudevents" else 3,
             values=2 if config["before.image"] == "full" else 1,
         )
-
-    @property
-    def sure(self) -> int:
-        """Key and value of so many bytes together always fit, whatever is in them."""
-        return min(self.most, self.room // (_GROWTH * max(self.keys, self.values)))
 
     def problem(self, key: bytes, value: bytes, more: int = 0) -> str:
         """Why an entry cannot be written; empty where it can. `more` are bytes that its record has beside it."""
@@ -65,7 +67,7 @@ class EntryLimit:
             return ""
         return (
             f"key and value take up to {record} bytes of a record, {self.room} fit: raise "
-            "producer.override.message.max.bytes and the topic's max.message.bytes"
+            f"{MESSAGE_MAX} and the topic's max.message.bytes"
         )
 
 

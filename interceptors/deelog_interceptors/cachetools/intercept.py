@@ -53,14 +53,19 @@ class CaptureContext:
     trace: Callable[[], Trace | None] | None = None
     """Returns the trace context of the current write; None with tracing off."""
 
+    def raw(self, key: Any, value: Any) -> tuple[Raw, Raw]:
+        """Raw key and value of a write; raises before anything changes."""
+        return self.keys.prepare(key), self.values.prepare(value)
+
     def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
-        """Raw key and value of a write, checked; raises before anything changes."""
-        raw_key, raw_value = self.keys.prepare(key), self.values.prepare(value)
-        self.check(raw_key, raw_value)
+        """The same, checked."""
+        raw_key, raw_value = self.raw(key, value)
+        if len(raw_key) + len(raw_value) > self.limit.sure:
+            self.check(raw_key, raw_value)
         return raw_key, raw_value
 
     def check(self, raw_key: Raw, raw_value: Raw) -> None:
-        """Raises `EntryTooLarge`."""
+        """Raises `EntryTooLarge`. Not needed for what is no larger than `limit.sure`."""
         if problem := self.limit.problem(encoded(raw_key), encoded(raw_value)):
             raise EntryTooLarge(f"{problem}: {ascii(raw_key)[:80]}")
 
@@ -126,7 +131,7 @@ def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..
 
     Inlined, because each call that it saves is a tenth of what capture may cost.
     """
-    changes, prepare, make_room, check = context.changes, context.prepare, context.make_room, context.check
+    changes, raw, make_room, check = context.changes, context.raw, context.make_room, context.check
     sure = context.limit.sure + OVERHEAD
     base_setitem, append, now = base.__setitem__, changes.queue.append, time.time
     text = context.values.text
@@ -145,7 +150,7 @@ def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..
         ):
             raw_key, raw_value = key, value
         else:
-            raw_key, raw_value = prepare(key, value)
+            raw_key, raw_value = raw(key, value)
         size = OVERHEAD + len(raw_key) + len(raw_value)
         if size > sure:
             check(raw_key, raw_value)

@@ -9,12 +9,11 @@ from typing import Any
 from deelog_schemas.config import secrets, transforms
 from deelog_schemas.config.fields import FIELDS
 from deelog_schemas.config.secrets import references
-from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, RECORD_MARGIN_BYTES, split_address
+from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, MESSAGE_MAX, RECORD_MARGIN_BYTES, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.kafka.names import Topics
 from deelog_schemas.operation import OVERHEAD
 
-_MESSAGE_MAX = "producer.override.message.max.bytes"
 _ALL_INTERFACES = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
 
@@ -47,11 +46,11 @@ def _sizes(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
         what = "with the value from before it and" if images > 1 else "with"
         problem = f"{what} {OVERHEAD} bytes of its own must not exceed {_with_value(queue, known, given)}"
         yield FieldError(entry, problem, _shown(entry, known, given))
-    if not {entry, "before.image"} <= known.keys() or (_MESSAGE_MAX in given and _MESSAGE_MAX not in known):
+    if not {entry, "before.image"} <= known.keys() or (MESSAGE_MAX in given and MESSAGE_MAX not in known):
         return
-    room = int(known.get(_MESSAGE_MAX, CLIENT_MESSAGE_MAX_BYTES)) - RECORD_MARGIN_BYTES
+    room = int(known.get(MESSAGE_MAX, CLIENT_MESSAGE_MAX_BYTES)) - RECORD_MARGIN_BYTES
     if known[entry] * images > room:
-        limit = _with_value(_MESSAGE_MAX, {_MESSAGE_MAX: CLIENT_MESSAGE_MAX_BYTES}, given)
+        limit = _with_value(MESSAGE_MAX, {MESSAGE_MAX: CLIENT_MESSAGE_MAX_BYTES}, given)
         what = "twice this, since before.image=full puts two values into a record," if images > 1 else "this"
         problem = f"is too large: {what} and {RECORD_MARGIN_BYTES} bytes of the record's own must fit into {limit}"
         yield FieldError(entry, problem, _shown(entry, known, given))

@@ -9,6 +9,7 @@ from typing import Final
 # the repeated keys, the header, the batch. The rest, up to the topic's 1048588, is left for JSON's escapes.
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000
 RECORD_MARGIN_BYTES: Final = 20_000
+MESSAGE_MAX: Final = "producer.override.message.max.bytes"
 
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 

@@ -215,6 +215,14 @@ def test_a_transform_that_fails_ends_the_capture_and_the_next_start_repairs(
     assert told(live, prefix).entries == dict(cache) == {"good": "1", "bad": BOMB, "later": "1"}
 
 
+def ended(script: str, fields: dict[str, Any], folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """A program that captures a cache with these fields, at its end."""
+    file = folder / "sessions.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in fields.items()))
+    command = [sys.executable, "-c", script, str(file), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 SCRIPT = """
 import os, sys, cachetools
 import deelog_interceptors.cachetools as deelog
@@ -235,11 +243,7 @@ if len(sys.argv) > 2:
 def test_a_program_that_ends_without_close_has_written_and_released(
     kafka: Broker, prefix: str, tmp_path: Path, arguments: list[str]
 ) -> None:
-    file = tmp_path / "sessions.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in config(kafka, prefix).items()))
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(file), *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ended(SCRIPT, config(kafka, prefix), tmp_path, arguments)
     assert done.returncode == (1 if arguments else 0), done.stderr
     topic = told(kafka, prefix)
     assert topic.entries == {"k": "v"}
@@ -263,11 +267,7 @@ if len(sys.argv) > 2:
 def test_a_thread_that_outlives_the_main_one_is_told_of(
     kafka: Broker, prefix: str, tmp_path: Path, arguments: list[str]
 ) -> None:
-    file = tmp_path / "sessions.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in config(kafka, prefix).items()))
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS, str(file), *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ended(THREADS, config(kafka, prefix), tmp_path, arguments)
     warned = "cache sessions: its capture ends with the main thread, and the thread writer goes on" in done.stderr
     assert (done.returncode, warned) == (0, bool(arguments)), done.stderr
     assert told(kafka, prefix).entries == {"first": "v"}

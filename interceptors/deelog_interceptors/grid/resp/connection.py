@@ -23,8 +23,6 @@ _MAX_HELD_BYTES: Final = 1 << 20
 """Of replies behind one that waits. More commands are not run before it is there."""
 _TURN_SECONDS: Final = 0.01
 """For so long the commands of one connection run without a break: others wait."""
-
-
 _IDLE_SECONDS: Final = 300
 """As Redis's `tcp-keepalive`."""
 MOVES: Final = "the segment's owner changes"
