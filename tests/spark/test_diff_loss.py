@@ -17,7 +17,7 @@ from tests.spark.processes import WAIT
 from tests.spark.reference import expected, in_topic
 from tests.spark.test_diff_job import configured, run, signals_of
 from tests.support.changes import Cache
-from tests.support.kafka import Broker, is_silent
+from tests.support.kafka import Broker, is_silent, running_broker
 from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
@@ -145,27 +145,31 @@ def test_without_a_base_nothing_is_deleted_where_the_head_of_the_log_is_gone(
     assert {k: e for k, e in found.items() if e is not None} == cache.entries()
 
 
+@pytest.mark.kafka
 @pytest.mark.slow
-def test_broker_paused_and_restarted(own_kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:
-    config = configured(own_kafka, prefix, tmp_path)
-    cache = Cache(config)
-    job = DiffJob(config, spark).start()
-    try:
-        cache.put(cache.key(0, 0), b"a")
-        caught_up(job, cache)
-        own_kafka.pause()
-        waiting(lambda: is_silent(cache.admin, 5), 60, "the broker to fall silent")
-        assert not job.await_termination(0)
-        own_kafka.resume()
-        cache.put(cache.key(0, 0), b"b")
-        caught_up(job, cache)
-        own_kafka.restart()
-        cache.put(cache.key(0, 0), b"c")
-        cache.reset(0)
-        caught_up(job, cache)
-    finally:
-        job.stop()
-    assert in_topic(config, 2) == expected(config, 2)
+def test_broker_paused_and_restarted(prefix: str, tmp_path: Path, spark: SparkSession) -> None:
+    # A broker that is fenced behind its pause drops markers of what is committed meanwhile (docs/decisions.md, "One
+    # partition that takes no records"). A node of deelog ends such transactions; this test's writer does not.
+    with running_broker(tmp_path / "kafka", {"broker.session.timeout.ms": "60000"}) as broker:
+        config = configured(broker, prefix, tmp_path)
+        cache = Cache(config)
+        job = DiffJob(config, spark).start()
+        try:
+            cache.put(cache.key(0, 0), b"a")
+            caught_up(job, cache)
+            broker.pause()
+            waiting(lambda: is_silent(cache.admin, 5), 60, "the broker to fall silent")
+            assert not job.await_termination(0)
+            broker.resume()
+            cache.put(cache.key(0, 0), b"b")
+            caught_up(job, cache)
+            broker.restart()
+            cache.put(cache.key(0, 0), b"c")
+            cache.reset(0)
+            caught_up(job, cache)
+        finally:
+            job.stop()
+        assert in_topic(config, 2) == expected(config, 2)
 
 
 def caught_up(job: DiffJob, cache: Cache) -> None:
