@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from deelog_proof.harness.child import ends_in_order
+from deelog_proof.harness.report_file import ReportFile
 
 _TRACE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_REPORT = click.option(
-    "--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the outcome as JSON."
-)  # fmt: skip
+_REPORT = click.option("--report", type=ReportFile(), help="Write the outcome as JSON.")
 _MAX_VALUE = click.option(
     "--max-value", default=1024, show_default=True, type=click.IntRange(16), help="Cut values at this many BYTES."
 )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from deelog_proof.harness.report_file import ReportFile
+
 if TYPE_CHECKING:
     from deelog_proof.demo.display import Display
     from deelog_proof.simulation.campaign import Outcome, Plan, Tally
@@ -61,7 +63,7 @@ _LISTED: Final = 10
 )
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes.  [default: one per core]")
 @click.option("--trace", is_flag=True, help="With --seeds: print the trace of the shortened script, too.")
-@click.option("--report", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write it as JSON.")
+@click.option("--report", type=ReportFile(), help="Write it as JSON.")
 def simulate(
     seeds: str | None,
     replay: int | None,

@@ -63,6 +63,14 @@ def test_a_refused_write_is_an_error_with_its_reason(trace: Path, tmp_path: Path
     assert (report["operations"], report["acked"], report["refused"]) == (3, 1, 2)
 
 
+def test_a_report_that_could_not_be_written_is_refused_before_anything_is_played(trace: Path, tmp_path: Path) -> None:
+    with FailingCluster(1) as cluster:
+        result = played(cluster, trace, "--report", tmp_path / "none" / "r.json")
+        assert cluster.applied == []
+    assert result.exit_code == 2
+    assert f"the folder {tmp_path / 'none'} does not exist" in result.output
+
+
 def test_without_a_report_none_is_written(trace: Path, tmp_path: Path) -> None:
     with FailingCluster(1) as cluster:
         assert played(cluster, trace).exit_code == 0
@@ -159,6 +167,11 @@ def test_it_says_what_is_next_unless_it_stays(double: Demo) -> None:
     result = demonstrated("--keep")
     assert (result.exit_code, double.calls) == (0, ["run", "show", "stay"])
     assert "Next:" not in result.output
+
+
+def test_a_report_in_a_folder_that_does_not_exist_is_refused_before_the_start(double: Demo, tmp_path: Path) -> None:
+    result = demonstrated("--report", tmp_path / "none" / "r.json")
+    assert (result.exit_code, double.settings) == (2, None)
 
 
 def test_a_broken_promise_is_exit_code_1_and_in_the_report(double: Demo, tmp_path: Path) -> None:
