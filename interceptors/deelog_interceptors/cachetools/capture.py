@@ -22,7 +22,7 @@ from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.intercept import AnyCache, CaptureContext, captured_class, subclass, timed
+from deelog_interceptors.cachetools.intercept import AnyCache, CaptureContext, captured_class, keys_for, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
@@ -91,7 +91,7 @@ def capture(
     values = Values(
         settings["cache.value.format"], named(value_serializer) if value_serializer is not None else None
     )  # fmt: skip
-    keys = keys_of(settings["cache.key.format"], key_serializer)
+    keys = keys_for(type(cache), keys_of(settings["cache.key.format"], key_serializer))
     mirror = Mirror(
         settings["segment.count"],
         settings["before.image"] == "full",

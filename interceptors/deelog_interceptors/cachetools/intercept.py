@@ -8,12 +8,14 @@ subclass of one instance".
 cachetools removes expired entries without `__delitem__`, but `expire()` returns them, and every such removal happens
 in `expire()`, in a `__delitem__` that then raises `KeyError`, or in a `TLRUCache.__setitem__` that stores nothing. The
 mirror drops a removal of an entry that it does not hold. Where a user's subclass overrides a method, the capture reads
-what the cache holds afterwards and does not rely on what cachetools' method would have done.
+what the cache holds afterwards and does not rely on what cachetools' method would have done: it keeps which keys it
+has recorded, and after each call, also one that raised, records the removal of those that are no longer there.
 """
 
 from __future__ import annotations
 
 import copyreg
+import functools
 import time
 import types
 from collections.abc import Callable, Iterable
@@ -24,13 +26,15 @@ import cachetools
 
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
 from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
-from deelog_interceptors.cachetools.serialize import Keys, PlainKeys, Raw, Values, encoded
+from deelog_interceptors.cachetools.serialize import Keys, KnownKeys, PlainKeys, Raw, Values, encoded
 from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.operation import OVERHEAD, Reason, Trace
 
 AnyCache = cachetools.Cache[Any, Any]
 _PUT, _EVICT, _EXPIRE, _REMOVE = Reason.PUT, Reason.EVICT, Reason.EXPIRE, Reason.REMOVE
 _MISSING: Final = object()
+_METHODS: Final = ("__setitem__", "__delitem__", "popitem", "clear", "expire")
+"""Those that change a cache."""
 _FIRST_FREE_KEY: Final = "\x01"
 """Smaller texts are empty or begin with NUL, as reserved keys do: they take the slow path."""
 
@@ -85,6 +89,11 @@ class CaptureContext:
             self.changes.taken += charge(raw_key, None, trace)
 
 
+def keys_for(base: type[AnyCache], keys: Keys) -> Keys:
+    """The keys to capture a cache of the class `base` with: a subclass of the user's may do more than it says."""
+    return keys if all(own(base, name) for name in _METHODS if hasattr(base, name)) else KnownKeys(keys)
+
+
 def captured_class(
     base: type[AnyCache], context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None
 ) -> type[AnyCache]:
@@ -105,15 +114,62 @@ def captured_class(
     }
     if timed(base):
         body["expire"] = _expire(base, context)
-    made = subclass(base, body)
+    if isinstance(context.keys, KnownKeys):
+        changes, known = context.changes, context.keys.known
+        reasons: dict[str, Callable[[], Reason]] = {
+            "__setitem__": lambda: _EVICT,
+            "__delitem__": lambda: changes.removing,
+            "popitem": lambda: _removal(changes),
+            "clear": lambda: _REMOVE,
+            "expire": lambda: _EXPIRE,
+        }
+        body = {name: _watched(method, context, known, reasons[name]) for name, method in body.items()}
+    return subclass(base, body)
+
+
+def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
+    """A subclass that an instance of `base` can become, with the name, module and doc of `base`.
+
+    Whoever calls it, or its `__new__`, as a cache does that copies itself by `type(self)`, gets an instance of `base`.
+    """
+    kind: Any = type(base)
+
+    def __call__(cls: type[AnyCache], *given: Any, **named: Any) -> AnyCache:
+        return base(*given, **named)
+
+    def __new__(cls: type[AnyCache], *given: Any, **named: Any) -> AnyCache:
+        return base.__new__(base, *given, **named)
+
+    look = {"__slots__": (), "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    made: type[AnyCache] = types.new_class(
+        base.__name__,
+        (base,),
+        {"metaclass": type(kind)(kind.__name__, (kind,), {"__call__": __call__})},
+        lambda namespace: namespace.update(look | {"__new__": __new__} | body),
+    )
     made.__reduce_ex__ = _reduce_ex(base, made)  # type: ignore[method-assign]
     return made
 
 
-def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
-    """A subclass that an instance of `base` can become, with the name, module and doc of `base`."""
-    look = {"__slots__": (), "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    return types.new_class(base.__name__, (base,), exec_body=lambda namespace: namespace.update(look | body))
+def _watched(
+    method: Callable[..., Any], context: CaptureContext, known: dict[Any, None], reason: Callable[[], Reason]
+) -> Callable[..., Any]:
+    """`method`, which also records the removal of what it removed and did not record.
+
+    The count tells of such a removal: an entry that an outer call has stored and will record is in it before, too.
+    """
+
+    @functools.wraps(method)
+    def watched(self: AnyCache, *given: Any, **named: Any) -> Any:
+        unrecorded = _count(self) - len(known)
+        try:
+            return method(self, *given, **named)
+        finally:
+            if _count(self) - len(known) < unrecorded:
+                for key in [one for one in known if not _holds(self, one)]:
+                    context.gone(key, reason())
+
+    return watched
 
 
 def timed(base: type[AnyCache]) -> bool:
@@ -177,13 +233,16 @@ def _setitem(
 ) -> Callable[..., None]:
     """For every other cache: records what the cache holds after the write."""
     changes, base_setitem, trusted = context.changes, base.__setitem__, own(base, "__setitem__")
+    known = context.keys.known if isinstance(context.keys, KnownKeys) else {}
+    # Such a class also reads by other keys. One that only declines writes is not searched at each.
+    renames = not (own(base, "__getitem__") and own(base, "__contains__"))
 
     def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
         raw_key, raw_value = context.prepare(key, value)
         size = charge(raw_key, raw_value)
         if changes.taken + size > changes.limit:
             context.make_room(raw_key, size)
-        before, count = _stored(self, key), _count(self)
+        before, unrecorded = _stored(self, key), _count(self) - len(known)
         writing, changes.writing = changes.writing, True
         try:
             base_setitem(self, key, value)
@@ -195,7 +254,10 @@ def _setitem(
                 context.gone(key, _EXPIRE)
             elif after is not before or after is value:  # else declined
                 context.put(key, raw_key, raw_value, None if expiry is None else expiry(self, key))
-        if after is _MISSING and not trusted and before is _MISSING and _count(self) > count:
+        # A new entry shows in the count, one that was overwritten only in its value; else the write was declined.
+        if (after is _MISSING and not trusted) and (
+            _count(self) - len(known) > unrecorded or (renames and _has_value(self, value))
+        ):
             raise NotCapturable(
                 f"{base.__name__}.__setitem__ stored {ascii(key)[:80]} under another key: deelog would not know it "
                 "when it is evicted; change the key before the write"
@@ -207,6 +269,15 @@ def _setitem(
 def _stored(cache: AnyCache, key: Any) -> Any:
     # In this order: __getitem__ of a missing key would call the user's __missing__.
     return _look(cache, key) if _holds(cache, key) else _MISSING
+
+
+def _has_value(cache: AnyCache, value: Any) -> bool:
+    return any(_look(cache, key) is value for key in cachetools.Cache.__iter__(cache))
+
+
+def _removal(changes: ChangeQueue) -> Reason:
+    """The reason of a `popitem` now."""
+    return _EVICT if changes.writing else _REMOVE
 
 
 def _delitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
@@ -233,19 +304,15 @@ def _delitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., Non
 
 
 def _popitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., tuple[Any, Any]]:
-    changes, base_popitem, trusted = context.changes, base.popitem, own(base, "popitem")
+    changes, base_popitem = context.changes, base.popitem
 
     def popitem(self: AnyCache) -> tuple[Any, Any]:
         """Remove and return a `(key, value)` pair, by the rule of the cache."""
-        reason = _EVICT if changes.writing else _REMOVE
-        removing, changes.removing = changes.removing, reason
+        removing, changes.removing = changes.removing, _removal(changes)
         try:
-            key, value = base_popitem(self)
+            return base_popitem(self)
         finally:
             changes.removing = removing
-        if not trusted and not _holds(self, key):
-            context.gone(key, reason)
-        return key, value
 
     return popitem
 
@@ -272,17 +339,12 @@ def _expire(base: Any, context: CaptureContext) -> Callable[..., list[tuple[Any,
 
 
 def _clear(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
-    base_clear, trusted = base.clear, own(base, "clear")
+    base_clear = base.clear
 
     def clear(self: AnyCache) -> None:
         """Remove all entries."""
-        before = [] if trusted else list(cachetools.Cache.__iter__(self))
         base_clear(self)
-        if _count(self):
-            for key in before:
-                if not _holds(self, key):
-                    context.gone(key, _REMOVE)
-        else:
+        if not _count(self):
             context.keys.cleared()
             context.changes.queue.append((Reason.CLEAR, "", None, None, time.time(), None))
             context.changes.taken += charge("", None)
@@ -298,6 +360,8 @@ def _reduce_ex(base: type[AnyCache], made: type[AnyCache]) -> Callable[..., Any]
             return reduced
         function, arguments, *rest = reduced
         arguments = tuple(base if argument is made else argument for argument in arguments)
+        if isinstance(function, types.MethodType) and function.__self__ is made:  # a classmethod
+            function = types.MethodType(function.__func__, base)
         if function is copyreg.__newobj__:  # type: ignore[attr-defined]
             function = base.__new__  # pickle checks that `copyreg.__newobj__` gets the object's own class
         return (base if function is made else function, arguments, *rest)

@@ -119,6 +119,27 @@ class SerializedKeys:
         self._key.clear()
 
 
+class KnownKeys:
+    """`keys`, and which of them the cache is recorded to hold: for caches whose methods may do more than they say."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self.prepare = keys.prepare
+        self.known: dict[Any, None] = {}
+
+    def stored(self, key: Any, raw: Raw) -> None:
+        self.known[key] = None
+        self._keys.stored(key, raw)
+
+    def gone(self, key: Any) -> Raw | None:
+        self.known.pop(key, None)
+        return self._keys.gone(key)
+
+    def cleared(self) -> None:
+        self.known.clear()
+        self._keys.cleared()
+
+
 class Values:
     """The values of one cache: text or bytes by `cache.value.format`, or anything by a serializer."""
 

@@ -10,7 +10,7 @@ import cachetools
 from deelog_connector.cache_side import CaptureSink
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.expiry import expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.intercept import CaptureContext, captured_class
+from deelog_interceptors.cachetools.intercept import CaptureContext, captured_class, keys_for
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Serializer, Values, encoded, keys_of, named
 from deelog_schemas.entry_limit import EntryLimit
@@ -104,7 +104,7 @@ class Attached:
         self.changes.limit = 10**9
         self.plain = type(cache)
         self.mirror = Mirror(SEGMENTS, full_before, unix_ms_of(cache, unix_time), changes_only)
-        self.keys = keys_of(key_format, key_serializer)
+        self.keys = keys_for(self.plain, keys_of(key_format, key_serializer))
         self.values = Values(value_format, None if value_serializer is None else named(value_serializer))
         written = EntryLimit(max_entry_bytes, max_room, key_format, value_format, 3, 1)
         context = CaptureContext(self.changes, self.keys, self.values, written, room or self._no_room, trace)

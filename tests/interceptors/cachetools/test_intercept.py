@@ -288,6 +288,96 @@ class TestSubclasses:
         with pytest.raises(NotCapturable, match="under another key"):
             attached.cache["A2"] = "v"
 
+    @pytest.mark.parametrize("key", ["C", "B"], ids=["a new key", "an overwrite"])
+    def test_one_that_stores_under_another_key_in_a_full_cache_is_refused(self, key: str) -> None:
+        class Lower(cachetools.LRUCache[str, str]):
+            def __setitem__(self, key: str, value: str) -> None:
+                super().__setitem__(key.lower(), value)
+
+            def __getitem__(self, key: str) -> str:
+                return super().__getitem__(key.lower())
+
+        attached = Attached(Lower(2))
+        attached.cache.update(a="1", b="2")
+        with pytest.raises(NotCapturable, match="under another key"):
+            attached.cache[key] = "3"
+
+    def test_one_that_raises_after_a_removal(self) -> None:
+        class Hooked(cachetools.TTLCache[str, str]):
+            def __delitem__(self, key: str) -> None:
+                super().__delitem__(key)
+                raise RuntimeError("del")
+
+            def popitem(self) -> tuple[str, str]:
+                cachetools.TTLCache.__delitem__(self, min(self))
+                raise RuntimeError("popitem")
+
+            def expire(self, time: float | None = None) -> list[tuple[str, str]]:
+                if super().expire(time):
+                    raise RuntimeError("expire")
+                return []
+
+            def clear(self) -> None:
+                super().clear()
+                raise RuntimeError("clear")
+
+        clock = Clock()
+        attached = Attached(Hooked(3, 10, clock))
+        cache = attached.cache
+        cache.update(a="1", b="2", c="3")
+        with pytest.raises(RuntimeError, match="popitem"):
+            cache["d"] = "4"
+        assert attached.told()[3:] == [("evict", "a")]
+        attached.check()
+        with pytest.raises(RuntimeError, match="del"):
+            del cache["b"]
+        assert attached.told() == [("remove", "b")]
+        clock.now = 20
+        with pytest.raises(RuntimeError, match="expire"):
+            cache.expire()
+        assert attached.told() == [("expire", "c")]
+        cache["e"] = "5"
+        with pytest.raises(RuntimeError, match="clear"):
+            cache.clear()
+        assert attached.told() == [("put", "e"), ("remove", "e")]
+        attached.check()
+
+    def test_one_that_removes_more_than_it_was_asked_for(self) -> None:
+        class Tree(cachetools.LRUCache[str, str]):
+            def __delitem__(self, key: str) -> None:
+                super().__delitem__(key)
+                for child in [one for one in self if one.startswith(f"{key}/")]:
+                    super().__delitem__(child)
+
+        attached = Attached(Tree(3))
+        attached.cache.update({"a": "1", "a/b": "2", "c": "3"})
+        del attached.cache["a"]
+        assert attached.told()[3:] == [("remove", "a"), ("remove", "a/b")]
+        attached.check()
+
+    def test_one_whose_removals_return_nothing(self) -> None:
+        class Silent(cachetools.TTLCache[str, str]):
+            def popitem(self) -> Any:
+                for _ in range(2):
+                    super().popitem()
+
+            def expire(self, time: float | None = None) -> Any:
+                super().expire(time)
+
+        clock = Clock()
+        attached = Attached(Silent(2, 10, clock))
+        cache = attached.cache
+        cache.update(a="1", b="2", c="3")
+        assert attached.told()[2:] == [("evict", "a"), ("evict", "b"), ("put", "c")]
+        cache["d"] = "4"
+        assert cache.popitem() is None
+        assert attached.told() == [("put", "d"), ("remove", "c"), ("remove", "d")]
+        cache["e"] = "5"
+        clock.now = 20
+        cache.expire()
+        assert attached.told() == [("put", "e"), ("expire", "e")]
+        attached.check()
+
     def test_one_that_changes_values_is_captured_as_written(self) -> None:
         class Packed(cachetools.LRUCache[str, Any]):
             def __setitem__(self, key: str, value: Any) -> None:
@@ -382,3 +472,53 @@ def test_each_change_has_the_trace_of_its_write(make: Callable[[], Any]) -> None
     attached.cache["a"] = "2"
     del attached.cache["a"]
     assert [o.trace for o in attached.drain()] == [(("traceparent", b"%d" % number),) for number in range(3)]
+
+
+class Copyable(cachetools.LRUCache[str, str]):
+    """Copies itself in the ways that are usual."""
+
+    def copy(self) -> Copyable:
+        new = type(self)(int(self.maxsize))
+        new.update(self)
+        return new
+
+    def __copy__(self) -> Copyable:
+        new = self.__class__.__new__(self.__class__)
+        new.__dict__.update(copy.deepcopy(self.__dict__))
+        return new
+
+    @classmethod
+    def restored(cls, size: int, items: list[tuple[str, str]]) -> Copyable:
+        new = cls(size)
+        new.update(items)
+        return new
+
+    def __reduce__(self) -> Any:
+        return self.restored, (self.maxsize, list(self.items()))
+
+
+@pytest.mark.parametrize(
+    "copied", [Copyable.copy, copy.copy, copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))]
+)
+def test_a_copy_that_a_subclass_makes_of_its_own_class_is_not_captured(copied: Callable[[Any], Any]) -> None:
+    attached = Attached(Copyable(5))
+    attached.cache["a"] = "1"
+    attached.drain()
+    other = copied(attached.cache)
+    assert (type(other), dict(other)) == (Copyable, {"a": "1"})
+    other["b"] = "2"
+    other.clear()
+    assert attached.drain() == []
+    assert dict(attached.cache) == {"a": "1"}
+    attached.check()
+
+
+def test_an_instance_made_without_arguments_is_whole_and_not_captured() -> None:
+    class Small(cachetools.LRUCache[str, str]):
+        def __init__(self) -> None:
+            super().__init__(2)
+
+    attached = Attached(Small())
+    other = type(attached.cache)()
+    other["a"] = "1"
+    assert (type(other), attached.drain()) == (Small, [])
