@@ -38,7 +38,8 @@ from deelog_schemas.operation import Trace
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
 _live: weakref.WeakSet[Capture] = weakref.WeakSet()
-_attaching: Final = threading.Lock()
+_attaching = threading.Lock()
+_EXIT_SECONDS: Final = 30.0
 
 
 def capture(
@@ -69,7 +70,7 @@ def capture(
     Unix seconds. It is needed only where the timer is not a function of `time` and returns no `datetime`.
 
     `on_failure` says what happens once the connector cannot go on (`Capture.failure`): `continue` leaves the cache
-    working without capture, `raise` lets every later write raise `CaptureFailed` before the cache changes.
+    working without capture, `raise` lets every later write and removal raise `CaptureFailed` before the cache changes.
 
     Blocks until the connector has read its topics: at most `start_timeout` seconds, plus the time that a running
     request to Kafka takes. Raises `ConfigError`, `NotCapturable` for an entry that the cache holds already,
@@ -144,8 +145,9 @@ class Capture:
         self._timer: ExpiryTimer | None = None
         self._host, self._owns_host = host or ConnectorThread(config), host is None
         self._runner = Runner(config, mirror, self._change_queue, self._failed, self._detach, self._host)
+        self._process = os.getpid()
         self._closing = threading.RLock()  # a handler of Ctrl-C may close what is being closed
-        self._closed = False
+        self._in_close = self._closed = False
 
     @property
     def failure(self) -> BaseException | None:
@@ -216,21 +218,34 @@ class Capture:
 
         Do not hold the cache's lock. Raises `CaptureFailed` where a change could not be written within `timeout`
         seconds; it then still waits for a running request to Kafka or a running transform, some fifteen seconds at
-        most. A second call does nothing.
+        most. A second call does nothing, nor does one in a forked child, or one by a signal handler that interrupted
+        this call; where the handler's exception ends this call, the next one goes on with it.
         """
+        if os.getpid() != self._process:
+            return
         with self._closing:
-            if self._closed:
+            if self._in_close or self._closed:
                 return
-            self._closed = True
-            if self._timer is not None:
-                self._timer.stop()
-            self._detach()
-            self._end(timeout)
+            self._in_close = True
+            try:
+                self.ask_to_close(timeout)
+                self._end(timeout)
+                self._detach()  # again: until now a failure may have set a class
+                self._closed = True
+            finally:
+                self._in_close = False
             _live.discard(self)
         error = self._runner.stop_error
         if error is not None and self._failure is None:
             self._failure = error
             raise error if isinstance(error, CaptureFailed) else _failed(self._name, error)
+
+    def ask_to_close(self, timeout: float) -> None:
+        """Begins what `close()` waits for, so that several captures end within one timeout."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._detach()
+        self._runner.ask_to_stop(timeout)
 
     def _end(self, timeout: float) -> None:
         self._runner.stop(timeout)
@@ -268,16 +283,17 @@ def _failed(name: str, error: BaseException) -> CaptureFailed:
 
 
 def _refusing(base: type[AnyCache], name: str, error: BaseException) -> type[AnyCache]:
-    def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
+    def refuse(self: AnyCache, *given: Any) -> Any:
         raise _failed(name, error)
 
-    return subclass(base, {"__setitem__": __setitem__})
+    return subclass(base, dict.fromkeys(("__setitem__", "__delitem__", "popitem", "clear"), refuse))
 
 
 def _close_all() -> None:
     # To wait for them could take for ever: until this returns, the main thread lives for those that wait for its end.
     others = threads_of_the_program()
-    for one in list(_live):
+    captures = list(_live)
+    for one in captures:
         if others:
             _LOG.warning(
                 "cache %s: its capture ends with the main thread, and the thread %s goes on: what it writes is sent "
@@ -285,6 +301,8 @@ def _close_all() -> None:
                 one.name,
                 others[0],
             )
+        one.ask_to_close(_EXIT_SECONDS)
+    for one in captures:
         try:
             one.close()
         except CaptureFailed as error:
@@ -294,6 +312,8 @@ def _close_all() -> None:
 
 def _forget_all() -> None:
     """In a forked child: it has no connector thread. The parent goes on capturing its own cache."""
+    global _attaching
+    _attaching = threading.Lock()  # a thread of the parent may have held it
     for one in list(_live):
         one._detach()
     _live.clear()

@@ -50,7 +50,7 @@ class Captures(Mapping[str, Capture]):
             raise ConfigError([FieldError("cache.name", problem, repr(self._config["cache.name"]))])
         self._host = ConnectorThread(self._config)
         self._open: dict[str, Capture] = {}
-        self._closed = False
+        self._closed = self._in_close = False
 
     def capture(self, name: str, cache: AnyCache, **options: Unpack[Options]) -> Capture:
         """Captures `cache` under `name` from now on, with the options of `deelog.capture()`, of the module.
@@ -59,6 +59,11 @@ class Captures(Mapping[str, Capture]):
         """
         if self._closed:
             raise CaptureFailed("this connector is closed")
+        if self._host.forked:
+            raise CaptureFailed(
+                "this connector was made before this process was forked: make Captures in the child, with a node.id of "
+                "its own"
+            )
         config = self._config.of_cache(name)
         if name in self._open:
             raise CaptureFailed(
@@ -72,18 +77,26 @@ class Captures(Mapping[str, Capture]):
         self._open.pop(name).close(timeout)
 
     def close(self, timeout: float = 30.0) -> None:
-        """Ends all captures; `timeout` seconds for each. A second call does nothing.
+        """Ends all captures, within `timeout` seconds for all. A second call does nothing; see `Capture.close()`.
 
         Raises the first `CaptureFailed` once all are ended.
         """
         self._closed = True
+        if self._in_close or self._host.forked:
+            return
+        self._in_close = True
         failed: CaptureFailed | None = None
-        for name in list(self._open):
-            try:
-                self.release(name, timeout)
-            except CaptureFailed as error:
-                failed = failed or error
-        self._host.close()
+        try:
+            for one in self._open.values():
+                one.ask_to_close(timeout)
+            for name in list(self._open):
+                try:
+                    self.release(name, timeout)
+                except CaptureFailed as error:
+                    failed = failed or error
+            self._host.close()
+        finally:
+            self._in_close = False
         if failed is not None:
             raise failed
 

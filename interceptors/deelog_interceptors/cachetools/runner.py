@@ -89,13 +89,22 @@ class Runner:
         if self._failure is not None:
             raise self._failure
 
+    def ask_to_stop(self, seconds: float) -> None:
+        """Begins what `stop()` waits for."""
+        if not self._stop.is_set():
+            self._stop_seconds = seconds
+            self._stop.set()
+
     def stop(self, seconds: float) -> None:
-        """Writes what was captured and releases the segments. Sets `stop_error` where `seconds` are not enough."""
-        self._stop_seconds = seconds
-        self._stop.set()
+        """Writes what was captured and releases the segments. Sets `stop_error` where `seconds` are not enough.
+
+        May be called again where a signal interrupted it.
+        """
+        self.ask_to_stop(seconds)
         if self._work is not None:
             self._work.result()
             self._host.spawn(self._host.leave(self._config["cache.name"])).result()
+            self._work = None
         if self._served is not None:
             self._served.close()
 

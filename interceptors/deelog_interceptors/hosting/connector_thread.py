@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import concurrent.futures.thread
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -37,28 +38,47 @@ class ConnectorThread:
         self._connectors: dict[str, Connector] = {}
         self._ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
         self._end: asyncio.Event | None = None
+        self._asked = False
+        """Whether the loop was asked to end: a `close()` that a signal interrupted is called again."""
         self._lifecycle: Lifecycle | None = None
         self._rest: RestServer | None = None
         self._opening: asyncio.Lock | None = None
         name = config["cache.name"] or config["name"]
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name=f"deelog-{name}")
+        self._thread = threading.Thread(target=self._run, name=f"deelog-{name}")
+        self._process = os.getpid()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
-        """Runs `work` on the loop; the first call starts the thread. Not to be called after `close()`."""
-        if self._thread.ident is None:
-            self._thread.start()
-            _running.add(self)
-        return asyncio.run_coroutine_threadsafe(work, self._ready.result())
+        """Runs `work` on the loop; the first call starts the thread. Not to be called after `close()`.
+
+        Raises the error with which the thread or its loop could not begin.
+        """
+        try:
+            if self._thread.ident is None:
+                self._thread.start()
+                _running.add(self)
+            loop = self._ready.result()
+        except BaseException:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, loop)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that made it: a child has no thread of its parent."""
+        return os.getpid() != self._process
 
     def close(self) -> None:
-        """Ends the thread, after all spawned work has ended. Not to be called on the loop's thread."""
-        if self._thread.ident is None:
+        """Ends the thread, after all spawned work has ended. Not to be called on the loop's thread.
+
+        Does nothing in a forked child.
+        """
+        if self._thread.ident is None or self.forked:
             return
-        loop, end = self._ready.result(), self._end
-        assert end is not None
-        if self._thread.is_alive():
-            loop.call_soon_threadsafe(end.set)
-            self._thread.join()
+        if self._ready.exception() is None and self._thread.is_alive() and not self._asked:
+            assert self._end is not None
+            self._ready.result().call_soon_threadsafe(self._end.set)
+            self._asked = True
+        self._thread.join()
         _running.discard(self)
 
     # -- on the loop ----------------------------------------------------------------------------------------------
@@ -84,6 +104,16 @@ class ConnectorThread:
     async def leave(self, cache: str) -> None:
         """Removes the closed connector of this cache. A failed one stays visible."""
         self._connectors.pop(cache, None)
+
+    def _run(self) -> None:
+        main = self._main()
+        try:
+            asyncio.run(main)
+        except BaseException as error:
+            main.close()
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)  # `spawn()` raises it
 
     async def _main(self) -> None:
         self._end, self._opening = asyncio.Event(), asyncio.Lock()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +225,91 @@ def ended(script: str, fields: dict[str, Any], folder: Path, arguments: list[str
     file.write_text("".join(f"{name}={value}\n" for name, value in fields.items()))
     command = [sys.executable, "-c", script, str(file), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_is_refused_after_a_failure_changes_nothing(live: LiveMemory, prefix: str) -> None:
+    cache: Any = cachetools.TTLCache(10, ttl=1000)
+    fields = config(live, prefix, **BEATING)
+    with deelog.capture(cache, fields, expiry_interval=None, on_failure="raise") as capture:
+        cache.update(a="1", b="2")
+        ready(capture)
+        with deelog.capture(cachetools.LRUCache(10), config(live, prefix)):
+            waiting(lambda: capture.failure, SECONDS, "the end of the older one")
+        writes: list[Callable[[], Any]] = [
+            lambda: cache.update(a="2"),
+            lambda: cache.pop("a"),
+            lambda: cache.__delitem__("a"),
+            cache.popitem,
+            cache.clear,
+        ]
+        for write in writes:
+            with pytest.raises(deelog.CaptureFailed, match="no longer reach Kafka"):
+                write()
+        assert dict(cache) == {"a": "1", "b": "2"}
+        assert cache.expire() == []
+
+
+def forked(child: Callable[[], Any]) -> None:
+    """Runs `child` in a forked process, which must end well."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the test forks a process with threads
+        process = os.fork()
+    if process == 0:
+        try:
+            child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    try:
+        ended = waiting(lambda: [one for one in [os.waitpid(process, os.WNOHANG)] if one[0]], 20, "the child's end")
+    except TimeoutError:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise
+    assert ended == [(process, 0)]
+
+
+def test_a_close_in_a_forked_child_returns_at_once_and_the_parent_goes_on(live: LiveMemory, prefix: str) -> None:
+    cache: Any = cachetools.LRUCache(10)
+    with deelog.capture(cache, config(live, prefix)) as capture:
+        ready(capture)
+        forked(capture.close)
+        cache["k"] = "v"
+    assert told(live, prefix).entries == {"k": "v"}
+
+
+def test_a_signal_handler_that_closes_during_a_close_ends_the_program(
+    kafka: Broker, prefix: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "sessions.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in config(kafka, prefix).items()))
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS, str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    topic = told(kafka, prefix)
+    assert topic.entries == {"k": "v"}
+    assert topic.last_kinds == dict.fromkeys(range(SEGMENTS), Kind.RELEASE)
+
+
+SIGNALS = """
+import os, signal, sys, cachetools
+import deelog_interceptors.cachetools as deelog
+cache = cachetools.LRUCache(10)
+capture = deelog.capture(cache, sys.argv[1])
+cache["k"] = "v"
+def stop(*_):
+    capture.close()
+    raise SystemExit(7)
+signal.signal(signal.SIGTERM, stop)
+stop_runner = capture._runner.stop
+def interrupted(seconds):
+    capture._runner.stop = stop_runner
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop_runner(seconds)
+capture._runner.stop = interrupted
+capture.close()
+"""
 
 
 SCRIPT = """

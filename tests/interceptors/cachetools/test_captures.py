@@ -15,11 +15,13 @@ import pytest
 
 import deelog_interceptors.cachetools as deelog
 from deelog_connector.devkafka.ports import free_port
+from deelog_connector.runtime import Connector
 from deelog_connector.runtime.shell import Shell
+from deelog_interceptors.cachetools import runner
 from deelog_schemas.config import ConfigError, Role, load
 from tests.connector.rest.client import Api
 from tests.interceptors.cachetools.reading import read
-from tests.interceptors.cachetools.test_capture import BEATING, config, our_threads, ready
+from tests.interceptors.cachetools.test_capture import BEATING, config, forked, our_threads, ready
 from tests.support.kafka import Broker
 from tests.support.memory import LiveMemory, Memory
 from tests.support.waiting import waiting
@@ -158,6 +160,35 @@ def test_what_it_refuses(live: LiveMemory, prefix: str, tmp_path: Path) -> None:
     assert our_threads() == []
     file.write_text("bootstrap.servers=127.0.0.1:1\ntopic.prefix=shop\nnode.id=n1\n")
     assert load(file, Role.CONNECTOR)["cache.name"] is None
+
+
+def test_a_forked_child_is_told_to_make_its_own_and_closes_at_once(live: LiveMemory, prefix: str) -> None:
+    def child() -> None:
+        with pytest.raises(deelog.CaptureFailed, match="made before this process was forked"):
+            captures.capture("two", cache())
+        captures.close()
+
+    with deelog.Captures(connector(live, prefix)) as captures:
+        captures.capture("one", cache())
+        forked(child)
+
+
+def test_all_captures_are_closed_within_one_timeout(
+    live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "Connector", lambda *given, **named: Connector(*given, **named, port=live.port(0.5)))
+    captures = deelog.Captures(connector(live, prefix))
+    caches = {f"c{number}": cache() for number in range(4)}
+    for name, one in caches.items():
+        ready(captures.capture(name, one))
+    live.kafka.up = False
+    for one in caches.values():
+        one["k"] = "v"
+    begun = time.monotonic()
+    with pytest.raises(deelog.CaptureFailed, match="could not be written"):
+        captures.close(3)
+    assert time.monotonic() - begun < 3 * 3
+    assert our_threads() == []
 
 
 def test_a_program_that_ends_without_close_has_written_everything(kafka: Broker, prefix: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import errno
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -75,6 +76,25 @@ def test_an_error_of_the_work_is_that_of_its_future(host: ConnectorThread) -> No
 
     with pytest.raises(ValueError, match="mine"):
         host.spawn(work()).result(SECONDS)
+
+
+def test_a_loop_that_cannot_begin_is_an_error_of_every_work_and_is_closed_at_once(
+    host: ConnectorThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        raise AssertionError("there is no loop")
+
+    def no_loop() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", no_loop)
+    monkeypatch.setattr(asyncio.events, "new_event_loop", no_loop)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Too many open files"):
+            host.spawn(work())
+    host.close()
+    assert host not in connector_thread._running
+    assert not host._thread.is_alive()
 
 
 def test_connectors_join_with_a_configuration_of_their_own_and_leave(host: ConnectorThread) -> None:
