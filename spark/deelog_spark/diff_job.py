@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -39,7 +39,7 @@ from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_ORDER, ROW_SCHEM
 from deelog_spark.java_options import kafka_options
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.session import is_lost, is_spark_error, load_kafka, refuse_connect, session, spark_error, uri_of
-from deelog_spark.sinks.kafka import Writer, Written
+from deelog_spark.sinks.kafka import BatchMarker, Writer, Written, stays_hidden
 from deelog_spark.sinks.sink import sinks_of
 from deelog_spark.tables import latest
 
@@ -50,11 +50,14 @@ if TYPE_CHECKING:
     from deelog_spark.metrics import Metrics
 
 log = logging.getLogger("deelog.diff")
+_T = TypeVar("_T")
 
 _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _RENEW_SECONDS: Final = 3600.0
+_VISIBLE_SECONDS: Final = 5.0
+"""How late the markers of a commit may be before its producer is replaced, which waits for them."""
 _ATTEMPTS: Final = 6
 _REST_SECONDS: Final = 2.0
 """As long as a cancelled task of Spark goes on (`spark.python.task.killTimeout`): it would fence the next attempt."""
@@ -150,7 +153,7 @@ class DiffJob:
         )
         for sink in self._sinks:
             sink.open()
-        self._fence(plans)
+        self._replacing(plans, functools.partial(self._fence, plans))
         state = plans.resume()
         if isinstance(state, Batch):
             self._started = state
@@ -275,16 +278,36 @@ class DiffJob:
             results.append(self._writer.write(partition, some, plan.checkpoint, START, end))
         plans.raise_first(written.error for written in results)
         counts = _counts(results)
-        self._fence(plans)  # a commit that was answered may not be visible yet
+        if self._fence(plans):  # a commit that was answered may not be visible yet
+            raise stays_hidden(self.topics.diff)
         self._start_sinks(plan, (lambda: self._decoded(self._rows_frame(START))) if plan.rows else None)
         state = plan.done(before, counts, plans.report_dead_letters(START, results))
         self._checkpoint.finish_start(plans.identity, state)
         self._report(state, time.monotonic() - begun)
         return state
 
-    def _fence(self, plans: Planner) -> None:
-        """After it, every commit of this job and of earlier ones is visible, and earlier ones commit no more."""
-        self._writer.fence(range(plans.partitions))
+    def _fence(self, plans: Planner) -> bool:
+        """After it, every commit of this job and of earlier ones is visible, and earlier ones commit no more.
+
+        Whether some are visible only because they were taken back: what they wrote is to be written again.
+        """
+        partitions = range(plans.partitions)
+        self._writer.fence(partitions)
+        hidden = self._writer.hidden(partitions, patience=self._patience)
+        if hidden:
+            log.warning("%s%s: what was written there stays hidden: it is written again", self.topics.diff, hidden)
+        for partition in hidden:
+            self._writer.take_back(partition, self._visible(partition))
+        return bool(hidden)
+
+    def _visible(self, partition: int) -> BatchMarker | None:
+        """The last marker whose rows are known to be visible; None where the checkpoint knows of none."""
+        state, end = self._checkpoint.now(), 0
+        if state is not None:
+            end = state.end.get(partition, 0)
+        else:
+            state = self._checkpoint.plan(START)  # not finished: none of its rows are
+        return None if state is None else BatchMarker(state.checkpoint, state.number, end)
 
     def _start_sinks(self, state: Batch, rows: Callable[[], DataFrame] | None) -> None:
         for sink in self._sinks:
@@ -317,7 +340,7 @@ class DiffJob:
                 raise
             self._report(state, time.monotonic() - begun)
 
-    def _replacing(self, plans: Planner, work: Callable[[], Batch]) -> Batch:
+    def _replacing(self, plans: Planner, work: Callable[[], _T]) -> _T:
         """Repeats `work`, the batch or the start, where it has lost a producer: what it has written is skipped."""
         for attempt in _REPLACING:
             with attempt:
@@ -347,6 +370,9 @@ class DiffJob:
         else:
             plan, results, rows = self._passed_on(plans, before, number, end)
         plans.raise_first(written.error for written in results)
+        fresh = [written.partition for written in results if written.records]
+        if self._writer.hidden(fresh, _VISIBLE_SECONDS, self._patience):
+            raise stays_hidden(self.topics.diff)
         counts = _counts(results)
         if self._sinks:
             some = any(any(ops.values()) for ops in counts.values())

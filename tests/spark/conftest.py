@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from deelog_connector.devkafka import jars
+from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_schemas.java import use_java
 from deelog_spark import DiffJob
 from deelog_spark.batches import ranges
 from deelog_spark.session import JARS_VARIABLE, session
 from tests.spark.scenes import Carried
+from tests.support.two_brokers import two_brokers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,12 @@ def spark(spark_jars: str) -> Iterator[SparkSession]:
     gateway.shutdown()
     gateway.proc.stdin.close()
     assert gateway.proc.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
+    with two_brokers(tmp_path_factory.mktemp("pair")) as both:
+        yield both
 
 
 @pytest.fixture

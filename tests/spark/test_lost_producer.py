@@ -4,54 +4,31 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import tenacity
-from confluent_kafka import KafkaError
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import KafkaError, KafkaException
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_schemas.kafka.progress import ProducerLost
 from deelog_spark import DiffJob, diff_job
+from deelog_spark.errors import RightsError
 from deelog_spark.folding.diff_record import renderer_of
 from deelog_spark.session import is_lost
 from deelog_spark.sinks.kafka import Writer
 from tests.spark.reference import expected, in_topic
 from tests.spark.scenes import Carried
-from tests.support.changes import LAG, Cache, config_of
-from tests.support.two_brokers import two_brokers
+from tests.spark.two_brokers import OnTheFirst
+from tests.support.changes import config_of
 from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOST = ProducerLost(KafkaError(KafkaError._TIMED_OUT, "it stands"))
-
-
-class OnTheFirst(Cache):
-    """Its topics are on the first broker; of the diff topic the second partition is on the other one."""
-
-    def _create(self, cleanup: str, more: dict[str, str]) -> None:
-        kept = {"cleanup.policy": cleanup, "min.compaction.lag.ms": str(LAG), "delete.retention.ms": str(LAG)}
-        topics = self.topics
-        placed = {topics.changes: [[1], [1]], topics.positions: [[1], [1]], topics.signal: [[1]]}
-        placed[topics.diff] = [[1], [2]]
-        made = [
-            NewTopic(name, num_partitions=len(place), replica_assignment=place, config=kept)
-            for name, place in placed.items()
-        ]
-        for future in self.admin.create_topics(made).values():
-            future.result(30)
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
-    with two_brokers(tmp_path_factory.mktemp("pair")) as both:
-        yield both
 
 
 @pytest.mark.slow
@@ -98,6 +75,7 @@ def test_an_attempt_fences_first_and_is_more_patient(
     job, done = DiffJob(config_of("127.0.0.1:1", prefix, str(tmp_path))), list[object]()
     plans: Any = SimpleNamespace(partitions=2)
     monkeypatch.setattr(job._writer, "fence", done.append)
+    monkeypatch.setattr(job._writer, "hidden", lambda *_, **__: [])
 
     def work() -> Any:
         done.append(job._patience)
@@ -108,7 +86,7 @@ def test_an_attempt_fences_first_and_is_more_patient(
     again = [range(2), 6.0], [range(2), 12.0], [range(2), 24.0], [range(2), 48.0], [range(2), 60.0]
     assert done == [3.0, *itertools.chain(*again)]
     with pytest.raises(ValueError, match="another"):
-        job._replacing(plans, lambda: int("another"))  # type: ignore[arg-type, return-value]
+        job._replacing(plans, lambda: int("another"))
     assert job._patience == 3.0
 
 
@@ -157,3 +135,25 @@ def test_a_record_waits_for_room_in_the_queue_while_that_gets_shorter(prefix: st
     writer._progress = SimpleNamespace(check=stands)  # type: ignore[assignment]
     with pytest.raises(ProducerLost):
         writer._enqueue(Full(1), "t", b"v")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(KafkaError._UNKNOWN_PARTITION, ProducerLost), (KafkaError.TOPIC_AUTHORIZATION_FAILED, RightsError)],
+)
+def test_an_end_that_is_not_answered_asks_for_a_new_producer(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    config = config_of("127.0.0.1:1", prefix, str(tmp_path))
+    writer, asked = Writer(config, renderer_of(config)), list[int]()
+
+    def unanswered(partition: int) -> bool:
+        asked.append(partition)
+        raise KafkaException(KafkaError(code))
+
+    monkeypatch.setattr(writer, "_hides", unanswered)
+    with pytest.raises(error):
+        writer.hidden([3], patience=0.1)
+    assert set(asked) == {3}
+    assert (len(asked) > 1) == (error is ProducerLost)
+    assert writer.hidden([]) == []

@@ -6,6 +6,9 @@ and rows below the marker's offset are never written twice, even if a batch ends
 
 A worker process keeps a producer per partition. The last one to initialise owns the transactional id. A producer that
 was fenced initialises again and reads the marker again, so that it cannot write what another one has committed.
+
+A transaction that ended while its partition had no leader stays open there, whatever became of it, and the next one of
+its id decides. So a new producer aborts what is open before it writes, and a batch is done when its rows are visible.
 Alternatives: docs/decisions.md, "The diff topic, exactly once".
 """
 
@@ -27,7 +30,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, unpack
 from deelog_schemas.kafka.connections import Connections
-from deelog_schemas.kafka.progress import STALL_SECONDS, Progress
+from deelog_schemas.kafka.progress import LOOK_SECONDS, STALL_SECONDS, ProducerLost, Progress
 from deelog_spark import kafka
 from deelog_spark.batches.checkpoint import START
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, LossError
@@ -40,6 +43,7 @@ TRANSACTION_MS: Final = 300_000
 _FLUSH_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 5.0
 _MARKER_SECONDS: Final = 5.0
+_VISIBLE_POLL: Final = 0.02
 _QUEUE_KBYTES: Final = 65_536
 _RECORD_BYTES: Final = 1_000_000_000
 """librdkafka's maximum: only the topic limits the size of a record."""
@@ -108,6 +112,11 @@ class Written:
     """Where a row is foreign: what is wrong. Nothing was written."""
 
 
+def stays_hidden(topic: str) -> ProducerLost:
+    """The error for rows that are committed and not visible: a new producer takes them back."""
+    return ProducerLost(KafkaError(KafkaError._TIMED_OUT, f"{topic}: what a transaction has committed stays hidden"))
+
+
 def read_marker(stored: TopicPartition) -> BatchMarker | None:
     """The marker in a committed offset, if there is one; BusyError where no diff job has committed it."""
     if stored.error is not None:
@@ -136,7 +145,10 @@ class Writer:
         self._renderer = renderer
         self._tombstones: bool = config["tombstones.on.delete"]
         self._producers: dict[int, Producer] = {}
-        self._group: Consumer | None = None
+        self._new: set[int] = set()
+        """Partitions whose producer has not looked yet for what is open there."""
+        self._consumers: dict[str, Consumer] = {}
+        """By isolation level."""
         self._connections = Connections("consumer", config.overrides("consumer"))
         self._making = threading.Lock()
         self._letters: str | None = config["errors.deadletterqueue.topic.name"]
@@ -153,6 +165,68 @@ class Writer:
         with ThreadPoolExecutor(_FENCED_AT_ONCE, "deelog-fence") as pool:
             for _ in pool.map(self._producer, fenced):
                 pass
+
+    def hidden(self, partitions: Iterable[int], seconds: float = 0.0, patience: float = STALL_SECONDS) -> list[int]:
+        """Those whose last records a reader of committed records still does not see after `seconds`.
+
+        After a commit markers are a little late. After `fence()` there is nothing to wait for. Raises `ProducerLost`
+        where a partition's end is not answered for `patience` seconds.
+        """
+        left, begun = list(partitions), time.monotonic()
+        with ThreadPoolExecutor(_FENCED_AT_ONCE, "deelog-look") as pool:
+            while True:
+                try:
+                    hides = dict(zip(left, pool.map(self._hides, left), strict=True))
+                except KafkaException as error:
+                    refused = kafka.refused(error, "consumer", topic=("Describe", self._topics.diff))
+                    if refused is not error:
+                        raise refused from error
+                    if time.monotonic() - begun > max(seconds, patience):
+                        why = f"{self._topics.diff}: the end of a partition is not answered: {error.args[0].str()}"
+                        raise ProducerLost(KafkaError(KafkaError._TIMED_OUT, why)) from error
+                else:
+                    left = [partition for partition in left if hides[partition]]
+                    if not left or time.monotonic() - begun > seconds:
+                        return left
+                time.sleep(_VISIBLE_POLL)
+
+    def _hides(self, partition: int) -> bool:
+        end = self._end(self._consumer("read_uncommitted"), partition)
+        return self._end(self._consumer(), partition) < end
+
+    def _end(self, client: Consumer, partition: int) -> int:
+        found: Any = client.get_watermark_offsets(TopicPartition(self._topics.diff, partition), LOOK_SECONDS)
+        if found is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "it was not answered in time"))
+        return int(found[1])
+
+    def take_back(self, partition: int, known: BatchMarker | None) -> None:
+        """Undoes what is `hidden()` after `fence()`, so that it is written again; DiffError where it is another's.
+
+        `known` is the last marker whose rows were visible: the marker goes back to it first, so that a crash in between
+        loses nothing.
+        """
+        producer, stored = self._producer(partition), self.stored(partition)
+        if (known and stored) and stored.checkpoint == known.checkpoint and stored.end > known.end:
+            producer.begin_transaction()
+            _send_offset(producer, self._offset(partition, known), self._consumer().consumer_group_metadata())
+            kafka.RETRYING(producer.commit_transaction, _FLUSH_SECONDS)
+        self._end_open(producer, partition)
+
+    def _end_open(self, producer: Producer, partition: int) -> None:
+        """Aborts what this id has left open on the partition: a transaction with a record there, which nobody sees."""
+        producer.begin_transaction()
+        producer.produce(self._topics.diff, None, b"", partition=partition)
+        self._progress.begin()
+        while producer.flush(LOOK_SECONDS):
+            self._progress.check(producer)  # ProducerLost where the partition still has no leader
+        kafka.RETRYING(producer.abort_transaction, _FLUSH_SECONDS)
+        self._new.discard(partition)
+        if self.hidden([partition], _MARKER_SECONDS):
+            raise DiffError(
+                f"{self._topics.diff}[{partition}]: a transaction that is not the diff job's stays open and hides the "
+                "job's records: find and abort it (kafka-transactions.sh find-hanging), and start the job again"
+            )
 
     @kafka.RETRYING.wraps
     def stored(self, partition: int) -> BatchMarker | None:
@@ -205,7 +279,7 @@ class Writer:
         one.
         """
         marker = BatchMarker(checkpoint, batch, end)
-        producer, floor = self._begin(partition, marker, claims, renew)
+        producer, floor = self._begin(partition, marker, claims, renew, patience)
         result = Written(partition)
         self._progress.begin(patience)
         try:
@@ -255,7 +329,9 @@ class Writer:
             transactional_id=("Write", topics.transactional_id_diff(partition)),
         )
 
-    def _begin(self, partition: int, marker: BatchMarker, claims: bool, renew: bool) -> tuple[Producer | None, int]:
+    def _begin(
+        self, partition: int, marker: BatchMarker, claims: bool, renew: bool, patience: float
+    ) -> tuple[Producer | None, int]:
         """Begins the transaction and adds the marker to it.
 
         Returns its producer, None where the marker has reached the batch, and the input offset below which rows are
@@ -269,12 +345,10 @@ class Writer:
             done, floor = self._look(partition, self.stored(partition), marker, claims)
             if done and not renew:
                 return None, floor
-            offset = TopicPartition(
-                self._topics.changes,
-                partition,
-                max(marker.end, floor),
-                metadata=orjson.dumps({"checkpoint": marker.checkpoint, "batch": marker.batch}).decode(),
-            )
+            if partition in self._new and self.hidden([partition], patience=patience):
+                self._end_open(producer, partition)  # of this batch: those before it were visible
+            self._new.discard(partition)
+            offset = self._offset(partition, marker, floor)
             try:
                 producer.begin_transaction()
                 _send_offset(producer, offset, self._consumer().consumer_group_metadata())
@@ -287,6 +361,11 @@ class Writer:
                 return producer, floor
         raise AssertionError("unreachable")
 
+    def _offset(self, partition: int, marker: BatchMarker, floor: int = 0) -> TopicPartition:
+        """A marker as the offset to commit."""
+        metadata = orjson.dumps({"checkpoint": marker.checkpoint, "batch": marker.batch}).decode()
+        return TopicPartition(self._topics.changes, partition, max(marker.end, floor), metadata=metadata)
+
     def _abandon(self, partition: int, producer: Producer | None) -> None:
         """Aborts the partition's transaction, if one was begun."""
         if producer is None:
@@ -296,11 +375,10 @@ class Writer:
         kafka.RETRYING(producer.abort_transaction, _FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Drops the producers and closes the consumer."""
+        """Drops the producers and closes the consumers."""
         self._producers.clear()
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+        while self._consumers:
+            self._consumers.popitem()[1].close()
 
     def signal(self, key: bytes, value: bytes) -> None:
         """Sends a signal to the connectors of this prefix; DiffError where it was not delivered."""
@@ -426,11 +504,13 @@ class Writer:
             except KafkaException as error:
                 raise self._refused(error, partition) from error
             self._producers[partition] = producer
+            self._new.add(partition)
         return producer
 
-    def _consumer(self) -> Consumer:
+    def _consumer(self, level: str = "read_committed") -> Consumer:
         with self._making:
-            if self._group is None:
-                group = self._topics.diff_group
-                self._group = kafka.consumer(self._config, group, error_cb=self._connections)
-            return self._group
+            made = self._consumers.get(level)
+            if made is None:
+                more = {"error_cb": self._connections, "isolation.level": level}
+                made = self._consumers[level] = kafka.consumer(self._config, self._topics.diff_group, **more)
+            return made
