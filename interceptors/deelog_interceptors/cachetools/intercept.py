@@ -101,8 +101,9 @@ def captured_class(
 
     `expiry` gives the moment, in the cache's own time, at which an entry expires; None where entries do not.
     """
+    # Keys of a class that overrides a method are `KnownKeys`.
     as_is = isinstance(context.keys, PlainKeys) and context.values.plain
-    if expiry is None and as_is and own(base, "__setitem__") and context.trace is None:
+    if expiry is None and as_is and context.trace is None:
         setitem = _short_setitem(base, context)
     else:
         setitem = _setitem(base, context, expiry)
