@@ -370,6 +370,11 @@ class Checker:
         for number, seen in self.seen.items():
             seen.damaged = seen.damaged or self.world.partition_of(number) == partition
 
+    def looks_from_now_on(self) -> None:
+        """Some may have been kept from looking for what was lost: they did not reach Kafka, or were paused."""
+        if self._lost_at >= 0:
+            self._lost_at = self.world.engine.now
+
     def lose_part(self, records: list[InRecord]) -> None:
         """A transaction is committed that had lost these records: a loss like any other, but of unread records."""
         for raw in records:

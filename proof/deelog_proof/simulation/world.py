@@ -273,6 +273,7 @@ class World:
     def _make_peace(self) -> None:
         """Ends all faults: brokers and network recover, paused nodes resume, dead ones restart."""
         self.checker.say("--- peace")
+        self.checker.looks_from_now_on()
         self.failpoints.clear()
         self.kafka.up = True
         self.kafka.recover_all()
