@@ -37,23 +37,27 @@ def throttle(broker: EmbeddedKafka) -> None:
 
 @pytest.mark.slow
 def test_what_is_too_much_for_one_transaction_comes_in_several(tmp_path: Path) -> None:
-    text = random.Random(1)
+    text, fenced = random.Random(1), list[int]()
 
-    async def work(bootstrap: str) -> None:
+    async def work(bootstrap: str, prefix: str) -> None:
         config = config_of(
             bootstrap,
-            "quota",
+            prefix,
             **{"transaction.timeout.ms": TIMEOUT_MS, "producer.override.compression.type": "none", "segment.count": 2},
         )
         async with cache(config) as found:
             found.entries_of = {b"k%d" % row: text.randbytes(SIZE // 2).hex().encode() for row in range(ROWS)}
             assert sum(map(len, found.entries_of.values())) > 3 * BYTES_PER_SECOND * TIMEOUT_MS / 1000
             await started(found)
-            assert found.connector.observed.failed[Cause.FENCED] > 0  # too much at first
+            fenced.append(found.connector.observed.failed[Cause.FENCED])
             content, readers = derived(read_topic(bootstrap, config.topics.changes))
             assert content == found.entries_of
             assert sum(reader.repeats for reader in readers.values()) == 0
 
     with EmbeddedKafka(tmp_path / "kafka", overrides=SETTINGS) as broker:
         throttle(broker)
-        run(work(broker.bootstrap))
+        for number in range(4):
+            run(work(broker.bootstrap, f"quota{number}"))
+            if fenced[-1]:  # it was too much at first: a busy machine's broker may let it pass
+                break
+    assert fenced[-1] > 0
