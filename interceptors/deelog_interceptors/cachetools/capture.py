@@ -145,7 +145,6 @@ class Capture:
         self._timer: ExpiryTimer | None = None
         self._host, self._owns_host = host or ConnectorThread(config), host is None
         self._runner = Runner(config, mirror, self._change_queue, self._failed, self._detach, self._host)
-        self._process = os.getpid()
         self._closing = threading.RLock()  # a handler of Ctrl-C may close what is being closed
         self._in_close = self._closed = False
 
@@ -221,7 +220,7 @@ class Capture:
         most. A second call does nothing, nor does one in a forked child, or one by a signal handler that interrupted
         this call; where the handler's exception ends this call, the next one goes on with it.
         """
-        if os.getpid() != self._process:
+        if self._host.forked:
             return
         with self._closing:
             if self._in_close or self._closed:

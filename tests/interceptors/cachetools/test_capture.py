@@ -281,11 +281,7 @@ def test_a_close_in_a_forked_child_returns_at_once_and_the_parent_goes_on(live: 
 def test_a_signal_handler_that_closes_during_a_close_ends_the_program(
     kafka: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "sessions.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in config(kafka, prefix).items()))
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNALS, str(file)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ended(SIGNALS, config(kafka, prefix), tmp_path, [])
     assert done.returncode == 7, done.stderr
     topic = told(kafka, prefix)
     assert topic.entries == {"k": "v"}
