@@ -75,7 +75,7 @@ class TopicState(NamedTuple):
 
 
 class PartitionEnd(NamedTuple):
-    """The last stable offset of a partition, and its leader epoch."""
+    """The last stable offset of a partition, or the end of all its records, and its leader epoch."""
 
     partition: int
     offset: int
@@ -185,10 +185,11 @@ class Brokers(Protocol):
     async def state(self, topic: str) -> TopicState:
         """Raises `KafkaUnavailable`, also without topic."""
 
-    async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        """The ends of these partitions, in any order. Raises `KafkaUnavailable` where one is not answered.
+    async def ends(self, topic: str, partitions: Iterable[int], committed: bool = True) -> list[PartitionEnd]:
+        """The last stable offsets of these partitions, or the ends of all records, in any order.
 
-        So it does for a moment after a topic was created, until its partitions have leaders.
+        Raises `KafkaUnavailable` where one is not answered. So it does for a moment after a topic was created, until
+        its partitions have leaders.
         """
 
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:

@@ -296,8 +296,27 @@ TAKEOVER: Final = (
         "failed-before-it-is-known-why",
         "",
         "a transaction fails before Kafka says that a partition has no leader, and the next of its id commits it there",
-        (Edit(PRODUCERS, "        left_open.update(partitions)\n", ""),),
+        (
+            Edit(PRODUCERS, "        left_open.update(partitions)\n        try:", "        try:"),
+            Edit(PRODUCERS, "            left_open.update(partitions)  # again", "            pass  # again"),
+        ),
         detector="pytest tests/connector/runtime/test_one_partition.py -k before_kafka_knew",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "lost-while-it-aborts",
+        "",
+        "an abort counts whose marker was lost with the leader, and the next commit commits what was to be aborted",
+        (Edit(PRODUCERS, "those -= found - hidden", "those -= found"),),
+        detector="scenario lost_while_it_aborts",
+        because=RARE,
+    ),
+    Mutant(
+        "failed-behind-an-abort",
+        "",
+        "a transaction that waits for an abort and fails counts as aborted, too, and the next of its id commits it",
+        (Edit(PRODUCERS, "            left_open.update(partitions)  # again", "            pass  # again"),),
+        detector="pytest tests/connector/runtime/test_producers.py -k fails_behind_an_abort",
         because=ONE_CASE,
     ),
     Mutant(

@@ -90,12 +90,14 @@ class ConnectorCore:
         self.end_of = self._log_watch.end_of
         self.doubts = self._log_watch.doubts
         self.end_read = self._log_watch.end_read
-        # Answers to effects.
+        # Answers to effects, and what was noticed without them.
+        self.session_lost = self._transactions.reopen
         self.opening_given_up = self._transactions.opening_given_up
         self.committed = self._transactions.committed
         self.commit_failed = self._transactions.commit_failed
         self.fenced = self._fencing.fenced
         self.hanging_found = self._hanging.found
+        self.waited_in_vain = self._hanging.waited_in_vain
         self.scanned = self._scans.scanned
 
     def newer_process(self) -> str | None:
@@ -327,10 +329,6 @@ class ConnectorCore:
         if effect.producer.node_id == self._node.producer.node_id:
             for segment in self._node.primaries_of(effect.partition):
                 segment.look_again()  # records of ours that count as committed may be gone
-
-    def session_lost(self) -> None:
-        """The session is over, though no transaction has said so."""
-        self._transactions.reopen()
 
     # -- events ---------------------------------------------------------------------------------------------------
 

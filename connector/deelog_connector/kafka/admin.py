@@ -167,12 +167,11 @@ class KafkaAdmin:
                 return frozenset()
             raise self._away(f"cannot read the members of group {group}", error, "Describe", group=group) from error
 
-    def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
+    def ends(self, topic: str, partitions: Iterable[int], committed: bool = True) -> list[PartitionEnd]:
         asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         futures = self._asked(
-            lambda admin: admin.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._seconds
-            )
+            lambda admin: admin.list_offsets(asked, isolation_level=level, request_timeout=self._seconds)
         )
         ends = []
         for where, future in futures.items():

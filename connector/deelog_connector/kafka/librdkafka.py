@@ -86,8 +86,8 @@ class Brokers:
     async def state(self, topic: str) -> TopicState:
         return await self._run(self._admin.state, topic)
 
-    async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        return await self._run(self._admin.ends, topic, partitions)
+    async def ends(self, topic: str, partitions: Iterable[int], committed: bool = True) -> list[PartitionEnd]:
+        return await self._run(self._admin.ends, topic, partitions, committed)
 
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         return await self._run(still_holds, self._config, topic, end, self._seconds)

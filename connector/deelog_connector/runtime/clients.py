@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -14,10 +16,15 @@ from deelog_connector.kafka_port import KafkaPort, Reader
 from deelog_connector.runtime.producers import Places, Producers
 from deelog_connector.runtime.topics import ensure_topics, look_at_topics
 from deelog_connector.topic_audit import TopicAudit
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
+
+log = logging.getLogger(__name__)
 
 SCANS: Final = 4
 """The most scans at the same time."""
+ENDING_SECONDS: Final = 1.0
+"""Seconds after which a transaction that was aborted, and is open still, counts as open. Markers take milliseconds."""
+ENDING_POLL_SECONDS: Final = 0.05
 
 T = TypeVar("T")
 
@@ -56,11 +63,34 @@ class Clients:
         self.audit.begin(findings)
         ids = (self.transactional_id(Producer(self._node_id, spare)) for spare in (False, True))
         first, second = [await self._port.session(self.config, name, limit) for name in ids]
-        self._session = Producers(first, second, self._fence)
+        self._session = Producers(first, second, self._fence, self._hidden)
         self._idle.append(await self._port.reader(self.config, self.config.topics.changes))
 
     async def _fence(self, spare: bool, left_open: Places) -> None:
         await self.fence(Producer(self._node_id, spare), left_open)
+
+    async def _hidden(self, places: Places) -> set[int]:
+        """The partitions of these places on which a transaction that is open now does not end in time."""
+        clock = self._port.clock
+        until = clock.monotonic() + ENDING_SECONDS
+        try:
+            left = await self._ends(places, committed=False)
+            while True:
+                stable = await self._ends(left, committed=True)
+                left = {place: end for place, end in left.items() if stable[place] < end}
+                if not left or clock.monotonic() > until:
+                    return {partition for _, partition in left}
+                await asyncio.sleep(ENDING_POLL_SECONDS)
+        except (KafkaUnusable, ConfigError) as error:
+            log.warning("%s", error)
+            return {partition for _, partition in places}
+
+    async def _ends(self, places: Iterable[tuple[str, int]], committed: bool) -> dict[tuple[str, int], int]:
+        by_topic = defaultdict[str, list[int]](list)
+        for topic, partition in places:
+            by_topic[topic].append(partition)
+        found = [(t, await self.brokers.ends(t, partitions, committed)) for t, partitions in by_topic.items()]
+        return {(topic, end.partition): end.offset for topic, ends in found for end in ends}
 
     def transactional_id(self, producer: Producer) -> str:
         """The id of a node's producer."""

@@ -21,11 +21,18 @@ Places = Sequence[tuple[str, int]]
 class Producers:
     """Two `kafka_port.Session` of different ids. `spare`: whether the second one is in use.
 
-    `fence` is that of `kafka_port.Brokers` for an id that is not in use: False, or True for the spare one.
+    `fence` is that of `kafka_port.Brokers` for an id that is not in use: False, or True for the spare one. `hidden`
+    tells on which partitions transactions that are open now do not end in time.
     """
 
-    def __init__(self, first: Session, second: Session, fence: Callable[[bool, Places], Awaitable[None]]) -> None:
-        self._sessions, self._fence = (first, second), fence
+    def __init__(
+        self,
+        first: Session,
+        second: Session,
+        fence: Callable[[bool, Places], Awaitable[None]],
+        hidden: Callable[[Places], Awaitable[set[int]]],
+    ) -> None:
+        self._sessions, self._fence, self._hidden = (first, second), fence, hidden
         self.spare = False
         self.unwritable = frozenset[int]()
         """Partitions that take no records, as far as is known."""
@@ -67,7 +74,8 @@ class Producers:
     async def abort(self, places: Callable[[int], Places], partitions: Collection[int]) -> bool:
         """Aborts what was left open on these partitions, which take records again; whether the session goes on.
 
-        What could not be aborted is still told by `left_open_on`.
+        What was not seen to end is still told by `left_open_on`: a partition that loses its leader again loses the
+        marker of an abort, too, and the next commit would commit all that is open there.
         """
         for spare, those in self._left_open.items():
             if found := those.intersection(partitions):
@@ -82,7 +90,10 @@ class Producers:
                     if error.denied:  # what may not write has left nothing open
                         those -= found
                 else:
-                    those -= found
+                    hidden = await self._hidden(left_open)
+                    those -= found - hidden
+                    if hidden:
+                        log.warning("partitions %s wait: what was left open there does not end", sorted(hidden))
         return True
 
     async def end_hanging(self, spare: bool, places: Callable[[int], Places], partition: int) -> bool:
@@ -94,7 +105,11 @@ class Producers:
         """As `Session.commit`, of records for these partitions."""
         left_open = self._left_open[self.spare]
         left_open.update(partitions)
-        await self._session.commit(records)
+        try:
+            await self._session.commit(records)
+        except BaseException:
+            left_open.update(partitions)  # again: an abort that was under way has ended meanwhile
+            raise
         left_open.difference_update(partitions)
 
     async def discard(self) -> None:

@@ -333,10 +333,14 @@ class Readers:
 
     async def _abort(self, recovered: Collection[int]) -> None:
         """Ends what a transaction of this node may have left open on partitions that take records again."""
-        if not await self._clients.session.abort(self._clients.places, recovered):
-            self._core.session_lost()
-            self._context.wake()
+        goes_on = await self._clients.session.abort(self._clients.places, recovered)
         self._withhold()
+        if goes_on:
+            for partition in self._left_open.intersection(recovered):  # perhaps one of another node hides it
+                self._core.waited_in_vain(partition)
+        else:
+            self._core.session_lost()
+        self._context.wake()
 
     def _withhold(self) -> None:
         """Has the core leave out the partitions to which nothing can be written, and those whose claims are not known.

@@ -382,8 +382,8 @@ class Brokers:
     async def state(self, topic: str) -> TopicState:
         return await self._wire.run(None, self._state, topic)
 
-    async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        return await self._wire.run(None, self._ends, topic, list(partitions))
+    async def ends(self, topic: str, partitions: Iterable[int], committed: bool = True) -> list[PartitionEnd]:
+        return await self._wire.run(None, self._ends, topic, list(partitions), committed)
 
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         return await self._wire.run(None, self._still_holds, topic, end)
@@ -452,10 +452,10 @@ class Brokers:
 
         return await self._asked("admin", f"topic {topic}", look)
 
-    async def _ends(self, topic: str, partitions: list[int]) -> list[PartitionEnd]:
+    async def _ends(self, topic: str, partitions: list[int], committed: bool) -> list[PartitionEnd]:
         def look() -> list[PartitionEnd]:
             logs = [self._wire.kafka.led(topic, p) for p in partitions]
-            return [PartitionEnd(log.partition, log.stable, log.epoch) for log in logs]
+            return [PartitionEnd(log.partition, log.stable if committed else log.end, log.epoch) for log in logs]
 
         return await self._asked("admin", f"no end of {topic}", look)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
 import pytest
 
 from deelog_connector.core.effects import Producer
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka_port import KafkaPort, Reader
+from deelog_connector.kafka.librdkafka import SystemClock
+from deelog_connector.kafka_port import KafkaPort, PartitionEnd, Reader
+from deelog_connector.runtime import clients as module
 from deelog_connector.runtime.clients import SCANS, Clients
 from deelog_connector.runtime.producers import Places
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
+from deelog_schemas.errors import FieldError
 from tests.connector.cache import config_of, run
 
 CONFIG = config_of("h:1", "p")
@@ -30,6 +33,19 @@ class Double:
         self.topics: list[str] = []
         self.fenced: list[tuple[str, Places]] = []
         self.aborted: list[Places] = []
+        self.hides: dict[tuple[str, int], int] = {}
+        """How often readers do not reach the end of a place."""
+        self.error: Exception | None = None
+
+    async def ends(self, topic: str, partitions: Iterable[int], committed: bool) -> list[PartitionEnd]:
+        if self.error is not None:
+            raise self.error
+        found = []
+        for partition in partitions:
+            left = self.hides.get((topic, partition), 0)
+            self.hides[topic, partition] = left - committed
+            found.append(PartitionEnd(partition, 10 * partition + 5 - (committed and left > 0), 0))
+        return found
 
     async def fence(self, transactional_id: str, left_open: Places) -> None:
         self.fenced.append((transactional_id, left_open))
@@ -65,6 +81,8 @@ class Double:
 
 class Port:
     """Makes doubles; of a broken configuration it makes no producer."""
+
+    clock = SystemClock()
 
     def __init__(self) -> None:
         self.made: list[Double] = []
@@ -137,6 +155,45 @@ def test_what_a_producer_has_left_open_is_aborted_by_itself_or_by_a_fence() -> N
         assert (first.aborted, len(brokers.fenced)) == ([both], 3)
 
     with_clients(test)
+
+
+def test_what_was_aborted_has_ended_once_readers_pass_it_on_both_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ENDING_POLL_SECONDS", 0.0)
+    positions = CONFIG.topics.positions
+
+    async def test(clients: Clients, port: Port) -> None:
+        (brokers,) = port.of_kind("brokers")
+        session = clients.session
+        session.begin(range(4))
+        brokers.hides = {(TOPIC, 1): 3, (positions, 1): 1, (positions, 2): 2}
+        assert await session.abort(clients.places, {0, 1, 2})
+        assert session.left_open_on(range(4)) == {3}
+        assert len(brokers.hides) == 6
+        assert set(brokers.hides.values()) == {-1}  # each is asked until it is passed, and no longer
+
+    with_clients(test)
+
+
+def test_what_does_not_end_in_time_or_cannot_be_asked_stays_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "ENDING_SECONDS", 0.0)
+    problems = [KafkaUnavailable("no end of p.c[1]"), ConfigError([FieldError("producer.override.x", "cannot be read")])]
+
+    async def test(clients: Clients, port: Port) -> None:
+        (brokers,) = port.of_kind("brokers")
+        session = clients.session
+        session.begin(range(3))
+        for brokers.error in problems:
+            assert await session.abort(clients.places, {0, 1, 2})
+            assert session.left_open_on(range(3)) == {0, 1, 2}
+        brokers.error, brokers.hides = None, {(CONFIG.topics.positions, 1): 9}
+        assert await session.abort(clients.places, {0, 1, 2})
+        assert session.left_open_on(range(3)) == {1}
+
+    with_clients(test)
+    assert [message for message in caplog.messages if message in map(str, problems)] == [*map(str, problems)]
+    assert "partitions [1] wait: what was left open there does not end" in caplog.messages
 
 
 def test_few_scans_run_at_the_same_time_each_with_a_reader_at_rest() -> None:

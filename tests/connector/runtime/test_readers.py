@@ -92,6 +92,8 @@ class Session:
         self.all, self.read = set[int](), set[int]()
         self.aborted: list[list[tuple[str, int]]] = []
         self.error: WriteFailed | None = None
+        self.hidden = frozenset[int]()
+        """Where what was aborted stays open."""
         self.held, self.begun = asyncio.Event(), 0
         self.held.set()
 
@@ -111,7 +113,7 @@ class Session:
         if error is not None:
             return False
         self.aborted += [list(places(partition)) for partition in sorted(partitions)]
-        self.left.difference_update(partitions)
+        self.left.difference_update(set(partitions) - self.hidden)
         return True
 
 
@@ -165,6 +167,9 @@ class Core:
 
     def positions_lost(self) -> None:
         self.positions_losses += 1
+
+    def waited_in_vain(self, partition: int) -> None:
+        self.calls.append(f"hidden {partition}")
 
     def state_read(self, read: Any) -> None:
         self.states.append(read.state)
@@ -725,6 +730,30 @@ def test_what_was_left_open_is_aborted_before_a_partition_is_written_again() -> 
         session.held.set()
         await world.until(lambda: world.core.withheld == set())
         assert session.aborted == [[("p.c", 1), (CONFIG.topics.positions, 1)]]
+        assert "hidden 1" not in world.core.calls
+
+    of_a(test)
+
+
+def test_where_what_was_aborted_stays_open_it_is_looked_for_what_hides_it() -> None:
+    async def test(world: World) -> None:
+        brokers, readers, session = world.clients.brokers, world.readers, world.clients.session
+        await readers.look_at_positions()
+        caught_up = readers.follow_positions()
+        (await world.tail()).behind = 0
+        await caught_up.wait()
+        session.left, session.hidden, brokers.unwritable = {0, 1}, frozenset({1}), {"p.c": {0, 1}}
+        await readers.look_at_changes()
+        brokers.unwritable = {}
+        await readers.look_at_changes()
+        await readers.look_at_positions()
+        await world.until(lambda: "hidden 1" in world.core.calls)
+        assert (world.core.withheld, "hidden 0" in world.core.calls) == ({1}, False)
+        assert world.core.session_losses == 0
+        session.hidden = frozenset()
+        await readers.look_at_positions()
+        await world.until(lambda: world.core.withheld == set())
+        assert world.core.calls.count("hidden 1") == 1
 
     of_a(test)
 

@@ -202,9 +202,11 @@ async def test_the_end_moves_when_a_transaction_ends(world: World) -> None:
 
     await eventually(of_the_other, "the end of a partition without open transaction")
     assert [end.offset for end in await brokers.ends(topic, [0, 1])] == [2, 2]
+    assert [end.offset for end in await brokers.ends(topic, [0, 1], committed=False)] == [6, 2]
     stranger.commit()
     await world.settled(topic)
-    assert [end.offset for end in await brokers.ends(topic, [0, 1])] == [7, 2]
+    for committed_alone in (True, False):
+        assert [end.offset for end in await brokers.ends(topic, [0, 1], committed_alone)] == [7, 2]
 
 
 async def test_ends_tell_a_leader_epoch_that_stays(world: World) -> None:
