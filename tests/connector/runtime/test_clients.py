@@ -178,7 +178,10 @@ def test_what_does_not_end_in_time_or_cannot_be_asked_stays_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "ENDING_SECONDS", 0.0)
-    problems = [KafkaUnavailable("no end of p.c[1]"), ConfigError([FieldError("producer.override.x", "cannot be read")])]
+    problems = [
+        KafkaUnavailable("no end of p.c[1]"),
+        ConfigError([FieldError("producer.override.x", "cannot be read")]),
+    ]
 
     async def test(clients: Clients, port: Port) -> None:
         (brokers,) = port.of_kind("brokers")

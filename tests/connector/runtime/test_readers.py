@@ -748,7 +748,7 @@ def test_where_what_was_aborted_stays_open_it_is_looked_for_what_hides_it() -> N
         await readers.look_at_changes()
         await readers.look_at_positions()
         await world.until(lambda: "hidden 1" in world.core.calls)
-        assert (world.core.withheld, "hidden 0" in world.core.calls) == ({1}, False)
+        assert (world.core.withheld, "hidden 0" in world.core.calls) == (frozenset({1}), False)
         assert world.core.session_losses == 0
         session.hidden = frozenset()
         await readers.look_at_positions()
