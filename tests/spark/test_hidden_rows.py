@@ -23,6 +23,7 @@ from tests.spark.scenes import Carried
 from tests.spark.two_brokers import OnTheFirst
 from tests.support.changes import config_of
 from tests.support.topics import messages
+from tests.support.two_brokers import two_brokers
 from tests.support.waiting import waiting
 
 if TYPE_CHECKING:
@@ -129,6 +130,32 @@ def test_what_was_committed_without_a_leader_is_taken_back_and_written_again(
     assert writer.write(AWAY, scene.rows(), "cp", START, 11).records == 3
     waiting(lambda: scene.written() == [b"k0", b"k1", b"k2"], 30, "the rows")
     writer.close()
+
+
+def test_a_marker_that_stays_open_is_told_and_a_start_over_ends_it(prefix: str, tmp_path: Path) -> None:
+    """The group's offsets lose their leader at the end of a transaction: no reader of committed offsets gets one."""
+    with two_brokers(tmp_path / "kafka", groups=2) as pair:
+        scene = Scene(pair, prefix, tmp_path)
+        writer = Writer(scene.config, renderer_of(scene.config))
+        writer.claim([0], "cp")
+
+        def rows() -> Iterator[Row]:
+            yield from (row._replace(partition=0) for row in scene.rows())
+            writer._producers[0].flush(SECONDS)
+            scene.lose()
+
+        writer.write(0, rows(), "cp", START, 11)
+        scene.regain()
+        with pytest.raises(DiffError, match=r"stays open.*delete the checkpoint"):
+            writer.write(0, scene.rows(), "cp", 1, 12)
+        fresh = Writer(scene.config, renderer_of(scene.config))
+        fresh.fence([0])
+        assert fresh.stored(0, claims=True) == BatchMarker("cp starts", START, 0)
+        fresh.claim([0], "another")
+        assert fresh.stored(0) == BatchMarker("another starts", START, 0)
+        assert fresh.claimed([0], "another")
+        for each in (writer, fresh):
+            each.close()
 
 
 def test_a_transaction_of_somebody_else_is_named(scene: Scene) -> None:

@@ -243,7 +243,7 @@ class Planner:
         Raises LossError, RecordError.
         """
         checkpoint = uuid.uuid4().hex[:12]
-        marks = {partition: self._writer.stored(partition) for partition in range(self.partitions)}
+        marks = {partition: self._writer.stored(partition, claims=True) for partition in range(self.partitions)}
         read = {partition: mark.end for partition, mark in marks.items() if mark is not None}
         self._writer.claim(range(self.partitions), checkpoint)  # before the diff topic is read
         view = self._cluster.positions(self.topics.positions, self.identity.topic_id)

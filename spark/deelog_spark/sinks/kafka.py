@@ -229,9 +229,13 @@ class Writer:
             )
 
     @kafka.RETRYING.wraps
-    def stored(self, partition: int) -> BatchMarker | None:
-        """The partition's marker as it is committed now."""
-        topics, client = self._topics, self._consumer()
+    def stored(self, partition: int, claims: bool = False) -> BatchMarker | None:
+        """The partition's marker as it is committed now; DiffError where a later one stays open for good.
+
+        Who `claims` reads past that one: the claim ends it.
+        """
+        topics = self._topics
+        client = self._consumer("read_uncommitted" if claims else "read_committed")
         asked = [TopicPartition(topics.changes, partition)]
         try:
             return read_marker(client.committed(asked, timeout=_ANSWER_SECONDS)[0])
@@ -242,7 +246,26 @@ class Writer:
             why = error if event is None or event.error() is None else KafkaException(event.error())
             needed = {"topic": ("Read", topics.changes), "group": ("Read", topics.diff_group)}
             refused = kafka.refused(why, "consumer", **needed)
+            if refused is why and not claims and self._stays_open(asked):
+                raise DiffError(
+                    f"{topics.changes}[{partition}]: a transaction stays open on the offsets of the group "
+                    f"{topics.diff_group}, since their partition had no leader at its end, so nobody knows how far "
+                    f"{topics.diff} is written: delete the checkpoint; the job then starts over and emits differences "
+                    "only"
+                ) from error
             raise error if refused is why else refused from error
+
+    def _stays_open(self, asked: list[TopicPartition]) -> bool:
+        """Whether the group's coordinator answers all but what an open transaction would change."""
+        try:
+            self._consumer("read_uncommitted").committed(asked, timeout=_ANSWER_SECONDS)
+        except KafkaException:
+            return False  # it answers nobody
+        try:
+            self._consumer().committed(asked, timeout=_ANSWER_SECONDS)
+        except KafkaException as error:
+            return bool(error.args[0].code() == KafkaError._TIMED_OUT)
+        return False
 
     def claim(self, partitions: Iterable[int], checkpoint: str) -> None:
         """Marks the diff topic as this start's, before it is read: another job that goes on ends at its next batch.
@@ -250,7 +273,7 @@ class Writer:
         The offset stays: below it, dead letters are written.
         """
         for partition in partitions:
-            stored = self.stored(partition)
+            stored = self.stored(partition, claims=True)
             end = 0 if stored is None else stored.end
             self.write(partition, (), _claim_of(checkpoint), START, end, claims=True)
 
@@ -342,7 +365,7 @@ class Writer:
             if fresh:
                 self._producers.pop(partition, None)
             producer = self._producer(partition)
-            done, floor = self._look(partition, self.stored(partition), marker, claims)
+            done, floor = self._look(partition, self.stored(partition, claims), marker, claims)
             if done and not renew:
                 return None, floor
             if partition in self._new and self.hidden([partition], patience=patience):
