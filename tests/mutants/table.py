@@ -320,6 +320,14 @@ TAKEOVER: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "idle-and-hidden",
+        "",
+        "the last transaction of an owner that nobody writes to hides others' positions for good",
+        (Edit(TRANSACTIONS, "        self._hanging.committed(batch.items)\n", ""),),
+        detector="scenario hidden_by_who_is_idle",
+        because=RARE,
+    ),
+    Mutant(
         "left-open-for-good",
         "",
         "what a dead node's transaction has left open on a partition without leader hides all that follows",

@@ -56,7 +56,8 @@ class ConnectorCore:
         self._resets = Resets(node, self._snapshots)
         self._room = Room(node, self._resets)
         self._takeover = Takeover(node, self._replica)
-        self._transactions = Transactions(node, self._takeover, self._resets, self._snapshots, self._room)
+        parts = (self._takeover, self._resets, self._snapshots, self._room, self._hanging)
+        self._transactions = Transactions(node, *parts)
 
         self.member = member
         self.counts = node.counts

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deelog_connector.core.effects import EndHanging, FindHanging, Hanging, HangingAbort, Producer
+from deelog_connector.core.effects import (
+    EndHanging,
+    FindHanging,
+    Hanging,
+    HangingAbort,
+    Item,
+    Producer,
+    StateItem,
+)
 from deelog_connector.core.scan import Claimant
 from deelog_connector.core.segment import Phase
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import node_number
 from deelog_schemas.member import node_id_of
+from deelog_schemas.positions import State
 
 
 class HangingTransactions:
@@ -24,10 +33,23 @@ class HangingTransactions:
         self._looked_for: set[int] = set()
         """Partitions of which `FindHanging` is not answered."""
         self._ending: set[EndHanging] = set()
+        self._unread: dict[int, tuple[int, State, float]] = {}
+        """By segment: the partition of the last state that was committed, the state, and when."""
+
+    def committed(self, items: Iterable[Item]) -> None:
+        """A transaction is committed, says the client. No reader sees it where its end was lost with a leader."""
+        for item in items:
+            if isinstance(item, StateItem) and item.state is not None:
+                self._unread[item.segment] = item.partition, item.state, self._node.now
 
     def lose_patience(self) -> None:
         """Looks where records of ours on the positions topic have been hidden for too long."""
         node, waiting = self._node, set[int]()
+        for number, (partition, state, since) in list(self._unread.items()):
+            if node.now - since >= node.settings.patience and partition not in node.withheld:
+                del self._unread[number]
+                if not node.positions.holds(number, state):
+                    waiting.add(partition)
         for segment in node.writable():
             asked = segment.awaited and segment.phase in (Phase.LOOK, Phase.READ)
             if asked and node.now - segment.asked_at >= node.settings.patience:

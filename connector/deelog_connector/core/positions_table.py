@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from deelog_connector.core.scan import Claimant
 from deelog_connector.core.segment import PositionsView
-from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, StateRecord
+from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, State, StateRecord
 
 T = TypeVar("T")
 
@@ -68,6 +69,17 @@ class PositionsTable:
         released = (release.epoch, release.member) if release else None
         position, reset = self.positions.get(segment), self.resets.get(segment)
         return PositionsView(self.claimants(segment), position, reset, released, self.spares(segment))
+
+    def holds(self, segment: int, state: State) -> bool:
+        """Whether this is the last state of its key that was read."""
+        if isinstance(state, ClaimState):
+            return self.claims[segment].get(state.member) == state
+        tables: dict[type, Mapping[int, State]] = {
+            PositionState: self.positions,
+            ResetState: self.resets,
+            ReleaseState: self.releases,
+        }
+        return tables[type(state)].get(segment) == state
 
     def spares(self, segment: int) -> frozenset[str]:
         """The members whose claims of a segment are those of their spare producers."""

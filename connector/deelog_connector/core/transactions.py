@@ -8,6 +8,7 @@ from enum import Enum, auto
 from deelog_connector.core.batch import Advance, Batch
 from deelog_connector.core.batch_builder import BatchBuilder
 from deelog_connector.core.effects import Cause, Commit, Effect, OpenProducer, OperationsItem
+from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.ledger import CommittedRun
 from deelog_connector.core.resets import Resets
 from deelog_connector.core.room import Room
@@ -28,7 +29,15 @@ class ProducerState(Enum):
 class Transactions:
     """See the module."""
 
-    def __init__(self, node: NodeState, takeover: Takeover, resets: Resets, snapshots: Snapshots, room: Room) -> None:
+    def __init__(
+        self,
+        node: NodeState,
+        takeover: Takeover,
+        resets: Resets,
+        snapshots: Snapshots,
+        room: Room,
+        hanging: HangingTransactions,
+    ) -> None:
         self.paused = False
         self.closed = False
         self.producer = ProducerState.NONE
@@ -37,6 +46,7 @@ class Transactions:
         self._resets = resets
         self._snapshots = snapshots
         self._room = room
+        self._hanging = hanging
         self._builder = BatchBuilder(node, takeover, resets, snapshots)
         self._batch: Batch | None = None
         self._token = 0
@@ -121,6 +131,7 @@ class Transactions:
         batch = self._take(token)
         self._node.counts.transactions += 1
         self._committed_bytes = batch.size
+        self._hanging.committed(batch.items)
         for advance in batch.advances:
             segment = self._node.primaries.get(advance.segment)
             if segment is None or segment.generation != advance.generation or segment.phase is not advance.phase:

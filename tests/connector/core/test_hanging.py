@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from deelog_connector.core.effects import Effect, EndHanging, FindHanging, Hanging, HangingAbort, Producer
+from deelog_connector.core.effects import (
+    Effect,
+    EndHanging,
+    FindHanging,
+    Hanging,
+    HangingAbort,
+    OperationsItem,
+    Producer,
+    StateItem,
+)
 from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.scan import SegmentScan
 from deelog_connector.core.segment import Phase, PositionsView
 from deelog_connector.core.state import NodeState
-from deelog_schemas.header import node_number
-from deelog_schemas.positions import PositionState, StateRecord
-from tests.connector.core.builders import MEMBER, claimed, node, primary
+from deelog_schemas.header import Kind, node_number
+from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, State, StateRecord
+from tests.connector.core.builders import MEMBER, claimed, node, operation, primary
 
 OLD, NEWER, OTHER = "n1@1", "n2@1", "n3@1"
 
@@ -62,6 +71,50 @@ def test_it_is_looked_for_when_records_of_ours_on_positions_are_hidden_for_too_l
     state.now, state.withheld = 120.0, frozenset()
     hanging.lose_patience()
     assert (state.outbox, state.counts.scans_in_vain) == ([FindHanging(1)], 3)  # that of 0 is not answered
+
+
+def test_what_is_committed_to_positions_is_read_back_or_it_is_looked_for_what_hides_it() -> None:
+    """Of a segment that nobody writes to any more: its next transaction would end what hides this one."""
+    state = node(patience=10.0)
+    hanging = HangingTransactions(state)
+
+    def item(segment: int, partition: int, written: State | None) -> StateItem:
+        return StateItem(Kind.POSITION, segment, partition, (7, 1), b"", written)
+
+    def position(sequence: int) -> PositionState:
+        return PositionState(7, sequence, 0, 0, 0, 0, -1, 0, "t", MEMBER)
+
+    reset, release = ResetState("r", 7, 1, "signal", -1, MEMBER), ReleaseState(7, 1, MEMBER, known=True)
+    claim = ClaimState(7, MEMBER, "p", "c", 8, 2, 3)
+    of_ours: dict[int, tuple[str, State]] = {
+        0: ("position", position(1)),
+        1: ("claim", claim),
+        2: ("reset", reset),
+        3: ("release", release),
+    }
+    state.now = 90.0
+    hanging.committed([item(number, 0, written) for number, (_, written) in of_ours.items()])
+    state.now = 100.0
+    changes = OperationsItem(0, 0, [operation(1)])
+    hanging.committed([item(0, 0, position(2)), item(0, 0, None), item(7, 1, position(5)), changes])
+    for number, (what, written) in of_ours.items():
+        state.positions.apply(StateRecord(what, number, MEMBER if what == "claim" else "", written))
+    state.withheld = frozenset({1})
+    for now in (100.0, 109.9):
+        state.now = now
+        hanging.lose_patience()
+    assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
+    state.now = 110.0
+    hanging.lose_patience()
+    assert state.take_outbox() == [FindHanging(0)]
+    hanging.found(0, [])
+    state.withheld = frozenset()
+    hanging.lose_patience()
+    assert state.take_outbox() == [FindHanging(1)]
+    state.now = 200.0
+    hanging.found(1, [])
+    hanging.lose_patience()
+    assert state.outbox == []  # once
 
 
 def test_it_is_looked_for_once_until_that_is_answered() -> None:

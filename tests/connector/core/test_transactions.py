@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deelog_connector.core.effects import Cause, Commit, OpenProducer, SnapshotRead, StateItem
+from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.ledger import CommittedRun
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.resets import Resets
@@ -126,7 +127,8 @@ def test_a_refused_record_stops_its_segment_alone() -> None:
 def transactions(state: NodeState) -> Transactions:
     snapshots = Snapshots(state)
     resets = Resets(state, snapshots)
-    return Transactions(state, Takeover(state, Replica(state)), resets, snapshots, Room(state, resets))
+    parts = (Takeover(state, Replica(state)), resets, snapshots, Room(state, resets), HangingTransactions(state))
+    return Transactions(state, *parts)
 
 
 def opened(state: NodeState) -> Transactions:
