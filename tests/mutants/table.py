@@ -320,6 +320,32 @@ TAKEOVER: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "view-hidden-for-good",
+        "",
+        "a view whose transaction's end is lost with a leader is read by nobody, nor is what registers behind it",
+        (
+            Edit(
+                CONTROLLER_SERVICE, "        return unread and late and", "        return False and unread and late and"
+            ),
+        ),
+        detector="scenario view_hidden_for_good",
+        because=RARE,
+    ),
+    Mutant(
+        "own-record-hidden-for-good",
+        "",
+        "the record that begins a term is hidden with its end, and the group's controller waits for it for ever",
+        (
+            Edit(
+                CONTROLLER_SERVICE,
+                "self._lost_at >= asked or await self._group() is not None",
+                "self._lost_at >= asked",
+            ),
+        ),
+        detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k kafka_hides",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "idle-and-hidden",
         "",
         "the last transaction of an owner that nobody writes to hides others' positions for good",

@@ -33,7 +33,7 @@ from deelog_interceptors.grid.topology.view import View, decode_view
 from deelog_proof.memory.log import Log
 from deelog_proof.simulation.base_offsets import base_offset_problems
 from deelog_proof.simulation.causes import Causes
-from deelog_proof.simulation.context import CHANGES, Context, Write
+from deelog_proof.simulation.context import CHANGES, TOPOLOGY, Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
 from deelog_proof.simulation.process import Process
 from deelog_proof.simulation.seen import Seen, active_of, positions_of
@@ -199,7 +199,7 @@ class Checker:
 
     def stable(self, log: Log) -> None:
         """The last stable offset of a partition moved."""
-        if log.topic == self.world.topology:
+        if log.topic == TOPOLOGY:
             records, self._topology_read = log.read(self._topology_read, 1_000_000)
             for raw in records:
                 if raw.key == b"view" and raw.value is not None:

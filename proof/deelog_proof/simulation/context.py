@@ -21,6 +21,7 @@ from deelog_schemas.operation import Operation
 
 CHANGES: Final = "p.c"
 POSITIONS: Final = "p.c.positions"
+TOPOLOGY: Final = "p.c.topology"
 NOTIFICATIONS: Final = "p.notifications"
 DEAD_LETTERS: Final = "p.dead-letters"
 
@@ -83,8 +84,6 @@ class Context(Protocol):
     """Node ids that cannot reach the brokers."""
     blind: set[str]
     """Node ids that get no views at the moment."""
-    topology: str
-    """The topology topic."""
 
     @property
     def checker(self) -> Observer: ...

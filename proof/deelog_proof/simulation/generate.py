@@ -350,7 +350,8 @@ class _Writer:
         """A partition takes no records for a while."""
         chance = self.chance
         at = chance.uniform(0.3, 0.3 + self.seconds)
-        place = chance.choice(tuple(TOPICS)), self.partition()
+        topic = chance.choice(tuple(TOPICS))
+        place = topic, self.partition() if topic != "topology" else 0
         self.add(at, "away", *place, chance.choice(LACKS))
         self.add(at + chance.choice((0.05, 0.5, 2.0, 6.0)), "back", *place)
 

@@ -20,7 +20,7 @@ from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.port import MemoryPort
-from deelog_proof.simulation.context import Context
+from deelog_proof.simulation.context import TOPOLOGY, Context
 from deelog_schemas.config import Config, ConfigError, parse
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
@@ -182,7 +182,7 @@ class Node:
         """Reaches the brokers, and sees views, unless the world says otherwise."""
         for port in self._ports:
             port.connected = self.node_id not in self.world.no_kafka
-            port.deaf = {self.world.topology} if self.node_id in self.world.blind else set()
+            port.deaf = {TOPOLOGY} if self.node_id in self.world.blind else set()
 
     # -- what the simulation looks at ---------------------------------------------------------------------------------
 

@@ -177,6 +177,8 @@ def _wrong(words: Sequence[str], settings: dict[str, int]) -> str:
     verb, *arguments = words
     if verb == "at":
         return _wrong(arguments[2:], settings)
+    if arguments[:1] == ["topology"] and arguments[1:2] != ["0"]:
+        return "the topology topic has one partition, 0"
     for kind, argument in zip(VERBS[verb].shapes, arguments, strict=False):
         key = re.fullmatch(r"s(\d{1,6})k\d{1,6}", argument)
         if kind == "key" and (key is None or int(key[1]) >= settings["segments"]):

@@ -16,7 +16,7 @@ import orjson
 
 from deelog_connector.kafka_port import OutRecord
 from deelog_proof.simulation.clients import Clients
-from deelog_proof.simulation.context import CHANGES, POSITIONS, Context
+from deelog_proof.simulation.context import CHANGES, POSITIONS, TOPOLOGY, Context
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.failpoints import Failpoints
 from deelog_proof.simulation.process import Process
@@ -31,7 +31,7 @@ LET: Final = ("primary", "backup", "other", "controller", "it")
 """The node that `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node without
 the segment, the controller; `it` is the node that reached a failpoint."""
 
-TOPICS: Final = {"changes": CHANGES, "positions": POSITIONS}
+TOPICS: Final = {"changes": CHANGES, "positions": POSITIONS, "topology": TOPOLOGY}
 LACKS: Final = ("leader", "replicas", "broker")
 """What a partition may be without: its leader, enough replicas in sync, or a leader that is not known to be away."""
 TOLD_SECONDS: Final = 4.0
@@ -336,7 +336,7 @@ def recreate_positions(cluster: Cluster) -> None:
 
 @_verb()
 def recreate_topology(cluster: Cluster) -> None:
-    cluster.kafka.recreate(cluster.topology)
+    cluster.kafka.recreate(TOPOLOGY)
     cluster.checker.topology_lost()
 
 

@@ -77,7 +77,6 @@ class World:
         self.strategy = Strategy(_fields(settings)["reset.strategy"])
         self._fields = _fields(settings)
         self.config = parse({**self._fields, "node.id": "n0"})
-        self.topology = self.config.topics.topology
         self.counts: Counter[str] = Counter()
         self.skews: dict[str, float] = {}
         self.no_kafka: set[str] = set()

@@ -57,6 +57,7 @@ def test_wrong_usage_is_one_clear_line(arguments: tuple[str, ...], said: str) ->
         ("0.3 put s9k1 v1", "s9k1 is no key"),
         ("0.3 clear 4", "4 is no segment: they are 0 to 3"),
         ("0.3 truncate 2 1", "2 is no partition: they are 0 to 1"),
+        ("0.3 away topology 1 leader", "the topology topic has one partition, 0"),
         ("0.3 slow n1 fast", "fast is no whole number"),
         ("0.3 kafka maybe", "maybe is neither on nor off"),
         ("0.3 at n0 commit clear 9", "9 is no segment"),

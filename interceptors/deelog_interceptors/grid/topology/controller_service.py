@@ -20,7 +20,7 @@ from deelog_interceptors.grid.settings import Settings
 from deelog_interceptors.grid.topology.controller import decide
 from deelog_interceptors.grid.topology.liveness import Liveness
 from deelog_interceptors.grid.topology.registry import Registry
-from deelog_interceptors.grid.topology.view import encode_view
+from deelog_interceptors.grid.topology.view import View, encode_view
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.member import node_id_of
 
@@ -79,6 +79,8 @@ class ControllerService:
         """What topology ids are above, after a loss."""
         self._began_at = 0.0
         """When the term began."""
+        self._written_at = 0.0
+        """When the last view was committed."""
         self._fencing = asyncio.Semaphore(MAX_FENCES)
         self._patience = settings.session_timeout + settings.failure_timeout
         """For so long a member that is silent may be dead though the group has it."""
@@ -182,7 +184,8 @@ class ControllerService:
                 async with asyncio.timeout(self._settings.failure_timeout):
                     await read.wait()
             except TimeoutError:
-                if self._lost_at >= asked:  # the record perhaps with the others
+                if self._lost_at >= asked or await self._group() is not None:
+                    # It was lost with the topic, or its end with a leader: the next one of the id ends it.
                     await self._election.commit([("controller", record)])
         return asked
 
@@ -218,13 +221,15 @@ class ControllerService:
         if self._may_be_known(liveness):
             return
         if liveness.view.topology_id and not self._registry.view_stands:
-            self._registry.view_stands = True  # before: it may be lost again meanwhile
             try:
-                await self._election.commit([("view", encode_view(liveness.view))])
+                await self._write(liveness.view)
             except BaseException:
                 self._registry.view_stands = False
                 raise
             self._least = liveness.view.topology_id + _LOST_VIEWS
+        elif await self._is_hidden(liveness.view):
+            log.warning("view %d is committed and not read: it is committed again", liveness.view.topology_id)
+            await self._write(liveness.view)
         liveness.forgive_own_pause(self._clock.monotonic())
         dead = await self._dead(liveness)
         if dead is not None:
@@ -332,7 +337,21 @@ class ControllerService:
         following = decide(liveness.view, situation)
         if following is None:
             return
-        self._registry.view_stands = True  # before: it may be lost meanwhile
-        await self._election.commit([("view", encode_view(following))])
+        await self._write(following)
         self.views += 1
         liveness.follow(following)
+
+    async def _write(self, view: View) -> None:
+        self._registry.view_stands = True  # before: it may be lost meanwhile
+        await self._election.commit([("view", encode_view(view))])
+        self._written_at = self._clock.monotonic()
+
+    async def _is_hidden(self, view: View) -> bool:
+        """Whether the end of its transaction may be lost, though Kafka has said that it is committed.
+
+        A topic whose partition has no leader in that moment shows nothing that comes behind it, until the next
+        transaction of the id.
+        """
+        late = self._clock.monotonic() - self._written_at > self._settings.failure_timeout
+        unread = self._registry.view.topology_id < view.topology_id
+        return unread and late and await self._group() is not None

@@ -39,6 +39,8 @@ class Kafka:
         self.calls: list[str] = []
         self.committed: list[tuple[str, bytes]] = []
         self.held = False
+        self.hides = ""
+        """The key of records that nobody gets to read."""
         self.fails: BaseException | None = None
         """Raised by the next commit."""
         self.cannot_fence: set[str] = set()
@@ -98,7 +100,7 @@ class Kafka:
             raise error
         self.committed += records
         if not self.held:
-            self.read(records)
+            self.read([record for record in records if record[0] != self.hides])
 
     def read(self, records: Sequence[tuple[str, bytes]]) -> None:
         """The node reads these records of the topic."""
@@ -318,7 +320,7 @@ def test_with_an_older_view_than_a_member_it_decides_nothing_until_it_has_read_i
 def test_a_record_of_its_own_that_was_lost_is_written_again(memory: Memory) -> None:
     async def run() -> None:
         desk = Desk(memory, A)
-        desk.kafka.held = True
+        desk.kafka.held, desk.kafka.group = True, None
         desk.kafka.on_elected(True)
         await awaiting(lambda: desk.kafka.committed, 10, "its record")
         await asyncio.sleep(3.0)
@@ -332,6 +334,50 @@ def test_a_record_of_its_own_that_was_lost_is_written_again(memory: Memory) -> N
         await desk.service.stop()
 
     memory.run(run())
+
+
+def test_a_record_of_its_own_that_kafka_hides_is_written_again(memory: Memory) -> None:
+    """The end of its transaction is lost where the topic has no leader: the next one of the id shows both."""
+
+    async def run() -> None:
+        desk = Desk(memory, A)
+        desk.kafka.held = True
+        desk.kafka.on_elected(True)
+        await awaiting(lambda: len(desk.kafka.committed) == 3, 10, "its record, each second")
+        assert desk.kafka.monotonic() >= 2.0
+        assert len(set(desk.kafka.committed)) == 1
+        desk.kafka.held = False
+        desk.kafka.read(desk.kafka.committed[:1])
+        await awaiting(lambda: desk.service.holds, 10, "the term")
+        await desk.service.stop()
+
+    memory.run(run())
+
+
+def test_a_view_that_kafka_hides_is_written_again(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        desk = Desk(memory, A, B, C)
+        await desk.hold()
+        before, views = desk.views(), desk.service.views
+        desk.kafka.hides, desk.kafka.group = "view", None  # it may be Kafka that is away
+        desk.alive -= {C}
+        await desk.until(lambda: len(desk.views()) > len(before))
+        began, hidden = desk.kafka.monotonic(), desk.views()[-1]
+        await desk.until(lambda: desk.kafka.monotonic() - began > 5.0)
+        assert desk.views() == [*before, hidden]
+        desk.kafka.group = {A, B, C}
+        await desk.until(lambda: len(desk.views()) == len(before) + 3)
+        assert desk.kafka.monotonic() - began > 6.0  # a timeout after each
+        assert desk.views() == [*before, hidden, hidden, hidden]
+        desk.kafka.hides = ""
+        desk.kafka.read([("view", encode_view(hidden))])
+        await desk.until(lambda: desk.kafka.monotonic() - began > 12.0)
+        assert desk.views() == [*before, hidden, hidden, hidden]
+        assert desk.service.views == views + 1
+        await desk.service.stop()
+
+    memory.run(run())
+    assert caplog.text.count("is committed and not read") == 2
 
 
 def test_a_silent_member_is_fenced_before_a_view_leaves_it_out(
