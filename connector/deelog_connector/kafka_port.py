@@ -186,7 +186,7 @@ class Brokers(Protocol):
         """Raises `KafkaUnavailable`, also without topic."""
 
     async def ends(self, topic: str, partitions: Iterable[int], committed: bool = True) -> list[PartitionEnd]:
-        """The last stable offsets of these partitions, or the ends of all records, in any order.
+        """The last stable offsets of these partitions, in any order; or the ends of all records, also open ones.
 
         Raises `KafkaUnavailable` where one is not answered. So it does for a moment after a topic was created, until
         its partitions have leaders.
