@@ -32,11 +32,18 @@ def drain(environment: Environment) -> dict[bytes, Entry]:
     until(settled, _DRAIN_SECONDS, "short-lived entries to expire", 0.5)
     until(lambda: unwritten(environment) == 0, _DRAIN_SECONDS, "the nodes to write all that they captured", 0.2)
 
+    ends: dict[int, int] = {}
+
     def level() -> bool:
         environment.supervise()
-        return environment.has_read(end_offsets(environment.kafka.bootstrap, environment.topics.changes))
+        ends.update(end_offsets(environment.kafka.bootstrap, environment.topics.changes))
+        return environment.has_read(ends)
 
-    until(level, _DRAIN_SECONDS, "the Spark job to read the change topic to its end", 0.2)
+    try:
+        until(level, _DRAIN_SECONDS, "the Spark job to read the change topic to its end", 0.2)
+    except TimeoutError as error:
+        read = (environment.progress() or {}).get("input_offsets")
+        raise TimeoutError(f"{error}: {ends}; it is at {read}, and its log {environment.diff.tail()}") from error
     return cluster.dump()
 
 

@@ -86,7 +86,8 @@ def test_the_spark_job_must_have_read_it_and_is_started_again(parts: Parts) -> N
     drain(parts.environment)
     assert "start Spark job" in parts.calls
     (parts.environment.directory / "checkpoint" / "progress.json").write_text('{"input_offsets": {"0": 6}}')
-    with pytest.raises(TimeoutError, match="the Spark job to read the change topic to its end"):
+    told = r"to its end: \{0: 7\}; it is at \{'0': 6\}, and its log ends with: Spark job's last words"
+    with pytest.raises(TimeoutError, match=told):
         drain(parts.environment)
 
 
