@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_schemas.header import Kind, pack
@@ -156,6 +156,20 @@ def test_a_marker_that_stays_open_is_told_and_a_start_over_ends_it(prefix: str, 
         assert fresh.claimed([0], "another")
         for each in (writer, fresh):
             each.close()
+
+
+def test_a_client_that_has_lost_a_leader_is_replaced(scene: Scene) -> None:
+    """Behind a pause of the broker a consumer may go on saying that it knows no such partition, and ask nobody."""
+
+    class Lost:
+        def get_watermark_offsets(self, *_: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+
+    writer = Writer(scene.config, renderer_of(scene.config))
+    for level in ("read_committed", "read_uncommitted"):
+        writer._consumers[level] = cast(Consumer, Lost())
+    assert writer.hidden([0, AWAY], patience=10) == []
+    writer.close()
 
 
 def test_a_transaction_of_somebody_else_is_named(scene: Scene) -> None:

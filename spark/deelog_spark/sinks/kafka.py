@@ -178,6 +178,9 @@ class Writer:
                 try:
                     hides = dict(zip(left, pool.map(self._hides, left), strict=True))
                 except KafkaException as error:
+                    # librdkafka 2.16, told once that there is no leader, as behind a broker's pause, may go on saying
+                    # that it knows no such partition, and ask nobody.
+                    self._consumers.clear()
                     refused = kafka.refused(error, "consumer", topic=("Describe", self._topics.diff))
                     if refused is not error:
                         raise refused from error
