@@ -187,6 +187,7 @@ class Writer:
                     if time.monotonic() - begun > max(seconds, patience):
                         why = f"{self._topics.diff}: the end of a partition is not answered: {error.args[0].str()}"
                         raise ProducerLost(KafkaError(KafkaError._TIMED_OUT, why)) from error
+                    time.sleep(LOOK_SECONDS)  # a new client is told at once that there is no leader
                 else:
                     left = [partition for partition in left if hides[partition]]
                     if not left or time.monotonic() - begun > seconds:
