@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened
@@ -86,15 +94,12 @@ class Reader:
         await self._run(self._close)
 
     def _seek(self, offsets: dict[int, int]) -> None:
-        until = time.monotonic() + self._seconds
-        ends, following = {}, {}
         try:
-            for partition, offset in offsets.items():
-                low, high = self._bounds(partition, until)
-                ends[partition], following[partition] = high, offset if low <= offset <= high else low
+            lows, ends = self._bounds(offsets, time.monotonic() + self._seconds)
         except BaseException:
             self._assign(self._next)  # to hear why it failed may have taken records
             raise
+        following = {p: offset if lows[p] <= offset <= ends[p] else lows[p] for p, offset in offsets.items()}
         self._assign(following)
         self._ends, self._next, self._problem = ends, following, None
 
@@ -102,17 +107,31 @@ class Reader:
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in offsets.items()])
         self._reached, self._behind, self._look_at = {}, {}, time.monotonic() + self._patience
 
-    def _bounds(self, partition: int, until: float) -> tuple[int, int]:
+    def _bounds(self, partitions: Iterable[int], until: float) -> tuple[dict[int, int], dict[int, int]]:
+        """Where each of these partitions begins and ends."""
         while True:
             try:
-                return self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), LOOK_SECONDS)
+                return self._offsets(partitions, OFFSET_BEGINNING), self._offsets(partitions, OFFSET_END)
             except KafkaException as error:
                 hear(self._consumer, self._connections)
                 denied = missing_acl(error.args[0], "consumer")
                 if denied or self._connections.hopeless or time.monotonic() > until:
-                    what = f"cannot read {self._topic}[{partition}]"
+                    what = f"cannot read {self._topic}"
                     raise failure(what, error, self._connections, topic=("Read", self._topic)) from error
                 time.sleep(_PAUSE_SECONDS)
+
+    def _offsets(self, partitions: Iterable[int], which: int) -> dict[int, int]:
+        """The beginnings or the ends of these partitions. Raises `KafkaException`.
+
+        One request to each broker: it waits behind that for records, on the same connection, so one for each partition
+        would take `fetch.wait.max.ms` each.
+        """
+        asked = [TopicPartition(self._topic, partition, which) for partition in partitions]
+        found = self._consumer.offsets_for_times(asked, LOOK_SECONDS) if asked else []
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        return {one.partition: one.offset for one in found}
 
     def _read(self, seconds: float) -> list[InRecord]:
         problem, self._problem = self._problem, None
@@ -165,16 +184,12 @@ class Reader:
 
     def _places_behind(self) -> dict[int, int]:
         """By partition that has more to read: the offset reached. Empty where brokers do not answer, or refuse."""
-        behind = {}
-        for partition, following in self._next.items():
-            offset = max(following, self._reached.get(partition, 0))
-            try:
-                _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), LOOK_SECONDS)
-            except KafkaException:  # `read` reports it where it must
-                return {}
-            if end > offset:
-                behind[partition] = offset
-        return behind
+        try:
+            ends = self._offsets(self._next, OFFSET_END)
+        except KafkaException:  # `read` reports it where it must
+            return {}
+        reached = {p: max(following, self._reached.get(p, 0)) for p, following in self._next.items()}
+        return {p: offset for p, offset in reached.items() if ends[p] > offset}
 
     def _problem_of(self, error: KafkaError, message: Message) -> KafkaUnusable | None:
         if denied := missing_acl(error, "consumer", **self._asked):

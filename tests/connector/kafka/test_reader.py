@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka import reader as module
+from deelog_connector.kafka.client import LOOK_SECONDS
 from deelog_connector.kafka.reader import Reader, consumer_settings, first_behind, still_holds
 from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
 from deelog_schemas.config import ConfigError
@@ -55,11 +57,15 @@ class Consumer:
     """Gives what it is told, and notes what it is asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bounds: list[tuple[int, int] | KafkaException] = [(0, 100)]
+        self.bounds = [(0, 100)]
+        """By partition; those behind the last have the same."""
+        self.fails: Iterable[KafkaException | KafkaError] = ()
+        """What fails of the next questions for offsets: the call, or its last partition."""
         self.batches: list[list[Message]] = []
         self.polls: list[Message | None] = []
         self.assigned: list[list[Any]] = []
         self.consumed: list[tuple[int, float]] = []
+        self.asked = 0
         self.closed = 0
         self.now = 100.0
         self.rests: list[float] = []
@@ -80,10 +86,20 @@ class Consumer:
         self.now += 0.5
         return self.now
 
-    def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
-        found = self.bounds.pop(0) if len(self.bounds) > 1 else self.bounds[0]
-        if isinstance(found, KafkaException):
-            raise found
+    def offsets_for_times(self, asked: list[TopicPartition], seconds: float) -> list[Any]:
+        assert asked
+        assert seconds == LOOK_SECONDS
+        self.asked += 1
+        found = []
+        for where in asked:
+            low, high = self.bounds[min(where.partition, len(self.bounds) - 1)]
+            offset = {OFFSET_BEGINNING: low, OFFSET_END: high}[where.offset]
+            found.append(SimpleNamespace(partition=where.partition, offset=offset, error=None))
+        for error in self.fails:
+            if isinstance(error, KafkaException):
+                raise error
+            found[-1].error = error
+            break
         return found
 
     def assign(self, partitions: list[Any]) -> None:
@@ -222,21 +238,30 @@ AWAY = KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def test_bounds_are_asked_for_until_there_is_an_answer_or_none_can_come(consumer: Consumer) -> None:
-    consumer.bounds = [AWAY, AWAY, (0, 5)]
-    sought(p0=0)
-    consumer.bounds, begun = [AWAY], consumer.now
-    with pytest.raises(KafkaUnavailable, match=r"^cannot read t\[0\]: no broker answers in time"):
+    consumer.fails = iter([AWAY, AWAY, AWAY.args[0], AWAY])
+    sought(p0=0, p1=0)
+    assert consumer.asked == 4 + 2
+    consumer.fails, begun = repeat(AWAY), consumer.now
+    with pytest.raises(KafkaUnavailable, match=r"^cannot read t: no broker answers in time"):
         sought(p0=0)
     assert 7.0 < consumer.now - begun < 9.0
     begun = consumer.now
-    consumer.bounds = [KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
-    with pytest.raises(KafkaUnauthorized, match=r"^cannot read t\[0\]: Kafka refuses Read on topic t"):
+    consumer.fails = repeat(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(KafkaUnauthorized, match=r"^cannot read t: Kafka refuses Read on topic t"):
         sought(p0=0)
-    consumer.bounds = [AWAY]
+    consumer.fails = repeat(AWAY)
     consumer.connections(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error: Authentication failed"))
     with pytest.raises(KafkaUnavailable, match=r"correct sasl\.mechanism"):
         sought(p0=0)
     assert consumer.now - begun < 3.0
+
+
+def test_the_bounds_and_ends_of_all_partitions_are_two_questions_and_one(consumer: Consumer) -> None:
+    """Each waits behind the request for records: one for each of 64 partitions held reading up for 6 s."""
+    reader = sought(**{f"p{number}": 5 for number in range(64)})
+    assert consumer.asked == 2
+    looks(consumer, reader, 5)
+    assert consumer.asked == 3
 
 
 @pytest.mark.parametrize(
@@ -339,7 +364,7 @@ def test_where_no_new_consumer_can_be_made_the_old_one_stays_until_the_next_look
 def test_a_seek_that_failed_leaves_the_reader_where_it_was(consumer: Consumer) -> None:
     """To hear why it failed, records of the client were taken and dropped."""
     reader = sought(p0=5)
-    consumer.bounds = [(0, 100), *[KafkaException(KafkaError(KafkaError._TRANSPORT, "away"))] * 2]
+    consumer.fails = repeat(KafkaException(KafkaError(KafkaError._TRANSPORT, "away")))
     with pytest.raises(KafkaUnavailable):
         of(reader.seek({0: 7, 1: 7}))
     assert [(where.partition, where.offset) for where in consumer.assigned[-1]] == [(0, 5)]
@@ -376,10 +401,8 @@ def test_while_there_are_more_records_than_one_read_takes_nobody_is_late(consume
 def test_brokers_that_do_not_answer_make_nobody_late(consumer: Consumer) -> None:
     reader = sought(p0=5)
     looks(consumer, reader, 100)
-    consumer.bounds = [KafkaException(KafkaError(KafkaError._TRANSPORT))]
-    consumer.now += 2.0
-    of(reader.read(0.1))
-    looks(consumer, reader, 100)
+    consumer.fails = iter([KafkaException(KafkaError(KafkaError._TRANSPORT))])
+    looks(consumer, reader, 100, 100)
     assert consumer.closed == 0
 
 

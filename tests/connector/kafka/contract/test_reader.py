@@ -8,6 +8,7 @@ import pytest
 
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import BEGINNING, MAX_READ, InRecord, OutRecord
+from deelog_schemas.kafka.progress import STALL_SECONDS
 from tests.connector.kafka.contract.world import IN_TIME, World, eventually, read, read_up
 
 
@@ -367,3 +368,16 @@ async def test_a_reader_whose_client_reads_no_further_goes_on_with_a_new_one(wor
     found = await read(reader, 4)
     assert loop.time() - begin < 2 * 2 + IN_TIME
     assert (numbers(found, 0), numbers(found, 1)) == ([3, 4], [3, 4])
+
+
+async def test_the_looks_at_the_ends_of_many_partitions_hold_up_no_record(world: World) -> None:
+    """Where nothing comes, a question waits behind the request for records; one for each partition added up."""
+    topic = await world.topic(64)
+    reader = await world.reader(topic, dict.fromkeys(range(64), BEGINNING))
+    await read_up(reader)
+    loop = asyncio.get_running_loop()
+    until, longest = loop.time() + STALL_SECONDS, 0.0
+    while (begin := loop.time()) < until:
+        await reader.read(0.1)
+        longest = max(longest, loop.time() - begin)
+    assert longest < IN_TIME / 2
