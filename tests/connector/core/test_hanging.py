@@ -49,6 +49,17 @@ def ends(partition: int, *node_ids: str) -> list[EndHanging]:
     return [EndHanging(Producer(node_id, spare), partition) for node_id in node_ids for spare in (False, True)]
 
 
+def looks_at_110(state: NodeState, hanging: HangingTransactions) -> None:
+    """Ten seconds after 100.0 it is looked for what hides partition 0, and not before."""
+    for now in (100.0, 109.9):
+        state.now = now
+        hanging.lose_patience()
+    assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
+    state.now = 110.0
+    hanging.lose_patience()
+    assert state.take_outbox() == [FindHanging(0)]
+
+
 def test_it_is_looked_for_when_records_of_ours_on_positions_are_hidden_for_too_long() -> None:
     state = node(patience=10.0)
     asked = [primary(state, n, phase, awaited=1, asked_at=100.0) for n, phase in enumerate((Phase.LOOK, Phase.READ))]
@@ -58,13 +69,7 @@ def test_it_is_looked_for_when_records_of_ours_on_positions_are_hidden_for_too_l
     state.withheld = frozenset({1})
     assert [s.partition for s in state.primaries.values()] == [0, 0, 0, 0, 1]
     hanging = HangingTransactions(state)
-    for now in (100.0, 109.9):
-        state.now = now
-        hanging.lose_patience()
-    assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
-    state.now = 110.0
-    hanging.lose_patience()
-    assert state.take_outbox() == [FindHanging(0)]
+    looks_at_110(state, hanging)
     assert [segment.asked_at for segment in asked] == [110.0, 110.0]
     hanging.lose_patience()
     assert (state.outbox, state.counts.scans_in_vain) == ([], 1)
@@ -100,13 +105,7 @@ def test_what_is_committed_to_positions_is_read_back_or_it_is_looked_for_what_hi
     for number, (what, written) in of_ours.items():
         state.positions.apply(StateRecord(what, number, MEMBER if what == "claim" else "", written))
     state.withheld = frozenset({1})
-    for now in (100.0, 109.9):
-        state.now = now
-        hanging.lose_patience()
-    assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
-    state.now = 110.0
-    hanging.lose_patience()
-    assert state.take_outbox() == [FindHanging(0)]
+    looks_at_110(state, hanging)
     hanging.found(0, [])
     state.withheld = frozenset()
     hanging.lose_patience()
